@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""The project's tasks. Needs nothing but Python 3.11 or newer and a package index that pip can reach.
+
+usage: python3 dev.py <command> [arguments]
+
+  setup   create .venv and install the locked packages; every other command does this first when needed
+  demo    run examples/demo.py
+  test    run the test suite; arguments go to pytest, --all also runs the long tests
+  check   lint, formatting, types and import rules
+  bench   run benchmarks/contract.py; arguments go to it
+  lock    write requirements.lock from pyproject.toml again; --upgrade also moves the pins forward
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCK = ROOT / "requirements.lock"
+PROJECT = ROOT / "pyproject.toml"
+
+# What each part of the project may add to the time of a plain `dev.py test`, in seconds.
+TEST_BUDGETS_S = {
+    "foundation": 180,
+}
+
+CHECKS = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("lint-imports", "--no-logo"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    if sys.version_info < (3, 11):  # noqa: UP036 - this line exists for the Pythons we do not support
+        return complain(f"flowfabric needs Python 3.11 or newer, this is {sys.version.split()[0]}.")
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    if command is None:
+        return complain(str(__doc__).strip())
+    try:
+        return command(arguments[1:])
+    except subprocess.CalledProcessError as error:
+        return complain(f"dev.py: this command failed with exit code {error.returncode}: {error.cmd}")
+    except KeyboardInterrupt:
+        return 130
+
+
+def setup(arguments: list[str]) -> int:
+    if arguments:
+        return complain("dev.py setup takes no arguments.")
+    prepare()
+    print(f"Ready: {PYTHON}")
+    return 0
+
+
+def demo(arguments: list[str]) -> int:
+    prepare()
+    return run(PYTHON, ROOT / "examples" / "demo.py", *arguments)
+
+
+def test(arguments: list[str]) -> int:
+    prepare()
+    began = time.monotonic()
+    exit_code = run(PYTHON, "-m", "pytest", *arguments)
+    report_test_time(time.monotonic() - began, whole_suite=not arguments)
+    return exit_code
+
+
+def check(arguments: list[str]) -> int:
+    if arguments:
+        return complain("dev.py check takes no arguments.")
+    prepare()
+    failed = [" ".join(words) for words in CHECKS if run(PYTHON.with_name(words[0]), *words[1:])]
+    print(f"Failed: {', '.join(failed)}" if failed else "All checks passed.")
+    return 1 if failed else 0
+
+
+def bench(arguments: list[str]) -> int:
+    prepare()
+    return run(PYTHON, ROOT / "benchmarks" / "contract.py", *arguments)
+
+
+def lock(arguments: list[str]) -> int:
+    prepare()
+    options = "--universal --python-version=3.11 --all-extras --generate-hashes --no-header --no-annotate --quiet"
+    must(PYTHON.with_name("uv"), "pip", "compile", *options.split(), *arguments, PROJECT.name, "-o", LOCK.name)
+    prepare()
+    return 0
+
+
+COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "bench": bench, "lock": lock}
+
+
+def report_test_time(took_s: float, *, whole_suite: bool) -> None:
+    """Print how long the tests took; the budgets only say something about a plain run of all of them."""
+    if not whole_suite:
+        print(f"Test time: {took_s:.1f} s")
+        return
+    allowed_s = sum(TEST_BUDGETS_S.values())
+    parts = ", ".join(f"{area} {budget_s} s" for area, budget_s in TEST_BUDGETS_S.items())
+    verdict = "within" if took_s <= allowed_s else "OVER"
+    print(f"Test time: {took_s:.1f} s, {verdict} the budget of {allowed_s} s ({parts})")
+
+
+def prepare() -> None:
+    """Bring .venv in line with the lock and the project file; free when nothing changed."""
+    # Console scripts and the editable install hold absolute paths, so a moved checkout starts over.
+    packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), LOCK.read_bytes())
+    if not is_done("packages", packages):
+        create_venv()
+        # The lock is complete, so there is nothing to resolve. A wheel whose hash differs is refused.
+        pip("install", "--require-hashes", "--no-deps", "--requirement", LOCK)
+        mark_done("packages", packages)
+    project = fingerprint(PROJECT.read_bytes())
+    if not is_done("project", project):
+        # The build backend is one of the locked packages: without isolation nothing unpinned is fetched.
+        pip("install", "--no-deps", "--no-build-isolation", "--editable", ROOT)
+        mark_done("project", project)
+
+
+def create_venv() -> None:
+    print(f"Creating {VENV}", flush=True)
+    arguments = (sys.executable, "-m", "venv", "--clear", str(VENV))
+    if subprocess.run(arguments, check=False, capture_output=True).returncode != 0:
+        # Debian keeps ensurepip in a package of its own (python3-venv). The pip beside this Python can fill a venv too.
+        must(*arguments, "--without-pip")
+
+
+def pip(*arguments: str | Path) -> None:
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
+    if has_pip(PYTHON):
+        must(PYTHON, "-m", "pip", *quiet, *arguments)
+    elif has_pip(sys.executable):
+        must(sys.executable, "-m", "pip", "--python", PYTHON, *quiet, *arguments)
+    else:
+        sys.exit("dev.py: this Python has neither venv with pip nor pip. On Debian: apt-get install python3-venv")
+
+
+def has_pip(python: str | Path) -> bool:
+    return subprocess.run([python, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
+
+
+def is_done(step: str, wanted: str) -> bool:
+    stamp = VENV / f".{step}"
+    return PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted
+
+
+def mark_done(step: str, fingerprint: str) -> None:
+    (VENV / f".{step}").write_text(fingerprint)
+
+
+def fingerprint(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def must(*words: str | Path) -> None:
+    """Run a command and raise when it fails."""
+    subprocess.run([str(word) for word in words], check=True, cwd=ROOT)
+
+
+def run(*words: str | Path) -> int:
+    """Run a command, show it, and give its exit code."""
+    print("+", *words, flush=True)
+    return subprocess.run([str(word) for word in words], check=False, cwd=ROOT).returncode
+
+
+def complain(text: str) -> int:
+    print(text, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The databases: connections, error translation, and only the SQL that must differ."""

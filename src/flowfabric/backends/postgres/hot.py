@@ -1,0 +1,25 @@
+"""Claiming on PostgreSQL: one statement finds, locks, leases and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from flowfabric.core.requests import Claim
+from flowfabric.sqlstore import rows
+from flowfabric.sqlstore.hot import SqlHotStatements
+from flowfabric.store.executions import Claimed
+
+
+class PostgresHotStatements(SqlHotStatements):
+    """The shared hot path, with the claim that a writing CTE makes possible."""
+
+    async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
+        found = await self._session.fetch(
+            "claim_waiting", namespace=namespace, lanes=list(claim.lanes), capabilities=list(claim.capabilities),
+            kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit, lease_ids=list(lease_ids),
+            worker=claim.worker.name, instance=claim.worker.instance, ttl_us=rows.micros(claim.lease_ttl),
+            now=self._now,
+        )  # fmt: skip
+        taken = tuple(rows.execution(row) for row in found if row["id"] is not None)
+        return Claimed(taken, all_locked=not taken and any(row["all_locked"] for row in found))

@@ -1,0 +1,318 @@
+-- The hot operations, one statement per batch. Guard and lock sit in one CTE and skip rows that are locked: a batch
+-- never waits. `state || ''` keeps the planner from walking a partial index on the state. The time is read once.
+
+-- name: insert_executions
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+)
+INSERT INTO ff.execution (
+    id, namespace, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
+    lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us,
+    state, blocking_reason, attempt_state, epoch, version, generation, plain,
+    created_at, changed_at, ready_at, deadline_at,
+    attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq
+)
+SELECT
+    item.id, :namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding,
+    item.tags, item.policy, item.idempotency_key, item.fingerprint,
+    item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
+    item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, TRUE,
+    clock.now, clock.now, item.ready_at,
+    COALESCE(item.deadline_at, clock.now + item.deadline_us * INTERVAL '1 microsecond'),
+    0, 'fresh', 0, 0, 0, 0
+FROM clock, unnest(
+    :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route_id::BIGINT[], :priority::INTEGER[], :payload::BYTEA[],
+    :encoding::TEXT[], :tags::JSONB[], :policy::JSONB[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
+    :lease_ttl_policy_us::BIGINT[], :attempt_timeout_policy_us::BIGINT[], :retention_policy_us::BIGINT[],
+    :state::TEXT[], :blocking_reason::TEXT[], :ready_at::TIMESTAMPTZ[], :deadline_at::TIMESTAMPTZ[],
+    :deadline_us::BIGINT[]
+) AS item (
+    id, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
+    lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, ready_at,
+    deadline_at, deadline_us
+)
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM ff.lane AS l
+    WHERE l.namespace = :namespace
+        AND l.name = item.lane
+        AND l.state = 'draining'
+)
+ORDER BY item.id
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+
+-- name: claim_waiting
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+open_route AS MATERIALIZED (
+    SELECT r.id
+    FROM ff.route AS r
+    WHERE r.namespace = :namespace
+        AND r.lane = ANY(:lanes)
+        AND (:kinds::TEXT[] IS NULL OR r.kind = ANY(:kinds::TEXT[]))
+        AND r.requires <@ :capabilities
+        AND NOT EXISTS (
+            SELECT 1
+            FROM ff.lane AS l
+            WHERE l.namespace = r.namespace
+                AND l.name = r.lane
+                AND l.state = 'paused'
+        )
+),
+head AS MATERIALIZED (
+    SELECT
+        found.id,
+        ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
+    FROM open_route
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        FROM ff.execution AS e
+        WHERE e.route_id = open_route.id
+            AND e.state = 'waiting'
+        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+        LIMIT :limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS found
+),
+taken AS (
+    UPDATE ff.execution AS e
+    SET
+        state = 'active',
+        blocking_reason = 'none',
+        attempt_state = 'running_attempt',
+        ownership = 'leased',
+        epoch = e.epoch + 1,
+        version = e.version + 1,
+        changed_at = clock.now,
+        started_at = COALESCE(e.started_at, clock.now),
+        attempt_started_at = COALESCE(e.attempt_started_at, clock.now),
+        attempt_timeout_at = clock.now
+            + COALESCE(e.attempt_timeout_left_us, e.attempt_timeout_policy_us) * INTERVAL '1 microsecond',
+        attempt_timeout_left_us = NULL,
+        lease_id = minted.lease_id,
+        lease_worker = :worker,
+        lease_instance = :instance,
+        lease_ttl_us = COALESCE(:ttl_us, e.lease_ttl_policy_us),
+        lease_acquired_at = clock.now,
+        lease_expires_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
+        lease_check_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
+        lease_resumed = (e.attempt_state = 'attempt_interrupted')
+    FROM clock, head
+    JOIN unnest(:lease_ids::UUID[]) WITH ORDINALITY AS minted (lease_id, place) ON minted.place = head.place
+    WHERE e.id = head.id
+    RETURNING
+    {execution}, head.place
+),
+noted AS (
+    INSERT INTO ff.event (
+        namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
+        lease_id, worker, instance, ends_lease, tags, details
+    )
+    SELECT
+        taken.namespace, 'lease', 'acquired', taken.changed_at, taken.lane, taken.id, taken.version, taken.kind,
+        taken.state, taken.epoch, taken.generation, taken.attempt_index,
+        taken.lease_id, taken.lease_worker, taken.lease_instance, FALSE, NULLIF(taken.tags, '{}'::JSONB),
+        jsonb_build_object('origin', CASE WHEN taken.lease_resumed THEN 'resumed' ELSE taken.attempt_origin END)
+    FROM taken
+)
+SELECT
+    seen.waiting AND e.id IS NULL AS all_locked,
+{execution}
+FROM (
+    SELECT NOT EXISTS (SELECT 1 FROM head) AND EXISTS (
+        SELECT 1
+        FROM open_route
+        JOIN ff.execution AS w ON w.route_id = open_route.id AND w.state = 'waiting'
+    ) AS waiting
+) AS seen
+LEFT JOIN taken AS e ON TRUE
+ORDER BY e.place
+
+-- name: renew_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+owned AS MATERIALIZED (
+    SELECT e.id
+    FROM unnest(:execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[]) AS item (execution_id, epoch, lease_id)
+    JOIN ff.execution AS e ON e.id = item.execution_id
+    WHERE e.namespace = :namespace
+        AND e.epoch = item.epoch
+        AND e.lease_id = item.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+)
+UPDATE ff.execution AS e
+SET lease_expires_at = GREATEST(e.lease_expires_at, clock.now + e.lease_ttl_us * INTERVAL '1 microsecond')
+FROM clock, owned
+WHERE e.id = owned.id
+RETURNING e.id, e.lease_expires_at
+
+-- name: progress_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+owned AS MATERIALIZED (
+    SELECT e.id, item.percent, item.message
+    FROM unnest(:execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :percent::INTEGER[], :message::TEXT[])
+        AS item (execution_id, epoch, lease_id, percent, message)
+    JOIN ff.execution AS e ON e.id = item.execution_id
+    WHERE e.namespace = :namespace
+        AND e.epoch = item.epoch
+        AND e.lease_id = item.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+)
+UPDATE ff.execution AS e
+SET
+    progress_percent = COALESCE(owned.percent, e.progress_percent),
+    progress_message = COALESCE(owned.message, e.progress_message),
+    changed_at = clock.now
+FROM clock, owned
+WHERE e.id = owned.id
+RETURNING e.id
+
+-- name: complete_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+item AS MATERIALIZED (
+    SELECT i.execution_id, i.epoch, i.lease_id, i.result, i.encoding, i.digest
+    FROM unnest(
+        :execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :result::BYTEA[], :encoding::TEXT[], :digest::TEXT[]
+    ) AS i (execution_id, epoch, lease_id, result, encoding, digest)
+),
+owned AS MATERIALIZED (
+    SELECT e.id
+    FROM item
+    JOIN ff.execution AS e ON e.id = item.execution_id
+    WHERE e.namespace = :namespace
+        AND e.epoch = item.epoch
+        AND e.lease_id = item.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+        AND e.plain
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+ended AS (
+    UPDATE ff.execution AS e
+    SET
+        state = 'completed',
+        blocking_reason = 'none',
+        attempt_state = 'attempt_terminal',
+        ownership = NULL,
+        version = e.version + 1,
+        changed_at = clock.now,
+        ended_at = clock.now,
+        purge_at = clock.now + e.retention_policy_us * INTERVAL '1 microsecond',
+        ready_at = NULL,
+        hold_reason = NULL,
+        attempt_timeout_at = NULL,
+        former_lease_id = e.lease_id,
+        former_epoch = e.epoch,
+        former_worker = e.lease_worker,
+        former_instance = e.lease_instance,
+        former_end = 'complete',
+        former_digest = item.digest,
+        former_until = NULL,
+        lease_id = NULL,
+        lease_worker = NULL,
+        lease_instance = NULL,
+        lease_ttl_us = NULL,
+        lease_acquired_at = NULL,
+        lease_expires_at = NULL,
+        lease_check_at = NULL,
+        lease_resumed = NULL
+    FROM clock, owned
+    JOIN item ON item.execution_id = owned.id
+    WHERE e.id = owned.id
+    RETURNING
+        e.id, e.namespace, e.lane, e.kind, e.tags, e.version, e.epoch, e.generation, e.attempt_index, e.attempt_origin,
+        e.attempt_started_at, e.ended_at, e.former_lease_id, e.former_worker, e.former_instance, item.result,
+        item.encoding
+),
+kept AS (
+    INSERT INTO ff.attempt (
+        execution_id, attempt_index, generation, origin, worker, instance, started_at, ended_at, outcome, result, encoding
+    )
+    SELECT
+        ended.id, ended.attempt_index, ended.generation, ended.attempt_origin, ended.former_worker,
+        ended.former_instance, ended.attempt_started_at, ended.ended_at, 'ended_success', ended.result, ended.encoding
+    FROM ended
+),
+noted AS (
+    INSERT INTO ff.event (
+        namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
+        lease_id, worker, instance, ends_lease, tags
+    )
+    SELECT
+        ended.namespace, 'completion', 'completed', ended.ended_at, ended.lane, ended.id, ended.version, ended.kind,
+        'completed', ended.epoch, ended.generation, ended.attempt_index,
+        ended.former_lease_id, ended.former_worker, ended.former_instance, TRUE, NULLIF(ended.tags, '{}'::JSONB)
+    FROM ended
+)
+SELECT ended.id
+FROM ended
+
+-- name: record_steps_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+item AS MATERIALIZED (
+    SELECT i.execution_id, i.epoch, i.lease_id, i.place, i.name, i.status, i.payload, i.encoding, i.digest
+    FROM unnest(
+        :execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :place::BIGINT[], :name::TEXT[], :status::TEXT[],
+        :payload::BYTEA[], :encoding::TEXT[], :digest::TEXT[]
+    ) AS i (execution_id, epoch, lease_id, place, name, status, payload, encoding, digest)
+),
+owned AS MATERIALIZED (
+    SELECT e.id, fence.steps
+    FROM (
+        SELECT item.execution_id, item.epoch, item.lease_id, COUNT(*) AS steps
+        FROM item
+        GROUP BY item.execution_id, item.epoch, item.lease_id
+    ) AS fence
+    JOIN ff.execution AS e ON e.id = fence.execution_id
+    WHERE e.namespace = :namespace
+        AND e.epoch = fence.epoch
+        AND e.lease_id = fence.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+        AND e.step_seq + fence.steps <= :most
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+counted AS (
+    UPDATE ff.execution AS e
+    SET step_seq = e.step_seq + owned.steps
+    FROM owned
+    WHERE e.id = owned.id
+    RETURNING e.id, e.step_seq - owned.steps AS base, e.attempt_index, e.generation
+),
+recorded AS (
+    INSERT INTO ff.step AS step (
+        execution_id, seq, name, status, payload, encoding, digest, attempt_index, generation, recorded_at
+    )
+    SELECT
+        counted.id, counted.base + item.place, item.name, item.status, item.payload, item.encoding, item.digest,
+        counted.attempt_index, counted.generation, clock.now
+    FROM clock, counted
+    JOIN item ON item.execution_id = counted.id
+    ON CONFLICT (execution_id, name) WHERE struck_by IS NULL
+    DO UPDATE SET
+        status = excluded.status,
+        payload = excluded.payload,
+        encoding = excluded.encoding,
+        digest = excluded.digest,
+        attempt_index = excluded.attempt_index,
+        recorded_at = excluded.recorded_at
+    WHERE step.status = 'open' OR step.digest = excluded.digest
+    RETURNING step.execution_id, step.name
+)
+SELECT counted.id AS execution_id, COUNT(recorded.name) AS recorded
+FROM counted
+LEFT JOIN recorded ON recorded.execution_id = counted.id
+GROUP BY counted.id

@@ -1,0 +1,182 @@
+"""A store in a schema of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import asyncpg
+
+from flowfabric.backends.postgres.errors import is_conflict, translated
+from flowfabric.backends.postgres.hot import PostgresHotStatements
+from flowfabric.backends.postgres.migrate import migrate
+from flowfabric.backends.postgres.session import Clock, PostgresSession
+from flowfabric.core.errors import InvalidRequest, Unavailable
+from flowfabric.sqlstore.statements import Dialect, load
+from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.transaction import Answer, Body
+
+if TYPE_CHECKING:
+    from asyncpg.pool import Pool, PoolConnectionProxy
+
+_OLDEST = 140000
+_TRIES = 10
+_FIRST_BACKOFF_S = 0.005
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+class Settings(Protocol):
+    """What the caller of `connect` may choose for PostgreSQL."""
+
+    @property
+    def schema(self) -> str: ...
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def migrate(self) -> bool: ...
+    @property
+    def pooler(self) -> bool: ...
+    @property
+    def pool_size(self) -> int: ...
+    @property
+    def statement_timeout_s(self) -> float: ...
+
+
+async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
+    """A store in the database at `url`, whose schema is made and brought to the present version if need be."""
+    if not _SCHEMA.fullmatch(settings.schema):
+        raise InvalidRequest("invalid_name", "schema must be a lower-case name of at most 63 letters, digits and _")
+    dialect = Dialect(table_prefix=f'"{settings.schema}".', numbered=True)
+    try:
+        pool = await _open_pool(url, settings)
+    except Exception as error:
+        raise translated(error) from error
+    store = PostgresStore(pool, dialect, settings, clock)
+    try:
+        await store.prepare()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+class PostgresStore:
+    """Runs operations on pooled connections; conflicts between transactions are retried inside."""
+
+    def __init__(self, pool: Pool[Any], dialect: Dialect, settings: Settings, clock: Clock | None) -> None:
+        self._pool = pool
+        self._dialect = dialect
+        self._settings = settings
+        self._clock = clock
+        self._statements = load(dialect, "flowfabric.backends.postgres")
+        self._closed = False
+
+    async def run(self, body: Body[Answer]) -> Answer:
+        for tries in range(_TRIES):
+            if tries:
+                await asyncio.sleep(random.uniform(0, _FIRST_BACKOFF_S * 2**tries))
+            async with self._connection() as connection:
+                try:
+                    async with connection.transaction(isolation="read_committed"):
+                        await self._set_locally(connection)
+                        return await body(self._transaction(connection))
+                except Exception as error:
+                    if not is_conflict(error):
+                        raise
+        raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
+
+    async def run_single(self, body: Body[Answer]) -> Answer:
+        if self._settings.pooler:
+            return await self.run(body)
+        async with self._connection() as connection:
+            try:
+                return await body(self._transaction(connection))
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
+        return await self.run(body)
+
+    async def read(self, body: Body[Answer]) -> Answer:
+        return await self.run(body) if self._settings.pooler else await self.run_single(body)
+
+    async def ping(self) -> None:
+        async with self._connection() as connection:
+            await connection.execute("SELECT 1")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await asyncio.wait_for(self._pool.close(), timeout=10)
+        except TimeoutError:
+            self._pool.terminate()
+
+    async def prepare(self) -> None:
+        """Checks the server and brings the schema up to date."""
+        async with self._connection() as connection:
+            await self._check_server(connection)
+            await migrate(connection, self._settings.schema, self._dialect, self._settings.migrate)
+
+    async def _check_server(self, connection: PoolConnectionProxy[Any]) -> None:
+        version = int(await connection.fetchval("SHOW server_version_num"))
+        if version < _OLDEST:
+            raise InvalidRequest(
+                "unsupported_version", f"PostgreSQL {version // 10000} is too old, 14 or later is needed"
+            )
+        for setting in ("fsync", "full_page_writes") if self._settings.durable else ():
+            if await connection.fetchval(f"SHOW {setting}") != "on":
+                message = (
+                    f"{setting} is off, so the server may lose acknowledged work; switch it on, or use durable=False"
+                )
+                raise InvalidRequest("unsafe_durability", message, setting=setting)
+
+    async def _set_locally(self, connection: PoolConnectionProxy[Any]) -> None:
+        """Behind a pooler the session is shared with others, so settings last for the transaction only."""
+        if self._settings.pooler:
+            timeout_ms = int(self._settings.statement_timeout_s * 1000)
+            await connection.execute(f"SET LOCAL statement_timeout = {timeout_ms}")
+            await connection.execute("SET LOCAL synchronous_commit = on")
+
+    def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
+        session = PostgresSession(connection, self._statements, self._settings.schema, self._clock)
+        return SqlTransaction(session, PostgresHotStatements)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
+        """A connection of the pool; the driver's errors leave it translated, conflicts as they are."""
+        if self._closed:
+            raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
+        try:
+            async with self._pool.acquire(timeout=self._settings.statement_timeout_s) as connection:
+                yield connection
+        except Exception as error:
+            ours = translated(error)
+            if is_conflict(error) or ours is error:
+                raise
+            raise ours from error
+
+
+async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
+    timeout_ms = int(settings.statement_timeout_s * 1000)
+    session = {
+        "application_name": "flowfabric",
+        "timezone": "UTC",
+        "synchronous_commit": "on",
+        "default_transaction_isolation": "read committed",
+        "plan_cache_mode": "force_generic_plan",
+        "statement_timeout": str(timeout_ms),
+        "idle_in_transaction_session_timeout": str(2 * timeout_ms),
+    }
+    return await asyncpg.create_pool(
+        url,
+        min_size=1,
+        max_size=settings.pool_size,
+        command_timeout=settings.statement_timeout_s + 5,
+        statement_cache_size=0 if settings.pooler else 256,
+        server_settings={"application_name": "flowfabric"} if settings.pooler else session,
+    )

@@ -1,0 +1,5 @@
+"""SQLite: one file, one writer thread per process, any number of processes on one host."""
+
+from flowfabric.backends.sqlite.store import open_sqlite
+
+__all__ = ["open_sqlite"]

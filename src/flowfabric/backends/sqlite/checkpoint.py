@@ -1,0 +1,58 @@
+"""Moving the write-ahead log into the file, by one process at a time.
+
+Two connections that checkpoint at once can corrupt the log in SQLite before 3.51.3. So no connection checkpoints by
+itself; whoever holds the operating system's lock on a file beside the database does it, between two transactions of
+its writer thread. The lock goes with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+_EVERY_BYTES = 4 * 1024 * 1024
+
+
+class Checkpointer:
+    """Checkpoints a file's log once it has grown enough, if this process may."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._log = Path(path + "-wal")
+        self._lock = os.open(path + "-checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._next_size = _EVERY_BYTES
+
+    def checkpoint_if_grown(self) -> None:
+        """Checkpoints when the log has grown by another step since the last time."""
+        with contextlib.suppress(FileNotFoundError):
+            size = self._log.stat().st_size
+            if size >= self._next_size:
+                self.checkpoint()
+                # A reader may hold the log back; then it is tried again after the next step of growth.
+                self._next_size = self._log.stat().st_size + _EVERY_BYTES
+
+    def checkpoint(self) -> bool:
+        """Moves what it can into the file; False if another process is the one to do it."""
+        if not self._locked():
+            return False
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return True
+
+    def close(self) -> None:
+        """Gives up the lock file."""
+        os.close(self._lock)
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

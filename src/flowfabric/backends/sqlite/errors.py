@@ -1,0 +1,31 @@
+"""Errors of the sqlite3 driver, translated to ours."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from flowfabric.core.errors import FlowFabricError, Unavailable
+
+_PRIMARY_CODE = 0xFF
+_MEANING = {
+    sqlite3.SQLITE_BUSY: ("storage_busy", "another process kept the file locked for too long; repeat the call"),
+    sqlite3.SQLITE_LOCKED: ("storage_busy", "another connection kept a table locked for too long; repeat the call"),
+    sqlite3.SQLITE_INTERRUPT: ("statement_timeout", "a statement took longer than the statement timeout"),
+    sqlite3.SQLITE_FULL: ("storage_full", "the disk is full; free some space and repeat the call"),
+    sqlite3.SQLITE_READONLY: ("storage_read_only", "the file or its folder cannot be written; check the permissions"),
+    sqlite3.SQLITE_IOERR: ("storage_io_error", "the disk reported an error; check it before going on"),
+    sqlite3.SQLITE_CORRUPT: ("storage_damaged", "the file is damaged; restore a backup"),
+    sqlite3.SQLITE_NOTADB: ("storage_damaged", "the file is not a SQLite database"),
+    sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
+}
+
+
+def translated(error: BaseException) -> BaseException:
+    """Our error for one of the driver's; anything else as it is."""
+    if not isinstance(error, sqlite3.Error) or isinstance(error, FlowFabricError):
+        return error
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+    name, advice = _MEANING.get(code, ("storage_error", "the database refused a statement"))
+    ours = Unavailable(name, f"{advice} (SQLite: {error})")
+    ours.__cause__ = error
+    return ours

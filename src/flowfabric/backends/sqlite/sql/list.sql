@@ -1,0 +1,37 @@
+-- Listings: the newest of each state, merged, so that a page costs the same however long the table is.
+
+-- name: list_executions
+SELECT
+{execution}
+FROM json_each(:states) AS wanted
+JOIN ff.execution AS e ON e.id IN (
+    SELECT q.id
+    FROM ff.execution AS q
+    WHERE q.namespace = :namespace
+        AND q.state = wanted.value
+        AND q.id < :before
+        AND (:lane IS NULL OR q.lane = :lane)
+        AND (:kind IS NULL OR q.kind = :kind)
+        AND (:created_from IS NULL OR q.created_at >= :created_from)
+        AND (:created_until IS NULL OR q.created_at < :created_until)
+        AND (:tags IS NULL OR NOT EXISTS (
+            SELECT 1
+            FROM json_each(:tags) AS tag
+            WHERE NOT EXISTS (
+                SELECT 1
+                FROM json_each(q.tags) AS own
+                WHERE own.key = tag.key
+                    AND own.value = tag.value
+            )
+        ))
+    ORDER BY q.id DESC
+    LIMIT :limit
+)
+ORDER BY e.id DESC
+LIMIT :limit
+
+-- name: estimate_in_state
+SELECT COUNT(*) AS count
+FROM ff.execution
+WHERE namespace = :namespace
+    AND state = :state

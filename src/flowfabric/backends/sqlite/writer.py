@@ -1,0 +1,157 @@
+"""The one thread of a process that writes to a SQLite file.
+
+Operations queue up while a commit is under way and then share the next transaction, each inside a savepoint of its
+own: one that fails takes nothing back but itself. Callers are answered after the commit that holds their rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.connection import limit_statements
+from flowfabric.backends.sqlite.errors import translated
+from flowfabric.backends.sqlite.session import SqliteSession, drive
+from flowfabric.core.errors import Unavailable
+from flowfabric.sqlstore.rows import since_1970_us, when
+from flowfabric.sqlstore.statements import Statement
+from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.transaction import Body
+
+Clock = Callable[[], datetime]
+_MOST_TOGETHER = 200
+
+
+@dataclass(slots=True)
+class _Job:
+    body: Body[Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    answer: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Runs bodies in write transactions, in order, many to a commit."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, statements: Mapping[str, Statement], clock: Clock,
+        timeout_s: float, checkpointer: Checkpointer | None,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._statements = statements
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._checkpointer = checkpointer
+        self._jobs: deque[_Job] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, body: Body[Any]) -> Any:
+        """The body's answer, after the commit that holds what it wrote."""
+        loop = asyncio.get_running_loop()
+        job = _Job(body, loop.create_future(), loop)
+        with self._wake:
+            if self._closing:
+                raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
+            self._jobs.append(job)
+            self._wake.notify()
+        return await job.future
+
+    def close(self) -> None:
+        """Finishes what is queued, then ends the thread and its connection."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while jobs := self._next_jobs():
+            try:
+                self._commit_together(jobs)
+            except BaseException as error:
+                self._fail_all(jobs, error)
+            for job in jobs:
+                _answer(job)
+            if self._checkpointer and not self._jobs:
+                self._checkpoint()
+        self._finish()
+
+    def _next_jobs(self) -> list[_Job]:
+        with self._wake:
+            while not self._jobs and not self._closing:
+                self._wake.wait()
+            return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_TOGETHER))]
+
+    def _commit_together(self, jobs: list[_Job]) -> None:
+        limit_statements(self._connection, self._timeout_s)
+        self._connection.execute("BEGIN IMMEDIATE")
+        changes = self._connection.total_changes
+        now = self._read_clock()
+        transaction = SqlTransaction(SqliteSession(self._connection, self._statements, now))
+        for job in jobs:
+            self._run_in_savepoint(job, transaction)
+        if self._connection.total_changes != changes:
+            self._connection.execute("UPDATE ff_clock SET newest_at = ?", (since_1970_us(now),))
+        self._connection.execute("COMMIT")
+
+    def _read_clock(self) -> datetime:
+        """The host's clock, but never earlier than anything this file has seen."""
+        [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
+        seen: datetime = when(newest)
+        return max(self._clock(), seen)
+
+    def _run_in_savepoint(self, job: _Job, transaction: SqlTransaction) -> None:
+        self._connection.execute("SAVEPOINT operation")
+        try:
+            job.answer = drive(job.body(transaction))
+        except BaseException as error:
+            if not self._connection.in_transaction:
+                raise  # SQLite gave up the whole transaction, so nothing of the batch is left.
+            job.error = error
+            self._connection.execute("ROLLBACK TO operation")
+        self._connection.execute("RELEASE operation")
+
+    def _fail_all(self, jobs: list[_Job], error: BaseException) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        for job in jobs:
+            job.error = job.error or error
+
+    def _checkpoint(self) -> None:
+        assert self._checkpointer is not None, "the caller looked"
+        try:
+            self._checkpointer.checkpoint_if_grown()
+        except sqlite3.Error:
+            return  # The log stays longer; the next commit tries again.
+
+    def _finish(self) -> None:
+        if self._checkpointer:
+            self._checkpointer.close()
+        self._connection.close()
+
+
+def _answer(job: _Job) -> None:
+    """Hands the outcome to the caller's event loop, if that still runs."""
+    try:
+        job.loop.call_soon_threadsafe(_settle, job)
+    except RuntimeError:
+        return  # The loop is closed: nobody waits for this answer any more.
+
+
+def _settle(job: _Job) -> None:
+    if job.future.done():
+        return
+    if job.error is not None:
+        job.future.set_exception(translated(job.error))
+    else:
+        job.future.set_result(job.answer)

@@ -1,0 +1,136 @@
+"""What an operator decides, and what the clock decides about the whole life of an execution."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from flowfabric.core.decisions import Decision, decided, end_attempt, next_attempt
+from flowfabric.core.outcomes import AlreadySatisfied, Ended, Held, PriorityChanged, Replayed, Unheld
+from flowfabric.core.policy import optional_span
+from flowfabric.core.records import AttemptOrigin, AttemptOutcome, Execution
+from flowfabric.core.requests import Command, ReplayFrom
+from flowfabric.core.states import TERMINAL, AttemptState, BlockingReason, State, derive_vector
+from flowfabric.core.transitions import (
+    CANCEL,
+    EXPIRE,
+    HOLD,
+    PRIORITIZE,
+    READY,
+    REPLAY,
+    UNHOLD,
+    UNHOLD_DELAYED,
+    check,
+    move,
+    refusal,
+)  # fmt: skip
+
+DEADLINE = "deadline"
+_HELD = BlockingReason.PAUSED_BY_OPERATOR
+
+
+def decide_cancel(execution: Execution, command: Command, source: str, now: datetime) -> Decision[Ended]:
+    """The execution ends cancelled, whoever works on it; already cancelled is answered, another outcome refused."""
+    if execution.state is State.CANCELLED:
+        return Decision(Ended(State.CANCELLED), execution)
+    after = move(execution, CANCEL, now, cancelled_by=source, cancel_reason=command.reason)
+    attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
+    return decided(
+        Ended(State.CANCELLED), execution, after, CANCEL, attempt, details={"source": source}, **_who(command)
+    )
+
+
+def decide_change_priority(
+    execution: Execution, priority: int, command: Command, now: datetime
+) -> Decision[PriorityChanged]:
+    """Eligible work moves to another place in its queue."""
+    check(execution, PRIORITIZE)
+    answer = PriorityChanged(execution.priority, priority)
+    if priority == execution.priority:
+        return Decision(answer, execution)
+    after = move(execution, PRIORITIZE, now, priority=priority)
+    details = {"old": execution.priority, "new": priority}
+    return decided(answer, execution, after, PRIORITIZE, details=details, **_who(command))
+
+
+def decide_hold(execution: Execution, command: Command, now: datetime) -> Decision[Held]:
+    """Waiting or delayed work is blocked until somebody unholds it; its ready time is kept."""
+    if is_held(execution):
+        return Decision(Held(execution.hold_reason or ""), execution)
+    after = move(execution, HOLD, now, hold_reason=command.reason)
+    return decided(Held(command.reason), execution, after, HOLD, **_who(command))
+
+
+def decide_unhold(execution: Execution, command: Command, now: datetime) -> Decision[Unheld | AlreadySatisfied]:
+    """Held work goes on where it was: it waits, or is delayed until the time that was kept."""
+    if execution.state in (State.WAITING, State.DELAYED):
+        return Decision(AlreadySatisfied("not_held"), execution)
+    if not is_held(execution):
+        raise refusal(execution, UNHOLD.refusal, "it is not held by an operator")
+    if execution.ready_at is not None and execution.ready_at > now:
+        retrying = execution.attempt_state is AttemptState.PENDING_RETRY
+        reason = BlockingReason.WAITING_FOR_RETRY_BACKOFF if retrying else BlockingReason.WAITING_FOR_DELAY
+        after = move(execution, UNHOLD_DELAYED, now, hold_reason=None, blocking_reason=reason)
+        return decided(Unheld(State.DELAYED), execution, after, UNHOLD_DELAYED, **_who(command))
+    after = move(execution, UNHOLD, now, hold_reason=None, ready_at=None)
+    return decided(Unheld(State.WAITING), execution, after, UNHOLD, **_who(command))
+
+
+def decide_replay(execution: Execution, command: Command, start: ReplayFrom, now: datetime) -> Decision[Replayed]:
+    """A terminal execution runs again as a new generation. With the generation that the caller saw, a repeated
+    request is answered as the first."""
+    if start.generation is not None and execution.generation != start.generation:
+        if execution.generation == start.generation + 1:
+            return Decision(_replayed(execution), execution)
+        raise refusal(execution, "generation_moved", f"generation {start.generation} is not the present one")
+    check(execution, REPLAY)
+    if execution.replay_count >= execution.policy.max_replays:
+        raise refusal(
+            execution, "max_replays_exhausted", f"it was replayed {execution.replay_count} times, which is the most"
+        )
+    relative = optional_span(execution.policy.deadline)
+    after = move(
+        execution, REPLAY, now, generation=execution.generation + 1, attempt_origin=AttemptOrigin.REPLAYED,
+        replay_count=execution.replay_count + 1, retry_count=0, reclaim_count=0,
+        deadline_at=None if relative is None else now + relative, ended_at=None, purge_at=None,
+        progress_percent=None, progress_message=None, failure_message=None, failure_category=None,
+        cancelled_by=None, cancel_reason=None, **next_attempt(execution),
+    )  # fmt: skip
+    details = {"generation": after.generation, "from_step": start.step}
+    return decided(_replayed(after), execution, after, REPLAY, details=details, **_who(command))
+
+
+def decide_ready(execution: Execution, now: datetime) -> Decision[State] | None:
+    """Delayed work whose time has come waits for a worker. None: it has not, or it is no longer delayed."""
+    if execution.state is not State.DELAYED or execution.ready_at is None or execution.ready_at > now:
+        return None
+    after = move(execution, READY, now, ready_at=None)
+    return decided(State.WAITING, execution, after, READY)
+
+
+def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | None:
+    """An execution past its deadline expires, in whatever state it is. None: its time has not come, or it has ended."""
+    if execution.state in TERMINAL or execution.deadline_at is None or execution.deadline_at > now:
+        return None
+    failure: dict[str, Any] = {
+        "failure_message": f"the deadline {execution.deadline_at.isoformat()} passed",
+        "failure_category": DEADLINE,
+    }
+    after = move(execution, EXPIRE, now, **failure)
+    attempt = end_attempt(execution, AttemptOutcome.FAILURE, now, **failure)
+    facts = {"reason": failure["failure_message"], "details": {"category": DEADLINE}}
+    return decided(Ended(State.EXPIRED), execution, after, EXPIRE, attempt, **facts)
+
+
+def is_held(execution: Execution) -> bool:
+    """True while an operator holds the execution."""
+    return execution.state is State.BLOCKED and execution.blocking_reason is _HELD
+
+
+def _replayed(execution: Execution) -> Replayed:
+    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
+    return Replayed(execution.generation, vector.public_state)
+
+
+def _who(command: Command) -> dict[str, Any]:
+    return {"principal": command.principal, "reason": command.reason}

@@ -1,0 +1,71 @@
+"""Execution ids: UUIDv7, strictly increasing within one minter, with a placement key in the last two bytes.
+
+    | 48 bits: ms since 1970 | 7 | 12 bits: counter high | 2 | 30 bits: counter low | 16 random | 16 placement key |
+
+The ids are minted by the client, so that a submit whose reply was lost can be repeated. The placement key is equal
+for all members of a flow; a sharded store can find an execution by its id alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from uuid import UUID
+
+from flowfabric.core.errors import InvalidRequest
+
+_COUNTER_BITS = 42
+_COUNTER_LIMIT = 1 << _COUNTER_BITS
+
+
+class IdMinter:
+    """Mints ids in increasing order from a clock (ms since 1970) and random bits; threads may share it."""
+
+    def __init__(self, clock_ms: Callable[[], int], random_bits: Callable[[int], int]) -> None:
+        self._clock_ms = clock_ms
+        self._random_bits = random_bits
+        self._lock = threading.Lock()
+        self._last_ms = -1
+        self._counter = 0
+
+    def mint(self, placement_key: int | None = None) -> UUID:
+        """A new id, greater than every id this minter made before; the placement key is random unless given."""
+        key = self._random_bits(16) if placement_key is None else placement_key
+        with self._lock:
+            ms, counter = self._advance()
+        return _assemble(ms, counter, self._random_bits(16), key)
+
+    def _advance(self) -> tuple[int, int]:
+        ms = self._clock_ms()
+        if ms > self._last_ms:
+            # The counter starts in the lower half, so that it cannot overflow within one millisecond.
+            self._last_ms, self._counter = ms, self._random_bits(_COUNTER_BITS - 1)
+        elif self._counter + 1 < _COUNTER_LIMIT:
+            self._counter += 1
+        else:
+            self._last_ms, self._counter = self._last_ms + 1, 0
+        return self._last_ms, self._counter
+
+
+def placement_key(id_: UUID) -> int:
+    """The last two bytes of an id: where it is placed, equal for all members of a flow."""
+    return id_.int & 0xFFFF
+
+
+def parse_id(value: object, name: str = "id") -> UUID:
+    """The UUID behind a UUID or its text; raises `invalid_id` for everything else."""
+    if isinstance(value, UUID):
+        return value
+    if isinstance(value, str) and len(value) == 36:
+        try:
+            return UUID(value)
+        except ValueError:
+            pass
+    raise InvalidRequest(
+        "invalid_id", f"{name} must be a UUID or its 36-character text, not {type(value).__name__}", name=name
+    )
+
+
+def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:
+    high, low = counter >> 30, counter & 0x3FFFFFFF
+    return UUID(int=(ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | key)

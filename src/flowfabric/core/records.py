@@ -1,0 +1,216 @@
+"""The records that the engine reads, decides on and writes. All of them are frozen: a decision makes a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core.policy import Policy
+from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State
+
+
+class AttemptOrigin(StrEnum):
+    """Why an attempt was opened."""
+
+    FRESH = "fresh"
+    RETRY = "retry"
+    RECLAIMED = "reclaimed"
+    REPLAYED = "replayed"
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCESS = "ended_success"
+    FAILURE = "ended_failure"
+    CANCELLED = "ended_cancelled"
+    RECLAIMED = "interrupted_reclaimed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Proof of ownership that a worker presents with every write; also good for fencing its own writes elsewhere."""
+
+    execution_id: UUID
+    epoch: int
+    lease_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerId:
+    """A worker by its logical name and the one process (instance) that speaks for it."""
+
+    name: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLease:
+    """The live lease on an execution row."""
+
+    id: UUID
+    worker: WorkerId
+    ttl: timedelta
+    acquired_at: datetime
+    expires_at: datetime
+    check_at: datetime
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerLease:
+    """The last lease that was lost or given up: why, and what answers the same request again."""
+
+    id: UUID
+    epoch: int
+    worker: WorkerId
+    end: str
+    digest: str | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution as it is stored. `attempt_index` names the attempt that runs, is pending or was the last;
+    `attempt_started_at` is set exactly from its first claim on."""
+
+    id: UUID
+    namespace: str
+    lane: str
+    kind: str
+    route_id: int
+    priority: int
+    payload: bytes
+    encoding: str
+    tags: Mapping[str, str]
+    policy: Policy
+    idempotency_key: str | None
+    fingerprint: bytes
+
+    state: State
+    blocking_reason: BlockingReason
+    attempt_state: AttemptState
+    ownership: Ownership | None
+    epoch: int
+    version: int
+    generation: int
+    plain: bool
+
+    created_at: datetime
+    changed_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    ready_at: datetime | None
+    deadline_at: datetime | None
+    attempt_timeout_at: datetime | None
+    attempt_timeout_left: timedelta | None
+    purge_at: datetime | None
+
+    lease: HeldLease | None
+    former: FormerLease | None
+
+    attempt_index: int
+    attempt_origin: AttemptOrigin
+    attempt_started_at: datetime | None
+    retry_count: int
+    reclaim_count: int
+    replay_count: int
+    step_seq: int
+
+    progress_percent: int | None
+    progress_message: str | None
+    failure_message: str | None
+    failure_category: str | None
+    cancelled_by: str | None
+    cancel_reason: str | None
+    hold_reason: str | None
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of the live lease, if there is one."""
+        return Fence(self.id, self.epoch, self.lease.id) if self.lease else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt that has ended, with what came of it."""
+
+    execution_id: UUID
+    attempt_index: int
+    generation: int
+    origin: AttemptOrigin
+    worker: WorkerId | None
+    started_at: datetime
+    ended_at: datetime
+    outcome: AttemptOutcome
+    result: bytes | None = None
+    encoding: str | None = None
+    failure_class: str | None = None
+    failure_category: str | None = None
+    failure_message: str | None = None
+    failure_detail: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One row of history and outbox. `version` numbers the events of an execution without a gap."""
+
+    namespace: str
+    family: str
+    name: str
+    at: datetime
+    lane: str
+    execution_id: UUID | None = None
+    version: int | None = None
+    kind: str | None = None
+    state: State | None = None
+    epoch: int | None = None
+    generation: int | None = None
+    attempt_index: int | None = None
+    lease_id: UUID | None = None
+    worker: WorkerId | None = None
+    ends_lease: bool = False
+    tags: Mapping[str, str] | None = None
+    principal: str | None = None
+    reason: str | None = None
+    details: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A checkpointed step: its place in the journal, its name and what it holds."""
+
+    seq: int
+    name: str
+    status: str
+    payload: bytes
+    encoding: str
+    attempt_index: int
+    generation: int
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The right of one worker to take over an execution that was kept for a hand-off."""
+
+    id: UUID
+    execution_id: UUID
+    worker: WorkerId
+    granted_at: datetime
+    expires_at: datetime
+    consumed_by: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Namespace, lane, kind and required capabilities: what a worker must match to claim along it."""
+
+    namespace: str
+    lane: str
+    kind: str
+    requires: tuple[str, ...]

@@ -1,0 +1,216 @@
+"""Every transition of an execution, as data, and the one function that performs them.
+
+    submit ─→ waiting or delayed             delayed ─ ready ─→ waiting
+    waiting, delayed ─ hold ─→ blocked       blocked ─ unhold ─→ waiting or delayed
+    waiting ─ claim ─→ active                active ─ delay, retry ─→ delayed
+                                             active ─ release, lease lost ─→ waiting
+                                             active ─ lease lost, kept for a hand-off ─→ active, not leased ─ reclaim ─→ active
+                                             active ─→ completed, failed
+    whatever is not terminal ─→ cancelled, expired          terminal ─ replay ─→ waiting
+
+An operation names its transition. `move` refuses with the transition's code when the execution is in none of its
+source states, and otherwise returns the execution as it will be, with its version advanced for the event row that
+goes with it. The statements of the hot operations are held to the same table by tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowfabric.core.errors import Refused
+from flowfabric.core.policy import span
+from flowfabric.core.records import Event, Execution, FormerLease
+from flowfabric.core.states import LIVE, TERMINAL, AttemptState, BlockingReason, Ownership, State, derive_vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One legal move: where it may start, where it leads, and what goes with it. None keeps the present value."""
+
+    name: str
+    sources: frozenset[State]
+    target: State | None
+    event: tuple[str, str]
+    refusal: str
+    attempt: AttemptState | None = None
+    reason: BlockingReason | None = None
+    ownership: Ownership | None = None
+    leased: bool | None = None
+    new_epoch: bool = False
+
+
+_ACTIVE = frozenset({State.ACTIVE})
+_NOT_ACTIVE = "execution_not_active"
+_NOT_ELIGIBLE = "execution_not_eligible"
+
+CLAIM = Transition(
+    name="claim", sources=frozenset({State.WAITING}), target=State.ACTIVE, event=("lease", "acquired"),
+    refusal="execution_not_leaseable", attempt=AttemptState.RUNNING, reason=BlockingReason.NONE,
+    ownership=Ownership.LEASED, new_epoch=True,
+)  # fmt: skip
+COMPLETE = Transition(
+    name="complete", sources=_ACTIVE, target=State.COMPLETED, event=("completion", "completed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True,
+)  # fmt: skip
+FAIL = Transition(
+    name="fail", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True,
+)  # fmt: skip
+RETRY = Transition(
+    name="retry", sources=_ACTIVE, target=State.DELAYED, event=("lease", "retry_scheduled"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RETRY, reason=BlockingReason.WAITING_FOR_RETRY_BACKOFF,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+DELAY = Transition(
+    name="delay", sources=_ACTIVE, target=State.DELAYED, event=("lease", "delayed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_DELAY,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+RELEASE = Transition(
+    name="release", sources=_ACTIVE, target=State.WAITING, event=("lease", "released"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_WORKER,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+REQUEUE_EXPIRED = Transition(
+    name="lease_expired", sources=_ACTIVE, target=State.WAITING, event=("lease", "expired"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+KEEP_EXPIRED = Transition(
+    name="lease_expired", sources=_ACTIVE, target=State.ACTIVE, event=("lease", "expired"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    ownership=Ownership.EXPIRED, leased=True, new_epoch=True,
+)  # fmt: skip
+REQUEUE_REVOKED = Transition(
+    name="lease_revoked", sources=_ACTIVE, target=State.WAITING, event=("lease", "revoked"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+KEEP_REVOKED = Transition(
+    name="lease_revoked", sources=_ACTIVE, target=State.ACTIVE, event=("lease", "revoked"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    ownership=Ownership.REVOKED, leased=True, new_epoch=True,
+)  # fmt: skip
+RECLAIM = Transition(
+    name="reclaim", sources=_ACTIVE, target=State.ACTIVE, event=("lease", "reclaimed"),
+    refusal="execution_not_reclaimable", attempt=AttemptState.RUNNING, reason=BlockingReason.NONE,
+    ownership=Ownership.LEASED, leased=False, new_epoch=True,
+)  # fmt: skip
+EXHAUST = Transition(
+    name="lease_expired", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+TIME_OUT = Transition(
+    name="attempt_timeout", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True, new_epoch=True,
+)  # fmt: skip
+EXPIRE = Transition(
+    name="expire", sources=LIVE, target=State.EXPIRED, event=("completion", "expired"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+CANCEL = Transition(
+    name="cancel", sources=LIVE, target=State.CANCELLED, event=("completion", "cancelled"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+READY = Transition(
+    name="ready", sources=frozenset({State.DELAYED}), target=State.WAITING, event=("lifecycle", "ready"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
+)  # fmt: skip
+HOLD = Transition(
+    name="hold", sources=frozenset({State.WAITING, State.DELAYED}), target=State.BLOCKED, event=("operator", "held"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.PAUSED_BY_OPERATOR,
+)  # fmt: skip
+UNHOLD = Transition(
+    name="unhold", sources=frozenset({State.BLOCKED}), target=State.WAITING, event=("operator", "unheld"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
+)  # fmt: skip
+UNHOLD_DELAYED = replace(UNHOLD, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY)
+PRIORITIZE = Transition(
+    name="change_priority", sources=frozenset({State.WAITING}), target=None, event=("operator", "priority_changed"),
+    refusal=_NOT_ELIGIBLE,
+)  # fmt: skip
+REPLAY = Transition(
+    name="replay", sources=TERMINAL, target=State.WAITING, event=("operator", "replayed"),
+    refusal="execution_not_terminal", attempt=AttemptState.PENDING_REPLAY, reason=BlockingReason.WAITING_FOR_WORKER,
+    new_epoch=True,
+)  # fmt: skip
+
+TRANSITIONS = (
+    CLAIM, COMPLETE, FAIL, RETRY, DELAY, RELEASE, REQUEUE_EXPIRED, KEEP_EXPIRED, REQUEUE_REVOKED, KEEP_REVOKED, RECLAIM,
+    EXHAUST, TIME_OUT, EXPIRE, CANCEL, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
+)  # fmt: skip
+
+
+def check(execution: Execution, transition: Transition) -> None:
+    """Refuses with the transition's code unless the execution may make it."""
+    wrong_owner = transition.leased is not None and transition.leased != (execution.lease is not None)
+    if execution.state not in transition.sources or wrong_owner:
+        raise refusal(execution, transition.refusal, f"{transition.name} is not possible")
+
+
+def move(
+    execution: Execution, transition: Transition, now: datetime,
+    digest: str | None = None, until: datetime | None = None, **changes: Any,
+) -> Execution:  # fmt: skip
+    """The execution after the transition; `digest` and `until` let the same request be answered again."""
+    check(execution, transition)
+    target = transition.target or execution.state
+    values: dict[str, Any] = {
+        "state": target,
+        "ownership": transition.ownership,
+        "blocking_reason": transition.reason or execution.blocking_reason,
+        "attempt_state": _attempt_state(execution, transition, target),
+        "epoch": execution.epoch + transition.new_epoch,
+        "version": execution.version + 1,
+        "changed_at": now,
+    }
+    if execution.lease and transition.ownership is not Ownership.LEASED:
+        values |= _without_lease(execution, transition, now, digest, until)
+    if target in TERMINAL:
+        values |= {"ended_at": now, "ready_at": None, "hold_reason": None, "attempt_timeout_left": None}
+        values |= {"purge_at": now + span(execution.policy.retention)}
+    return replace(execution, **(values | changes))
+
+
+def event_of(before: Execution, after: Execution, transition: Transition, **facts: Any) -> Event:
+    """The event row of a transition that `move` made."""
+    family, name = transition.event
+    lease = after.lease or before.lease
+    return Event(
+        namespace=after.namespace, family=family, name=name, at=after.changed_at, lane=after.lane,
+        execution_id=after.id, version=after.version, kind=after.kind, state=after.state, epoch=after.epoch,
+        generation=after.generation, attempt_index=after.attempt_index, tags=after.tags or None,
+        lease_id=lease.id if lease else None, worker=lease.worker if lease else None,
+        ends_lease=before.lease is not None and after.lease is None, **facts,
+    )  # fmt: skip
+
+
+def refusal(execution: Execution, code: str, what: str) -> Refused:
+    """A typed refusal that carries what the execution is now."""
+    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
+    message = f"{what}: execution {execution.id} is {execution.state} at epoch {execution.epoch}"
+    return Refused(
+        code, message, execution_id=execution.id, state=execution.state, epoch=execution.epoch,
+        outcome=vector.terminal_outcome, attempt_index=execution.attempt_index, generation=execution.generation,
+    )  # fmt: skip
+
+
+def _attempt_state(execution: Execution, transition: Transition, target: State) -> AttemptState:
+    if target in TERMINAL and execution.started_at is None:
+        return execution.attempt_state  # It was never attempted, so no attempt has ended.
+    return transition.attempt or execution.attempt_state
+
+
+def _without_lease(
+    execution: Execution, transition: Transition, now: datetime, digest: str | None, until: datetime | None
+) -> dict[str, Any]:
+    lease, due = execution.lease, execution.attempt_timeout_at
+    assert lease is not None, "the caller saw the lease"
+    former = FormerLease(
+        id=lease.id, epoch=execution.epoch, worker=lease.worker, end=transition.name, digest=digest, until=until
+    )
+    # The rest of the attempt's time is kept, so that it goes on where it stopped when the attempt does.
+    left = max(due - now, timedelta(0)) if due else None
+    return {"lease": None, "former": former, "attempt_timeout_at": None, "attempt_timeout_left": left}

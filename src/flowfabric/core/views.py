@@ -1,0 +1,154 @@
+"""What reads show: executions with their whole public vector, their attempts and their outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core.policy import Policy
+from flowfabric.core.records import Attempt, Execution, WorkerId
+from flowfabric.core.states import State, StateVector, derive_vector
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """Who holds the execution and for how long; never the lease's id."""
+
+    worker: WorkerId
+    acquired_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failure: what it said and its category."""
+
+    message: str
+    category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """An execution at a glance."""
+
+    id: UUID
+    namespace: str
+    lane: str
+    kind: str
+    priority: int
+    tags: Mapping[str, str]
+    state: State
+    vector: StateVector
+    epoch: int
+    version: int
+    generation: int
+    attempt_index: int
+    retry_count: int
+    reclaim_count: int
+    replay_count: int
+    created_at: datetime
+    started_at: datetime | None
+    changed_at: datetime
+    ended_at: datetime | None
+    ready_at: datetime | None
+    deadline_at: datetime | None
+    lease: LeaseView | None
+    progress_percent: int | None
+    progress_message: str | None
+    last_failure: Failure | None
+    cancelled_by: str | None
+    cancel_reason: str | None
+    hold_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description(Summary):
+    """An execution with its input, its policy and every attempt that has ended."""
+
+    payload: bytes
+    encoding: str
+    policy: Policy
+    requires: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an execution ended; `result` is there when it completed."""
+
+    state: State
+    result: bytes | None
+    encoding: str | None
+    failure: Failure | None
+    cancelled_by: str | None
+    cancel_reason: str | None
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing, and the cursor of the next one if there is more."""
+
+    items: tuple[Summary, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many; above 10,000 it is an estimate and says so."""
+
+    number: int
+    exact: bool
+
+
+def summarize(execution: Execution) -> Summary:
+    """The public view of an execution."""
+    return Summary(**_summary_values(execution))
+
+
+def describe_execution(execution: Execution, requires: Sequence[str], attempts: Sequence[Attempt]) -> Description:
+    """The full public view of an execution."""
+    return Description(
+        **_summary_values(execution), payload=execution.payload, encoding=execution.encoding, policy=execution.policy,
+        requires=tuple(requires), attempts=tuple(attempts),
+    )  # fmt: skip
+
+
+def outcome_of(execution: Execution, attempt: Attempt | None) -> Outcome:
+    """How a terminal execution ended, with the result of its last attempt."""
+    assert execution.ended_at is not None, "only a terminal execution has an outcome"
+    return Outcome(
+        state=execution.state,
+        result=attempt.result if attempt else None,
+        encoding=attempt.encoding if attempt else None,
+        failure=_last_failure(execution),
+        cancelled_by=execution.cancelled_by,
+        cancel_reason=execution.cancel_reason,
+        ended_at=execution.ended_at,
+    )
+
+
+_DERIVED = frozenset({"vector", "lease", "last_failure"})
+
+
+def _summary_values(execution: Execution) -> dict[str, Any]:
+    stored = {item.name: getattr(execution, item.name) for item in fields(Summary) if item.name not in _DERIVED}
+    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
+    return stored | {"vector": vector, "lease": _lease_view(execution), "last_failure": _last_failure(execution)}
+
+
+def _lease_view(execution: Execution) -> LeaseView | None:
+    lease = execution.lease
+    if lease is None:
+        return None
+    return LeaseView(lease.worker, lease.acquired_at, lease.expires_at - lease.ttl, lease.expires_at)
+
+
+def _last_failure(execution: Execution) -> Failure | None:
+    if execution.failure_message is None:
+        return None
+    return Failure(execution.failure_message, execution.failure_category or "")

@@ -1,0 +1,120 @@
+"""Opening a store by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from flowfabric.core import limits
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.engine.context import Context
+from flowfabric.engine.engine import Engine
+from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.transaction import Store
+
+
+class Clock(Protocol):
+    """A clock that stands in for the store's own, for tests."""
+
+    def now(self) -> datetime:
+        """The present time, in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to use a store; `schema`, `pooler` and `pool_size` are for PostgreSQL only."""
+
+    schema: str
+    durable: bool
+    migrate: bool
+    pooler: bool
+    pool_size: int
+    statement_timeout_s: float
+
+
+class Connecting:
+    """What `connect` returns: await it for an engine, or enter it to have the engine closed at the end."""
+
+    def __init__(self, url: str, namespace: str, settings: Settings, clock: Clock | None) -> None:
+        self._url = url
+        self._namespace = namespace
+        self._settings = settings
+        self._clock = clock
+        self._engine: Engine | None = None
+
+    def __await__(self) -> Generator[Any, None, Engine]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Engine:
+        self._engine = await self._open()
+        return self._engine
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    async def _open(self) -> Engine:
+        store = await _open_store(self._url, self._settings, self._clock)
+        return Engine(Context(store, self._namespace, Reconcilers(store)))
+
+
+def connect(
+    url: str, *, namespace: str = "default", schema: str = "flowfabric", durable: bool = True, migrate: bool = True,
+    pooler: bool = False, pool_size: int = 10, statement_timeout: limits.Duration = 30, clock: Clock | None = None,
+) -> Connecting:  # fmt: skip
+    """An engine on the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
+
+    `url` is `postgresql://…`, `sqlite:///path`, a plain path of a file, or `:memory:`. The store is made and brought to
+    the present schema unless `migrate` is off. `durable=False` allows settings under which a power cut may lose
+    acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `clock` is for tests.
+    """
+    limits.text(url, "url")
+    timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST)
+    settings = Settings(
+        schema=schema, durable=durable, migrate=migrate, pooler=pooler,
+        pool_size=limits.whole(pool_size, "pool_size", 1, 1000), statement_timeout_s=timeout.total_seconds(),
+    )  # fmt: skip
+    return Connecting(url, limits.name(namespace, "namespace"), settings, clock)
+
+
+async def _open_store(url: str, settings: Settings, clock: Clock | None) -> Store:
+    now = clock.now if clock else None
+    if url.startswith(("postgresql://", "postgres://")):
+        return await _open_postgres(url, settings, now)
+    # The driver of the other store is never imported, so each needs only its own.
+    from flowfabric.backends.sqlite import open_sqlite
+
+    return await open_sqlite(
+        _path(url), clock=now, durable=settings.durable, statement_timeout_s=settings.statement_timeout_s,
+        may_migrate=settings.migrate,
+    )  # fmt: skip
+
+
+async def _open_postgres(url: str, settings: Settings, now: Any) -> Store:
+    try:
+        from flowfabric.backends.postgres import open_postgres
+    except ModuleNotFoundError as error:
+        message = "PostgreSQL needs the asyncpg driver: pip install 'flowfabric[postgres]'"
+        raise InvalidRequest("driver_missing", message) from error
+    return await open_postgres(url, settings, now)
+
+
+def _path(url: str) -> str:
+    if not url:
+        raise InvalidRequest("invalid_url", "url must be text such as 'jobs.db' or 'postgresql://…'")
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite" or parts.netloc not in ("", ":memory:") or parts.query:
+        message = (
+            f"url must be postgresql://…, sqlite:///path, a path or :memory:, not {limits.shown(parts.scheme)}://…"
+        )
+        raise InvalidRequest("invalid_url", message)
+    path = unquote(parts.path)
+    if parts.netloc == ":memory:" or path in ("", "/", "/:memory:"):
+        return ":memory:"
+    # As elsewhere in Python, three slashes begin a relative path and four an absolute one.
+    return path[1:]

@@ -1,0 +1,54 @@
+"""The engine: one store, one namespace, and the operations grouped by what they act on."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from flowfabric.engine.context import Context
+from flowfabric.engine.executions import Executions
+from flowfabric.engine.lanes import Lanes
+from flowfabric.engine.leases import Leases
+from flowfabric.engine.operator import Operator
+from flowfabric.reconcilers.loop import Reconcilers
+
+
+class Engine:
+    """A durable execution engine over one store, acting in one namespace. Made by `connect`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.executions = Executions(context)
+        self.leases = Leases(context)
+        self.operator = Operator(context)
+        self.lanes = Lanes(context)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that this engine acts in."""
+        return self._context.namespace
+
+    @property
+    def reconcilers(self) -> Reconcilers:
+        """The background duties; they serve all namespaces of the store."""
+        return self._context.reconcilers
+
+    def within(self, namespace: str) -> Engine:
+        """The same store, seen from another namespace. Closing either closes both."""
+        return Engine(self._context.within(namespace))
+
+    async def ping(self) -> None:
+        """Returns if the store answers, raises `Unavailable` otherwise."""
+        await self._context.store.ping()
+
+    async def close(self) -> None:
+        """Ends all connections. What was answered is stored; what was not may or may not be."""
+        await self._context.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

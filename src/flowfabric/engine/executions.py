@@ -1,0 +1,159 @@
+"""`engine.executions`: submitting work and looking at it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core import limits
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.ids import parse_id
+from flowfabric.core.outcomes import Created, Submitted
+from flowfabric.core.policy import Policy, span
+from flowfabric.core.records import Event, RecordedStep, Route
+from flowfabric.core.requests import Submission
+from flowfabric.core.states import State
+from flowfabric.core.views import Count, Description, Outcome, Page
+from flowfabric.engine.context import Context
+from flowfabric.engine.dispatch import run_batch, run_one
+from flowfabric.engine.listing import listing_page
+from flowfabric.ops import reading
+from flowfabric.ops.routes import ensure_routes
+from flowfabric.ops.submit import SUBMIT, Arrival
+from flowfabric.ops.tags import set_tags
+from flowfabric.store.transaction import Answer
+
+_DEFAULT_POLICY = Policy()
+_NO_TAGS: Mapping[str, str] = {}
+_FIRST_LOOK_S = 0.005
+_LONGEST_LOOK_S = 0.25
+
+
+class Executions:
+    """Submits executions, and reads what became of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def submit(
+        self, kind: str, payload: bytes = b"", *, encoding: str = "json", lane: str = "default", priority: int = 0,
+        requires: Collection[str] = (), policy: Policy = _DEFAULT_POLICY, tags: Mapping[str, str] = _NO_TAGS,
+        id: UUID | str | None = None, key: str | None = None, ready_at: datetime | None = None,
+        delay: limits.Duration | None = None, deadline: datetime | None = None,
+    ) -> Submitted:  # fmt: skip
+        """Stores one execution.
+
+        Repeated with the same id or key and the same body it answers `Duplicate`; with another body it raises
+        `Conflict` with code `idempotency_mismatch`.
+        """
+        submission = Submission(
+            kind=kind, payload=payload, encoding=encoding, lane=lane, priority=priority, requires=requires,
+            policy=policy, tags=tags, id=id, key=key, ready_at=ready_at, delay=delay, deadline=deadline,
+        )  # fmt: skip
+        [arrival] = await self._arrivals([submission])
+        answer = await run_one(self._context.store, self._context.namespace, SUBMIT, arrival)
+        self._hint(answer, submission)
+        return answer
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
+        """Stores up to 1,000 executions; each is answered for itself, refusals as values in their place."""
+        for item in submissions:
+            if not isinstance(item, Submission):
+                raise InvalidRequest(
+                    "invalid_type", f"submissions must be Submission records, not {type(item).__name__}"
+                )
+        limits.whole(len(submissions), "number of submissions", 0, limits.BATCH)
+        arrivals = await self._arrivals(submissions)
+        answers = await run_batch(self._context.store, self._context.namespace, SUBMIT, arrivals)
+        for answer, submission in zip(answers, submissions, strict=True):
+            self._hint(answer, submission)
+        return answers
+
+    async def describe(self, id: UUID | str) -> Description:
+        """Everything about one execution."""
+        return await self._read(reading.describe, parse_id(id))
+
+    async def result(self, id: UUID | str) -> Outcome | None:
+        """How the execution ended, with its result; None while it has not."""
+        return await self._read(reading.result, parse_id(id))
+
+    async def wait(self, id: UUID | str, timeout: limits.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
+        """Waits until the execution has ended; None if the timeout passes first."""
+        found = parse_id(id)
+        limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._wait(found)
+        except TimeoutError:
+            return None
+
+    async def history(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The events of the execution with a version above `after`, in order."""
+        return await self._read(reading.history, parse_id(id), *_window(after, limit))
+
+    async def steps(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[RecordedStep]:
+        """The recorded steps that answer at present, with a sequence number above `after`, in order."""
+        return await self._read(reading.steps, parse_id(id), *_window(after, limit))
+
+    async def list(
+        self, *, state: State | str | None = None, lane: str | None = None, kind: str | None = None,
+        tags: Mapping[str, str] | None = None, created_from: datetime | None = None,
+        created_until: datetime | None = None, limit: int = 100, cursor: str | None = None,
+    ) -> Page:  # fmt: skip
+        """One page of executions that match all filters, newest id first; pass `next_cursor` on to get the next."""
+        filters: dict[str, object] = {"state": state, "lane": lane, "kind": kind, "tags": tags}
+        filters |= {"created_from": created_from, "created_until": created_until}
+        return await listing_page(self._context, filters, limit, cursor)
+
+    async def count(self) -> dict[State, Count]:
+        """How many executions are in each state; above 10,000 an estimate that says so."""
+        return await self._context.store.read(lambda tx: reading.count_by_state(tx, self._context.namespace))
+
+    async def set_tags(self, id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
+        """Sets these tags, None removes one; answers all tags. Allowed in every state."""
+        found = parse_id(id)
+        if not isinstance(tags, Mapping):
+            raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
+        limits.tags({key: "" if value is None else value for key, value in tags.items()})
+        return await self._context.store.run(lambda tx: set_tags(tx, self._context.namespace, found, tags))
+
+    async def _read(self, body: Callable[..., Coroutine[Any, Any, Answer]], id_: UUID, *rest: int) -> Answer:
+        return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
+
+    async def _wait(self, id_: UUID) -> Outcome:
+        pause_s = _FIRST_LOOK_S
+        while True:
+            outcome = await self._read(reading.result, id_)
+            if outcome is not None:
+                return outcome
+            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+    async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
+        context = self._context
+        routes = [Route(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]
+        unknown = [route for route in dict.fromkeys(routes) if route not in context.routes]
+        if unknown:
+            # A route must be committed before it is remembered, so it is made in a transaction of its own.
+            context.routes.update(await context.store.run(partial(ensure_routes, routes=unknown)))
+        return [
+            Arrival(item.id if isinstance(item.id, UUID) else context.ids.mint(), context.routes[route], item)
+            for item, route in zip(submissions, routes, strict=True)
+        ]
+
+    def _hint(self, answer: object, submission: Submission) -> None:
+        if not isinstance(answer, Created):
+            return
+        if submission.ready_at is not None:
+            self._context.due_at(submission.ready_at)
+        elif submission.delay is not None:
+            self._context.reconcilers.hint_soon(span(submission.delay))
+
+
+def _window(after: object, limit: object) -> tuple[int, int]:
+    return limits.whole(after, "after", 0, 2**62), limits.whole(limit, "limit", 1, 10 * limits.BATCH)

@@ -1,0 +1,127 @@
+"""`engine.leases`: what a worker does. Every write presents the fence of its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from flowfabric.core import limits, requests
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.outcomes import Delayed, Ended, Released, Renewed, RetryScheduled
+from flowfabric.core.records import Fence
+from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, Progress, Step
+from flowfabric.core.retry import FailureClass
+from flowfabric.engine.claims import Claims
+from flowfabric.engine.dispatch import run_batch, run_one
+from flowfabric.ops.cancel import cancel_own
+from flowfabric.ops.checkpoint import CHECKPOINT
+from flowfabric.ops.complete import COMPLETE
+from flowfabric.ops.delay import delay
+from flowfabric.ops.fail import fail
+from flowfabric.ops.progress import PROGRESS
+from flowfabric.ops.renew import RENEW
+
+
+class Leases(Claims):
+    """Claims work, keeps and ends leases, and records what the attempt does."""
+
+    async def renew(self, fence: Fence) -> Renewed:
+        """Extends the lease by its own term from now. One that has run out stays lost."""
+        return await run_one(self._context.store, self._context.namespace, RENEW, requests.fence(fence))
+
+    async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
+        """Extends many leases; each is answered for itself."""
+        limits.whole(len(fences), "number of fences", 0, limits.BATCH)
+        return await run_batch(
+            self._context.store, self._context.namespace, RENEW, [requests.fence(item) for item in fences]
+        )
+
+    async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
+        """Stores how far the attempt is; what is absent keeps its last value."""
+        report = Progress(
+            fence=requests.fence(fence),
+            percent=None if percent is None else limits.whole(percent, "percent", 0, 100),
+            message=None if message is None else limits.text(message, "message"),
+        )
+        await run_one(self._context.store, self._context.namespace, PROGRESS, report)
+
+    async def checkpoint(self, fence: Fence, steps: Sequence[Step]) -> int:
+        """Records step results; answers how many. A final step may be repeated, not changed."""
+        item = Checkpoint(fence=requests.fence(fence), steps=requests.steps(steps))
+        if not item.steps:
+            raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
+        return await run_one(self._context.store, self._context.namespace, CHECKPOINT, item)
+
+    async def complete(
+        self, fence: Fence, result: bytes = b"", *, encoding: str = "json", steps: Sequence[Step] = ()
+    ) -> Ended:
+        """Ends the execution well, with its result and the steps that are still to be recorded."""
+        item = _completion(fence, result, encoding, steps)
+        return await run_one(self._context.store, self._context.namespace, COMPLETE, item)
+
+    async def complete_many(
+        self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"
+    ) -> list[Ended | FlowFabricError]:
+        """Ends many executions well; each is answered for itself."""
+        limits.whole(len(results), "number of results", 0, limits.BATCH)
+        items = [_completion(fence, result, encoding, ()) for fence, result in results]
+        return await run_batch(self._context.store, self._context.namespace, COMPLETE, items)
+
+    async def fail(
+        self, fence: Fence, message: str, *, failure_class: FailureClass | str = FailureClass.TRANSIENT,
+        category: str | None = None, detail: bytes | None = None, steps: Sequence[Step] = (),
+    ) -> RetryScheduled | Ended:  # fmt: skip
+        """Ends the attempt badly; the stored policy decides whether there is another, and when."""
+        kind = requests.choice(FailureClass, failure_class, "failure_class")
+        report = requests.FailureReport(
+            fence=requests.fence(fence), message=limits.text(message, "message"), failure_class=kind,
+            category=limits.name(category or kind.value, "category"), chance=self._context.chance(),
+            detail=None if detail is None else limits.payload(detail, "detail"), steps=requests.steps(steps),
+        )  # fmt: skip
+        answer = await self._context.store.run(lambda tx: fail(tx, self._context.namespace, report))
+        if isinstance(answer, RetryScheduled):
+            self._context.due_at(answer.at)
+        return answer
+
+    async def delay(
+        self,
+        fence: Fence,
+        *,
+        until: datetime | None = None,
+        after: limits.Duration | None = None,
+        steps: Sequence[Step] = (),
+    ) -> Delayed:
+        """Gives up the lease; the same attempt goes on at that time, or after that long."""
+        if (until is None) == (after is None):
+            raise InvalidRequest("invalid_request", "give until or after, one of the two")
+        pause = Pause(
+            fence=requests.fence(fence), until=None if until is None else limits.moment(until, "until"),
+            after=None if after is None else limits.duration(after, "after"), steps=requests.steps(steps),
+        )  # fmt: skip
+        answer = await self._context.store.run(lambda tx: delay(tx, self._context.namespace, pause))
+        assert isinstance(answer, Delayed), "a pause with a time is a delay"
+        self._context.due_at(answer.until)
+        return answer
+
+    async def release(self, fence: Fence) -> Released:
+        """Gives the lease back unused or on shutdown; the same attempt goes on elsewhere, and nothing is counted."""
+        pause = Pause(fence=requests.fence(fence))
+        answer = await self._context.store.run(lambda tx: delay(tx, self._context.namespace, pause))
+        assert isinstance(answer, Released), "a pause without a time is a release"
+        return answer
+
+    async def cancel(self, fence: Fence, reason: str = "", *, steps: Sequence[Step] = ()) -> Ended:
+        """The worker cancels the execution that it works on."""
+        request = OwnCancel(
+            fence=requests.fence(fence), reason=limits.text(reason, "reason"), steps=requests.steps(steps)
+        )
+        return await self._context.store.run(lambda tx: cancel_own(tx, self._context.namespace, request))
+
+
+def _completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step]) -> Completion:
+    return Completion(
+        fence=requests.fence(fence),
+        result=limits.payload(result, "result"),
+        encoding=limits.name(encoding, "encoding"),
+        steps=requests.steps(steps),
+    )

@@ -1,0 +1,28 @@
+"""The shape of a hot operation: one statement over a batch, and the careful way for each item that it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from flowfabric.store.transaction import Transaction
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class NotTogether(Exception):
+    """Raised by `together` when some item spoils the batch: nothing of it is kept, and each item is looked at alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotOperation(Generic[Item, Outcome]):
+    """`together` answers what one statement could decide and None for the rest: refused, repeated or busy. `alone`
+    locks that one item, waits for it, and answers or explains. `subject` is what a batch may hold only once."""
+
+    together: Callable[[Transaction, str, Sequence[Item]], Coroutine[Any, Any, list[Outcome | None]]]
+    alone: Callable[[Transaction, str, Item], Coroutine[Any, Any, Outcome]]
+    subject: Callable[[Item], UUID]
+    one_statement: bool = True

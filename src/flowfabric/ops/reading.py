@@ -1,0 +1,60 @@
+"""The reads: describe, result, history, steps, lists and counts. They lock nothing."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from flowfabric.core.records import Event, RecordedStep
+from flowfabric.core.states import State
+from flowfabric.core.views import Count, Description, Outcome, Summary, describe_execution, outcome_of, summarize
+from flowfabric.ops.locking import read
+from flowfabric.store.executions import Listing
+from flowfabric.store.transaction import Transaction
+
+COUNTED_EXACTLY = 10_000
+
+
+async def describe(tx: Transaction, namespace: str, id_: UUID) -> Description:
+    """Everything about one execution."""
+    execution = await read(tx, namespace, id_)
+    requires = await tx.routes.requires(execution.route_id)
+    return describe_execution(execution, requires, await tx.attempts.of(id_))
+
+
+async def result(tx: Transaction, namespace: str, id_: UUID) -> Outcome | None:
+    """How the execution ended, with its result; None while it has not."""
+    execution = await read(tx, namespace, id_)
+    if not execution.state.is_terminal:
+        return None
+    return outcome_of(execution, await tx.attempts.at(id_, execution.attempt_index))
+
+
+async def history(tx: Transaction, namespace: str, id_: UUID, after: int, limit: int) -> list[Event]:
+    """The events of an execution, in order; they outlive it."""
+    events = await tx.events.history(namespace, id_, after, limit)
+    if not events:
+        await read(tx, namespace, id_)
+    return events
+
+
+async def steps(tx: Transaction, namespace: str, id_: UUID, after: int, limit: int) -> list[RecordedStep]:
+    """The steps that answer at present, in the order they were recorded."""
+    await read(tx, namespace, id_)
+    return await tx.steps.of(id_, after, limit)
+
+
+async def list_executions(tx: Transaction, listing: Listing) -> list[Summary]:
+    """One page of executions, newest first."""
+    return [summarize(execution) for execution in await tx.executions.page(listing)]
+
+
+async def count_by_state(tx: Transaction, namespace: str) -> dict[State, Count]:
+    """How many executions are in each state: exact up to 10,000, above that an estimate."""
+    counts: dict[State, Count] = {}
+    for state in State:
+        number = await tx.executions.count(namespace, state, COUNTED_EXACTLY + 1)
+        if number <= COUNTED_EXACTLY:
+            counts[state] = Count(number, exact=True)
+        else:
+            counts[state] = Count(max(number, await tx.executions.estimate(namespace, state)), exact=False)
+    return counts

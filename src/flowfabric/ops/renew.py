@@ -1,0 +1,27 @@
+"""renew: extends leases by their own term. A lease that has run out is never revived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowfabric.core.outcomes import Renewed
+from flowfabric.core.records import Fence
+from flowfabric.ops.hot import HotOperation
+from flowfabric.ops.locking import lock_owned
+from flowfabric.store.transaction import Transaction
+
+
+async def renew_together(tx: Transaction, namespace: str, fences: Sequence[Fence]) -> list[Renewed | None]:
+    """Extends all leases that are owned and whose row is free."""
+    renewed = await tx.hot.renew_if_owned(namespace, fences)
+    return [Renewed(renewed[fence.execution_id]) if fence.execution_id in renewed else None for fence in fences]
+
+
+async def renew_alone(tx: Transaction, namespace: str, fence: Fence) -> Renewed:
+    """Extends one lease, or says why not."""
+    await lock_owned(tx, namespace, fence)
+    renewed = await tx.hot.renew_if_owned(namespace, [fence])
+    return Renewed(renewed[fence.execution_id])
+
+
+RENEW = HotOperation(renew_together, renew_alone, subject=lambda fence: fence.execution_id)

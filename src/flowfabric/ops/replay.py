@@ -1,0 +1,31 @@
+"""replay: runs a terminal execution again, from its start or from a named step."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from flowfabric.core.control import decide_replay
+from flowfabric.core.errors import NotFound
+from flowfabric.core.outcomes import Replayed
+from flowfabric.core.requests import Command, ReplayFrom
+from flowfabric.ops.locking import lock
+from flowfabric.ops.writing import write
+from flowfabric.store.transaction import Transaction
+
+
+async def replay(tx: Transaction, namespace: str, id_: UUID, start: ReplayFrom, command: Command) -> Replayed:
+    """The new generation. Steps recorded before the named one still answer; without one, none does."""
+    execution, now = await lock(tx, namespace, id_)
+    decision = decide_replay(execution, command, start, now)
+    if decision.after is not None:
+        seq = 0 if start.step is None else await _seq_of(tx, id_, start.step)
+        await tx.steps.strike(id_, seq, decision.after.generation)
+        await write(tx, [decision])
+    return decision.answer
+
+
+async def _seq_of(tx: Transaction, id_: UUID, name: str) -> int:
+    step = await tx.steps.named(id_, name)
+    if step is None:
+        raise NotFound("step_not_found", f"execution {id_} has no recorded step {name!r}", execution_id=id_, step=name)
+    return step.seq

@@ -1,0 +1,106 @@
+"""submit: stores executions. A repeated id or key answers duplicate if the body is the same, else it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from flowfabric.core.errors import Conflict, InvalidRequest, Refused
+from flowfabric.core.outcomes import Created, Duplicate, Submitted
+from flowfabric.core.policy import span
+from flowfabric.core.requests import Submission
+from flowfabric.core.states import BlockingReason, State
+from flowfabric.ops.hot import HotOperation
+from flowfabric.store.executions import NewExecution
+from flowfabric.store.routing import LaneState
+from flowfabric.store.transaction import Transaction
+
+_DELAYED = BlockingReason.WAITING_FOR_DELAY
+_WAITING = BlockingReason.WAITING_FOR_WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A submission with its id and route."""
+
+    id: UUID
+    route_id: int
+    submission: Submission
+
+
+async def submit_together(tx: Transaction, namespace: str, items: Sequence[Arrival]) -> list[Submitted | None]:
+    """Inserts all that are new; those with a key, a duplicate id or a refusal are left to be looked at alone."""
+    timed = any(_needs_the_time(item.submission) for item in items)
+    now = await tx.now() if timed else None
+    rows = [_row(namespace, item, now) for item in items if item.submission.key is None and not _is_late(item, now)]
+    inserted = await tx.hot.insert(rows) if rows else set()
+    states = {row.id: row.state for row in rows}
+    return [Created(item.id, states[item.id]) if item.id in inserted else None for item in items]
+
+
+async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submitted:
+    """Inserts one execution, under its key if it has one."""
+    now = await tx.now()
+    if _is_late(item, now):
+        message = f"deadline {item.submission.deadline} is not after the store's time {now}"
+        raise InvalidRequest("deadline_in_past", message, deadline=item.submission.deadline, now=now)
+    known = await _take_key(tx, namespace, item, now)
+    if known is not None:
+        return known
+    row = _row(namespace, item, now)
+    if await tx.hot.insert([row]):
+        return Created(row.id, row.state)
+    return await _explain(tx, namespace, item)
+
+
+SUBMIT = HotOperation(submit_together, submit_alone, subject=lambda item: item.id)
+
+
+async def _take_key(tx: Transaction, namespace: str, item: Arrival, now: datetime) -> Duplicate | None:
+    submission, window = item.submission, span(item.submission.policy.dedup_window)
+    if submission.key is None or window == timedelta(0):
+        return None
+    fingerprint = submission.fingerprint(namespace)
+    holder = await tx.keys.take(namespace, submission.key, item.id, fingerprint, now, now + window)
+    if holder is None:
+        return None
+    id_, known = holder
+    if known != fingerprint:
+        raise _mismatch(f"key {submission.key!r}", id_)
+    return Duplicate(id_)
+
+
+async def _explain(tx: Transaction, namespace: str, item: Arrival) -> Duplicate:
+    existing = (await tx.executions.get(namespace, [item.id])).get(item.id)
+    if existing is not None and existing.fingerprint == item.submission.fingerprint(namespace):
+        return Duplicate(item.id)
+    if existing is None and await tx.lanes.state(namespace, item.submission.lane) is LaneState.DRAINING:
+        message = f"lane {item.submission.lane!r} is draining and takes no new work; use another lane or resume it"
+        raise Refused("lane_draining", message, lane=item.submission.lane)
+    raise _mismatch(f"id {item.id}", item.id)
+
+
+def _row(namespace: str, item: Arrival, now: datetime | None) -> NewExecution:
+    submission = item.submission
+    ready_at = submission.ready_at
+    if submission.delay is not None and now is not None:
+        ready_at = now + span(submission.delay)
+    if ready_at is not None and now is not None and ready_at > now:
+        return NewExecution(item.id, namespace, item.route_id, submission, State.DELAYED, _DELAYED, ready_at)
+    return NewExecution(item.id, namespace, item.route_id, submission, State.WAITING, _WAITING, None)
+
+
+def _needs_the_time(submission: Submission) -> bool:
+    return submission.delay is not None or submission.ready_at is not None or submission.deadline is not None
+
+
+def _is_late(item: Arrival, now: datetime | None) -> bool:
+    deadline = item.submission.deadline
+    return deadline is not None and now is not None and deadline <= now
+
+
+def _mismatch(what: str, id_: UUID) -> Conflict:
+    message = f"{what} was used before for a different submission; use another one, or send the same body"
+    return Conflict("idempotency_mismatch", message, execution_id=id_)

@@ -1,0 +1,9 @@
+"""Expires executions past their deadline, in whatever state they are."""
+
+from flowfabric.core.control import decide_deadline
+from flowfabric.reconcilers.duty import Duty
+
+
+def deadline() -> Duty:
+    """The duty over `deadline_at`."""
+    return Duty("deadline", decide_deadline)

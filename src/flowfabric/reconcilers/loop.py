@@ -1,0 +1,127 @@
+"""The loop that runs the duties: one statement asks for the next due times, then it sleeps until the earliest.
+
+A duty is run when its due time has come by the store's clock, never before. Between two looks the loop sleeps at most
+`poll_s`, which bounds how late it notices due times that other processes have committed; whoever commits one in this
+process wakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from flowfabric.core.errors import FlowFabricError
+from flowfabric.reconcilers.attempt_timeout import attempt_timeout
+from flowfabric.reconcilers.deadline import deadline
+from flowfabric.reconcilers.delayed_work import delayed_work
+from flowfabric.reconcilers.duty import Tick
+from flowfabric.reconcilers.lease_expiry import lease_expiry
+from flowfabric.reconcilers.retention import Retention
+from flowfabric.store.transaction import Store, Transaction
+
+_log = logging.getLogger("flowfabric.reconcilers")
+_MOST_BACKOFF_S = 5.0
+_ALSO_DUE = {"submission_keys": "retention"}
+
+
+class Tickable(Protocol):
+    """A duty, as the loop sees it."""
+
+    @property
+    def name(self) -> str: ...
+    async def tick(self, store: Store) -> Tick:
+        """Does what is due, within bounds."""
+
+
+class Reconcilers:
+    """All duties over one store."""
+
+    def __init__(self, store: Store, poll_s: float = 1.0) -> None:
+        self._store = store
+        self._poll_s = poll_s
+        self._duties: Sequence[Tickable] = (
+            lease_expiry(),
+            delayed_work(),
+            attempt_timeout(random.random),
+            deadline(),
+            Retention(),
+        )
+        self._wake = asyncio.Event()
+        self._next_due: datetime | None = None
+
+    async def tick(self) -> list[Tick]:
+        """Runs every duty once, due or not."""
+        return [await duty.tick(self._store) for duty in self._duties]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Runs the duties in the background while the block lasts."""
+        task = asyncio.create_task(self._run(), name="flowfabric-reconcilers")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def hint(self, due: datetime) -> None:
+        """Tells that something is due then; wakes the loop if that is earlier than what it knows."""
+        if self._next_due is None or due < self._next_due:
+            self._wake.set()
+
+    def hint_soon(self, delay: timedelta) -> None:
+        """The same for something that is due after a while, by the store's clock."""
+        if self._next_due is None or delay.total_seconds() < self._poll_s:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                pause_s = await self._round()
+                failures = 0
+            except FlowFabricError as error:
+                failures += 1
+                pause_s = random.uniform(0, min(_MOST_BACKOFF_S, 0.05 * 2**failures))
+                _log.warning("reconcilers: %s", error)
+            except Exception:
+                failures += 1
+                pause_s = _MOST_BACKOFF_S
+                _log.exception("reconcilers: a duty broke and is tried again")
+            await self._sleep(pause_s)
+
+    async def _round(self) -> float:
+        """Runs the duties that are due; answers how long nothing will be."""
+        self._wake.clear()
+        now, due = await self._store.read(_look)
+        more = False
+        for duty in self._duties:
+            when = due[duty.name]
+            if when is not None and when <= now:
+                tick = await duty.tick(self._store)
+                more = more or tick.more or tick.done > 0
+        if more:
+            return 0.0
+        later = [time for time in due.values() if time is not None and time > now]
+        self._next_due = min(later, default=None)
+        until_next_s = (self._next_due - now).total_seconds() if self._next_due else self._poll_s
+        return min(until_next_s, self._poll_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+
+async def _look(tx: Transaction) -> tuple[datetime, Mapping[str, datetime | None]]:
+    found = dict(await tx.due.next())
+    for extra, duty in _ALSO_DUE.items():
+        times = [time for time in (found.pop(extra), found[duty]) if time is not None]
+        found[duty] = min(times, default=None)
+    return await tx.now(), found

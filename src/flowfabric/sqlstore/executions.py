@@ -1,0 +1,81 @@
+"""Execution rows in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from flowfabric.core.records import Execution
+from flowfabric.core.requests import Holds
+from flowfabric.core.states import State
+from flowfabric.sqlstore import rows
+from flowfabric.sqlstore.session import Row, Session
+from flowfabric.store.executions import Listing
+
+
+class SqlExecutions:
+    """Reads, locks and saves execution rows."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+        return _by_id(await self._session.fetch("get_executions", ids=list(ids), namespace=namespace))
+
+    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+        return _by_id(await self._session.fetch("lock_executions", ids=list(ids), namespace=namespace))
+
+    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+        return _by_id(await self._session.fetch("lock_free_executions", ids=list(ids)))
+
+    async def save(self, changes: Sequence[tuple[Execution, Execution]]) -> None:
+        written = await self._session.fetch_each("save_execution", [rows.saved(*change) for change in changes])
+        # The rows are locked, so this cannot fail unless a body decided on something it did not lock.
+        assert len(written) == len(changes), "an execution was saved over another version than it was decided on"
+
+    async def held(self, namespace: str, instance: str) -> list[Execution]:
+        now = await self._session.now()
+        found = await self._session.fetch("held_executions", namespace=namespace, instance=instance, now=now)
+        return [rows.execution(row) for row in found]
+
+    async def held_for_operator(self, namespace: str, holds: Holds, after: UUID, limit: int) -> list[UUID]:
+        found = await self._session.fetch(
+            "held_for_operator", namespace=namespace, kind=holds.kind, reason=holds.reason, after=after, limit=limit
+        )
+        return [rows.identity(row["id"]) for row in found]
+
+    async def page(self, listing: Listing) -> list[Execution]:
+        found = await self._session.fetch(
+            "list_executions", namespace=listing.namespace, states=list(listing.states), before=listing.before,
+            limit=listing.limit, lane=listing.lane, kind=listing.kind, tags=rows.to_json(listing.tags),
+            created_from=listing.created_from, created_until=listing.created_until,
+        )  # fmt: skip
+        return [rows.execution(row) for row in found]
+
+    async def count(self, namespace: str, state: State, most: int) -> int:
+        [row] = await self._session.fetch("count_in_state", namespace=namespace, state=state, limit=most)
+        return int(row["count"])
+
+    async def estimate(self, namespace: str, state: State) -> int:
+        [row] = await self._session.fetch("estimate_in_state", namespace=namespace, state=state)
+        return int(row["count"])
+
+    async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
+        await self._session.fetch("set_tags", id=id_, tags=rows.to_json(tags))
+
+    async def purge(self, executions: Sequence[Execution]) -> None:
+        keyed = [
+            {"namespace": item.namespace, "key": item.idempotency_key, "execution_id": item.id}
+            for item in executions
+            if item.idempotency_key is not None
+        ]
+        if keyed:
+            await self._session.fetch_each("drop_key", keyed)
+        ids = [item.id for item in executions]
+        for statement in ("delete_attempts", "delete_steps", "delete_grants", "delete_executions"):
+            await self._session.fetch(statement, ids=ids)
+
+
+def _by_id(found: Sequence[Row]) -> dict[UUID, Execution]:
+    executions = (rows.execution(row) for row in found)
+    return {item.id: item for item in executions}

@@ -1,0 +1,114 @@
+"""Lanes, routes, grants, keys and due times in SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.records import Grant, Route
+from flowfabric.sqlstore import rows
+from flowfabric.sqlstore.session import Session
+from flowfabric.store.routing import LaneState
+
+
+class SqlLanes:
+    """The state of lanes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
+        if state is LaneState.ACTIVE and await self.state(namespace, lane) is LaneState.ACTIVE:
+            return False
+        return bool(await self._session.fetch("set_lane", namespace=namespace, lane=lane, state=state, now=now))
+
+    async def state(self, namespace: str, lane: str) -> LaneState:
+        found = await self._session.fetch("lane_state", namespace=namespace, lane=lane)
+        return LaneState(found[0]["state"]) if found else LaneState.ACTIVE
+
+    async def all(self, namespace: str) -> dict[str, LaneState]:
+        found = await self._session.fetch("list_lanes", namespace=namespace)
+        return {row["lane"]: LaneState(row["state"]) for row in found}
+
+
+class SqlRoutes:
+    """Routes by their id."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def ensure(self, route: Route) -> int:
+        parts = {"namespace": route.namespace, "lane": route.lane, "kind": route.kind, "requires": list(route.requires)}
+        found = await self._session.fetch("route_id", **parts)
+        if not found:
+            await self._session.fetch("add_route", **parts)
+            found = await self._session.fetch("route_id", **parts)
+        return int(found[0]["id"])
+
+    async def requires(self, route_id: int) -> tuple[str, ...]:
+        [row] = await self._session.fetch("route_requires", id=route_id)
+        value = row["requires"]
+        return tuple(json.loads(value) if isinstance(value, str) else value)
+
+
+class SqlGrants:
+    """Grants for hand-offs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(self, grant: Grant) -> None:
+        await self._session.fetch(
+            "add_grant", id=grant.id, execution_id=grant.execution_id, worker=grant.worker.name,
+            instance=grant.worker.instance, granted_at=grant.granted_at, expires_at=grant.expires_at,
+        )  # fmt: skip
+
+    async def get(self, id_: UUID) -> Grant | None:
+        found = await self._session.fetch("get_grant", id=id_)
+        return rows.grant(found[0]) if found else None
+
+    async def open(self, execution_id: UUID, now: datetime) -> Grant | None:
+        found = await self._session.fetch("open_grants", execution_id=execution_id, now=now)
+        return rows.grant(found[0]) if found else None
+
+    async def consume(self, id_: UUID, lease_id: UUID) -> bool:
+        return bool(await self._session.fetch("consume_grant", id=id_, lease_id=lease_id))
+
+
+class SqlKeys:
+    """Idempotency keys of submissions."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def take(
+        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, now: datetime, expires_at: datetime
+    ) -> tuple[UUID, bytes] | None:
+        taken = await self._session.fetch(
+            "take_key", namespace=namespace, key=key, execution_id=execution_id, fingerprint=fingerprint, now=now,
+            expires_at=expires_at,
+        )  # fmt: skip
+        if taken:
+            return None
+        [holder] = await self._session.fetch("key_holder", namespace=namespace, key=key)
+        return rows.identity(holder["execution_id"]), holder["fingerprint"]
+
+    async def drop_expired(self, now: datetime, limit: int) -> int:
+        return len(await self._session.fetch("drop_expired_keys", now=now, limit=limit))
+
+
+class SqlDue:
+    """What is due, and when the next thing is."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def ids(self, duty: str, now: datetime, limit: int) -> list[UUID]:
+        found = await self._session.fetch(f"due_for_{duty}", now=now, limit=limit)
+        return [rows.identity(row["id"]) for row in found]
+
+    async def next(self) -> Mapping[str, datetime | None]:
+        [row] = await self._session.fetch("next_due")
+        return {name: rows.when(row[name]) for name in row.keys()}  # noqa: SIM118 - a row iterates over its values

@@ -1,0 +1,30 @@
+"""What the aggregates need from a connection inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+Row = Mapping[str, Any]
+Parameters = Mapping[str, object]
+
+
+class Session(Protocol):
+    """A connection in a transaction that executes named statements."""
+
+    async def now(self) -> datetime:
+        """The store's clock."""
+
+    @property
+    def bound_now(self) -> datetime | None:
+        """The time that statements bind: the writer's own on SQLite, on PostgreSQL only that of a test clock."""
+
+    async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
+        """The rows of one statement."""
+
+    async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
+        """The rows of a statement that is run once for each item."""
+
+    async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
+        """The rows of a hot statement over a batch: one statement where arrays can be bound, one per item elsewhere."""

@@ -1,0 +1,47 @@
+-- What the reconcilers look for, each over its own due-time index.
+
+-- name: next_due
+SELECT
+    (SELECT MIN(lease_check_at) FROM ff.execution WHERE lease_check_at IS NOT NULL) AS lease_expiry,
+    (SELECT MIN(ready_at) FROM ff.execution WHERE state = 'delayed') AS delayed_work,
+    (SELECT MIN(attempt_timeout_at) FROM ff.execution WHERE attempt_timeout_at IS NOT NULL) AS attempt_timeout,
+    (SELECT MIN(deadline_at) FROM ff.execution WHERE deadline_at IS NOT NULL AND ended_at IS NULL) AS deadline,
+    (SELECT MIN(purge_at) FROM ff.execution WHERE purge_at IS NOT NULL) AS retention,
+    (SELECT MIN(expires_at) FROM ff.submission_key) AS submission_keys
+
+-- name: due_for_lease_expiry
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.lease_check_at <= :now
+ORDER BY e.lease_check_at, e.id
+LIMIT :limit
+
+-- name: due_for_delayed_work
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.state = 'delayed'
+    AND e.ready_at <= :now
+ORDER BY e.ready_at, e.id
+LIMIT :limit
+
+-- name: due_for_attempt_timeout
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.attempt_timeout_at <= :now
+ORDER BY e.attempt_timeout_at, e.id
+LIMIT :limit
+
+-- name: due_for_deadline
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.deadline_at <= :now
+    AND e.ended_at IS NULL
+ORDER BY e.deadline_at, e.id
+LIMIT :limit
+
+-- name: due_for_retention
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.purge_at <= :now
+ORDER BY e.purge_at, e.id
+LIMIT :limit

@@ -1,0 +1,36 @@
+-- Idempotency keys of submissions, scoped to their namespace and living for their window.
+
+-- name: take_key
+INSERT INTO ff.submission_key AS submission_key (namespace, key, execution_id, fingerprint, expires_at)
+VALUES (:namespace, :key, :execution_id, :fingerprint, :expires_at)
+ON CONFLICT (namespace, key)
+DO UPDATE SET
+    execution_id = excluded.execution_id,
+    fingerprint = excluded.fingerprint,
+    expires_at = excluded.expires_at
+WHERE submission_key.expires_at <= :now
+RETURNING execution_id
+
+-- name: key_holder
+SELECT execution_id, fingerprint
+FROM ff.submission_key
+WHERE namespace = :namespace
+    AND key = :key
+
+-- name: drop_expired_keys
+DELETE FROM ff.submission_key
+WHERE expires_at <= :now
+    AND key IN (
+        SELECT k.key
+        FROM ff.submission_key AS k
+        WHERE k.expires_at <= :now
+        ORDER BY k.expires_at, k.key
+        LIMIT :limit
+    )
+RETURNING key
+
+-- name: drop_key
+DELETE FROM ff.submission_key
+WHERE namespace = :namespace
+    AND key = :key
+    AND execution_id = :execution_id

@@ -1,0 +1,97 @@
+"""Named SQL statements, loaded from `.sql` files and put into a backend's dialect.
+
+A file holds `-- name: …` blocks and `-- fragment: …` blocks; `{fragment}` is replaced by the latter. Three things
+differ between the backends and are written only once:
+
+    ff.execution        "schema".execution     or  ff_execution
+    id IN :ids          id = ANY($1)           or  id IN (SELECT value FROM json_each(:ids))
+    FOR NO KEY UPDATE   as it is               or  nothing, since there is one writer
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+_BLOCK = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
+_TABLE = re.compile(r"\bff\.(\w+)")
+_IN_LIST = re.compile(r"\b(NOT )?IN :(\w+)")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_ROW_LOCK = re.compile(r"\s*\bFOR NO KEY UPDATE\b[\w ]*")
+_COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One SQL statement in the words of its database, with the names of its parameters in order."""
+
+    text: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A named statement; a script of several goes on only if its first part returned a row."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a backend writes tables and parameters."""
+
+    table_prefix: str
+    numbered: bool
+
+    def translate(self, text: str) -> Part:
+        """The statement in this dialect."""
+        text = _TABLE.sub(lambda match: f"{self.table_prefix}{match[1]}", _COMMENT.sub("", text)).strip()
+        if not self.numbered:
+            listed = r"\1IN (SELECT value FROM json_each(:\2))"
+            text = _IN_LIST.sub(lambda match: match.expand(listed).replace("None", ""), _ROW_LOCK.sub("", text))
+            return Part(text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
+        text = _IN_LIST.sub(lambda match: f"<> ALL(:{match[2]})" if match[1] else f"= ANY(:{match[2]})", text)
+        names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+        numbers = {name: str(number) for number, name in enumerate(names, start=1)}
+        return Part(_PARAMETER.sub(lambda match: "$" + numbers[match[1]], text), names)
+
+
+def load(dialect: Dialect, backend_package: str) -> dict[str, Statement]:
+    """All statements of a backend: the shared ones, and its own, which win over shared ones of the same name."""
+    blocks = read_blocks("flowfabric.sqlstore") | read_blocks(backend_package)
+    fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
+    return {
+        name: Statement(name, _parts(text, fragments, dialect))
+        for (kind, name), text in blocks.items()
+        if kind == "name"
+    }
+
+
+def read_blocks(package: str) -> dict[tuple[str, str], str]:
+    """The `name` and `fragment` blocks of a package's `sql` folder."""
+    blocks: dict[tuple[str, str], str] = {}
+    for file in sorted((files(package) / "sql").iterdir(), key=lambda item: item.name):
+        pieces = _BLOCK.split(file.read_text(encoding="utf-8"))
+        for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            assert (kind, name) not in blocks, f"{name} stands twice in the statements of {package}"
+            blocks[kind, name] = text
+    return blocks
+
+
+def split_script(text: str) -> list[str]:
+    """The statements of a script, which end with a semicolon at the end of a line."""
+    return [piece for piece in re.split(r";\s*(?:\n|$)", _COMMENT.sub("", text)) if piece.strip()]
+
+
+def _parts(text: str, fragments: Mapping[str, str], dialect: Dialect) -> tuple[Part, ...]:
+    for name, fragment in fragments.items():
+        text = text.replace("{" + name + "}", fragment.strip())
+    return tuple(dialect.translate(piece) for piece in split_script(text))
+
+
+def columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
+    """A batch of items turned into one list per parameter."""
+    return {key: [item[key] for item in items] for key in items[0]}

@@ -1,0 +1,108 @@
+"""The port for execution rows, and the hot statements on them that guard and write in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from flowfabric.core.records import Execution, Fence
+from flowfabric.core.requests import Checkpoint, Claim, Completion, Holds, Progress, Submission
+from flowfabric.core.states import BlockingReason, State
+
+
+@dataclass(frozen=True, slots=True)
+class NewExecution:
+    """A submission that is ready to be inserted."""
+
+    id: UUID
+    namespace: str
+    route_id: int
+    submission: Submission
+    state: State
+    blocking_reason: BlockingReason
+    ready_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim found: the executions taken, or the news that all candidates were locked by others."""
+
+    executions: tuple[Execution, ...]
+    all_locked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which executions to list: newest first, those with a smaller id than `before`."""
+
+    namespace: str
+    states: tuple[State, ...]
+    before: UUID
+    limit: int
+    lane: str | None = None
+    kind: str | None = None
+    tags: Mapping[str, str] | None = None
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+
+
+class Executions(Protocol):
+    """Execution rows: read, locked, saved and listed."""
+
+    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+        """The executions among these ids that exist in the namespace (None: in any)."""
+
+    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+        """The same, locked until the transaction ends; waits for other holders, in id order."""
+
+    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+        """The same in any namespace, but leaves out rows that others have locked."""
+
+    async def save(self, changes: Sequence[tuple[Execution, Execution]]) -> None:
+        """Writes each execution over what it was before; exactly that or an error."""
+
+    async def held(self, namespace: str, instance: str) -> list[Execution]:
+        """The executions that a worker instance has a live lease on."""
+
+    async def held_for_operator(self, namespace: str, holds: Holds, after: UUID, limit: int) -> list[UUID]:
+        """Ids of executions that an operator holds, in id order."""
+
+    async def page(self, listing: Listing) -> list[Execution]:
+        """One page of executions, newest id first."""
+
+    async def count(self, namespace: str, state: State, most: int) -> int:
+        """How many executions are in a state, counted up to `most`."""
+
+    async def estimate(self, namespace: str, state: State) -> int:
+        """Roughly how many executions are in a state."""
+
+    async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
+        """Replaces the tags of a locked execution."""
+
+    async def purge(self, executions: Sequence[Execution]) -> None:
+        """Removes executions with their attempts, steps, grants and keys; their events stay."""
+
+
+class HotStatements(Protocol):
+    """The operations of the hot path, each one guarded statement over a batch. What they leave out was not written."""
+
+    async def insert(self, items: Sequence[NewExecution]) -> set[UUID]:
+        """Stores submissions of one namespace; leaves out ids that exist and lanes that drain."""
+
+    async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
+        """Leases the best waiting executions along the routes that the claim may take."""
+
+    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
+        """Extends leases; answers the new expiry of each that was owned."""
+
+    async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
+        """Stores progress reports; answers which were."""
+
+    async def complete_if_owned(self, namespace: str, items: Sequence[Completion]) -> set[UUID]:
+        """Completes plain executions; answers which were."""
+
+    async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
+        """Records steps; answers how many were recorded per execution."""

@@ -1,0 +1,69 @@
+"""The ports for what decides who may work on what: lanes, routes, grants and submission keys."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+from flowfabric.core.records import Grant, Route
+
+
+class LaneState(StrEnum):
+    """Active; paused: accepts submissions, gives out none; draining: gives out what it has, accepts none."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DRAINING = "draining"
+
+
+class Lanes(Protocol):
+    """The state of lanes; a lane that nobody touched is active."""
+
+    async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
+        """Sets the state; False if it was that already."""
+
+    async def state(self, namespace: str, lane: str) -> LaneState:
+        """The state of a lane."""
+
+    async def all(self, namespace: str) -> dict[str, LaneState]:
+        """Every lane that was used or touched, by name."""
+
+
+class Routes(Protocol):
+    """Namespace, lane, kind and requirements as one number that the queue leads with."""
+
+    async def ensure(self, route: Route) -> int:
+        """The id of a route, which is made if it is new."""
+
+    async def requires(self, route_id: int) -> tuple[str, ...]:
+        """The capabilities that a route requires."""
+
+
+class Grants(Protocol):
+    """Grants to take over an execution that is kept for a hand-off."""
+
+    async def add(self, grant: Grant) -> None:
+        """Stores a grant."""
+
+    async def get(self, id_: UUID) -> Grant | None:
+        """A grant by its id."""
+
+    async def open(self, execution_id: UUID, now: datetime) -> Grant | None:
+        """The grant of an execution that is neither used nor past its time."""
+
+    async def consume(self, id_: UUID, lease_id: UUID) -> bool:
+        """Marks a grant as used by a lease; False if it was used before."""
+
+
+class Keys(Protocol):
+    """Idempotency keys of submissions."""
+
+    async def take(
+        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, now: datetime, expires_at: datetime
+    ) -> tuple[UUID, bytes] | None:
+        """Takes a free or expired key; else answers the id and fingerprint that hold it."""
+
+    async def drop_expired(self, now: datetime, limit: int) -> int:
+        """Removes keys whose window has passed; answers how many."""

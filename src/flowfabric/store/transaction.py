@@ -1,0 +1,74 @@
+"""What an operation gets: one transaction with a port per aggregate; and the store that opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from flowfabric.store.executions import Executions, HotStatements
+from flowfabric.store.journal import Attempts, Events, Steps
+from flowfabric.store.routing import Grants, Keys, Lanes, Routes
+
+Answer = TypeVar("Answer")
+
+
+class Due(Protocol):
+    """What the reconcilers ask: which executions are due, and when the next one is."""
+
+    async def ids(self, duty: str, now: datetime, limit: int) -> list[UUID]:
+        """The executions that are due for a duty, most overdue first; nothing is locked."""
+
+    async def next(self) -> Mapping[str, datetime | None]:
+        """The next due time of every duty, in one statement."""
+
+
+class Transaction(Protocol):
+    """One transaction of the store. An operation awaits nothing else."""
+
+    @property
+    def executions(self) -> Executions: ...
+    @property
+    def hot(self) -> HotStatements: ...
+    @property
+    def attempts(self) -> Attempts: ...
+    @property
+    def steps(self) -> Steps: ...
+    @property
+    def events(self) -> Events: ...
+    @property
+    def lanes(self) -> Lanes: ...
+    @property
+    def routes(self) -> Routes: ...
+    @property
+    def grants(self) -> Grants: ...
+    @property
+    def keys(self) -> Keys: ...
+    @property
+    def due(self) -> Due: ...
+
+    async def now(self) -> datetime:
+        """The store's clock, read now: after a lock, this is later than the wait for it."""
+
+
+Body = Callable[[Transaction], Coroutine[Any, Any, Answer]]
+
+
+class Store(Protocol):
+    """A database that runs the bodies of operations."""
+
+    async def run(self, body: Body[Answer]) -> Answer:
+        """Runs a body in one write transaction: all of it, or none. It may run more than once before it commits."""
+
+    async def run_single(self, body: Body[Answer]) -> Answer:
+        """The same for a body that makes exactly one statement, which then needs no transaction around it."""
+
+    async def read(self, body: Body[Answer]) -> Answer:
+        """Runs a body that only reads."""
+
+    async def ping(self) -> None:
+        """Returns if the store answers."""
+
+    async def close(self) -> None:
+        """Ends all connections; later calls are refused."""

@@ -1,0 +1,42 @@
+"""What every test can ask for: the long runs (`--all`) and a PostgreSQL server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.postgres_server import PostgresServer, postgres_server
+
+settings.register_profile("default", max_examples=50, deadline=None)
+settings.register_profile("all", max_examples=1000, deadline=None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked `all` too, and the others at full size")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if config.getoption("--all") else "default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    long = [item for item in items if item.get_closest_marker("all")]
+    items[:] = [item for item in items if not item.get_closest_marker("all")]
+    config.hook.pytest_deselected(items=long)
+
+
+@pytest.fixture(scope="session")
+def run_all(pytestconfig: pytest.Config) -> bool:
+    """True with `--all`: tests that repeat or scale something then take their large count."""
+    return bool(pytestconfig.getoption("--all"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL for the whole run, started when the first test asks for it."""
+    with postgres_server() as server:
+        yield server

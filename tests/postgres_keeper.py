@@ -1,0 +1,260 @@
+"""Keeps one throw-away PostgreSQL: a process of its own between the tests and the server.
+
+    tests ──stdin/stdout──▶ keeper ──parent-death signal──▶ postgres
+
+The keeper makes the folder, starts and stops the server as told, one command per line, and removes both when its
+input ends. The input ends however the tests end, by SIGKILL too, and the keeper sits in a session of its own, where a
+signal to the tests' process group does not reach it. Should the keeper itself be killed, the kernel stops the server.
+
+As root the server runs as "nobody", because PostgreSQL refuses root. Nothing outside the folder changes for that: if
+"nobody" cannot reach the binaries, they are copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from urllib.parse import quote
+
+STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.02
+# The shortest limit of the systems we know (macOS), less the closing NUL.
+SOCKET_PATH_LIMIT = 103
+SOCKET_NAME = ".s.PGSQL.5432"
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve commands from standard input; the arguments are the bin folder and the settings as JSON."""
+    signal.signal(signal.SIGTERM, _exit)
+    with _temporary_folder() as folder:
+        try:
+            _serve(Server.create(folder, Path(sys.argv[1]), json.loads(sys.argv[2])))
+        except (OSError, subprocess.SubprocessError, KeeperError) as error:
+            _answer({"error": _explain(error)})
+
+
+def _serve(server: Server) -> None:
+    try:
+        _answer({"dsn": server.dsn})
+        for line in sys.stdin:
+            _answer(_obey(server, line.split()))
+    finally:
+        server.stop("immediate")
+
+
+class KeeperError(Exception):
+    """What the tests are told when a command cannot be obeyed."""
+
+
+@dataclass
+class Server:
+    """One data folder and, while it runs, its postmaster."""
+
+    account: Account
+    bin: Path
+    data: Path
+    sockets: Path
+    log: Path
+    settings: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def create(cls, folder: Path, bin_folder: Path, settings: dict[str, str]) -> Server:
+        """A server with an empty database in folder, not started yet."""
+        account = Account.for_server()
+        data, sockets = account.make_folder(folder / "data"), account.make_folder(folder / "s")
+        server = cls(account, account.reachable(bin_folder, folder), data, sockets, folder / "log", settings)
+        options = "--username=postgres --auth=trust --encoding=UTF8 --no-locale --no-sync --no-instructions"
+        account.run(server.bin / "initdb", *options.split(), "--pgdata", data)
+        return server
+
+    @property
+    def dsn(self) -> str:
+        return f"postgresql://postgres@/postgres?host={quote(str(self.sockets))}"
+
+    def start(self) -> None:
+        if self.process is not None:
+            raise KeeperError("the server is already running")
+        settings = {"listen_addresses": "", "unix_socket_directories": str(self.sockets)} | self.settings
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        with self.log.open("ab") as log:
+            self.process = self.account.spawn(self.bin / "postgres", "-D", self.data, *options, log=log.fileno())
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready(self.process.pid):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop("immediate")
+                raise KeeperError(f"PostgreSQL did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
+            time.sleep(POLL_S)
+
+    def stop(self, mode: str) -> None:
+        """Stop the server; harmless when it does not run."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(STOP_SIGNALS[mode])
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise KeeperError(f"PostgreSQL did not stop within {STOP_TIMEOUT_S:.0f} s and was killed") from None
+
+    def _is_ready(self, pid: int) -> bool:
+        """True when the postmaster's own file says so: line 1 is its pid, line 8 its status."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who runs the server: ourselves, or "nobody" (ids given) when we are root."""
+
+    uid: int | None
+    gid: int | None
+
+    @classmethod
+    def for_server(cls) -> Account:
+        if os.geteuid() != 0:
+            return cls(None, None)
+        try:
+            nobody = pwd.getpwnam("nobody")
+        except KeyError:
+            raise KeeperError('PostgreSQL refuses root, and this system has no account "nobody"') from None
+        return cls(nobody.pw_uid, nobody.pw_gid)
+
+    def make_folder(self, path: Path) -> Path:
+        path.mkdir(0o700)
+        if self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+        return path
+
+    def reachable(self, bin_folder: Path, folder: Path) -> Path:
+        """A bin folder that the account can execute: the given one, or a copy below folder."""
+        try:
+            self.run(bin_folder / "postgres", "--version", cwd=folder)
+        except (PermissionError, subprocess.CalledProcessError):
+            if self.uid is None:
+                raise
+            return _copy_installation(bin_folder, folder / "copy")
+        return bin_folder
+
+    def run(self, *words: str | Path, cwd: Path | None = None) -> None:
+        subprocess.run(
+            words,
+            check=True,
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+            env=_environment(),
+            cwd=cwd or "/",
+            user=self.uid,
+            group=self.gid,
+            extra_groups=None if self.uid is None else [],
+        )
+
+    def spawn(self, *words: str | Path, log: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+            cwd="/",
+            user=self.uid,
+            group=self.gid,
+            extra_groups=None if self.uid is None else [],
+            # The kernel watches the thread that forks. The keeper has one only, so this is safe here.
+            preexec_fn=_stop_with_parent,  # noqa: PLW1509
+        )
+
+
+def _obey(server: Server, words: list[str]) -> dict[str, str]:
+    try:
+        match words:
+            case ["start"]:
+                server.start()
+            case ["stop", mode]:
+                server.stop(mode)
+            case _:
+                raise KeeperError(f"unknown command {words}")
+    except (OSError, KeeperError) as error:
+        return {"error": _explain(error)}
+    return {}
+
+
+def _answer(message: dict[str, str]) -> None:
+    # Nobody listens any more when the tests died in mid-command; the end of the input follows and is acted upon.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
+
+
+def _explain(error: Exception) -> str:
+    stderr = getattr(error, "stderr", None)
+    return f"{error}\n{stderr.decode(errors='replace')}" if stderr else str(error)
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(1)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A fresh folder, short enough for a socket's path and below folders that the server's account may enter."""
+    home = Path(tempfile.gettempdir()).resolve()
+    longest = home / "flowfabric-pg-xxxxxxxx" / "s" / SOCKET_NAME
+    enterable = os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in (home, *home.parents))
+    if len(os.fsencode(longest)) > SOCKET_PATH_LIMIT or not enterable:
+        home = Path("/tmp")
+    folder = Path(tempfile.mkdtemp(prefix="flowfabric-pg-", dir=home))
+    try:
+        if os.geteuid() == 0:
+            folder.chmod(0o711)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _copy_installation(bin_folder: Path, target: Path) -> Path:
+    """Copy the installation around bin_folder, with the libraries that wheels keep beside the package."""
+    root = bin_folder.parent
+    package = root.parent
+    copied = target / package.name / root.name
+    shutil.copytree(root, copied, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, target / libraries.name)
+    return copied / bin_folder.name
+
+
+def _environment() -> dict[str, str]:
+    """Our environment without what would steer PostgreSQL."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return kept | {"LC_ALL": "C", "TZ": "UTC"}
+
+
+def _stop_with_parent() -> None:
+    """In the child, after it has changed its account: ask for an immediate shutdown when the keeper dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+if __name__ == "__main__":
+    main()
