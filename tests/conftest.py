@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from flowfabric import Engine
+from flowfabric.testing import VirtualClock
 from tests.postgres_server import PostgresServer, postgres_server
+from tests.stores import PostgresTestStore, SqliteTestStore, TestStore, opened
 
 settings.register_profile("default", max_examples=50, deadline=None)
 settings.register_profile("all", max_examples=1000, deadline=None)
@@ -40,3 +44,28 @@ def postgres() -> Iterator[PostgresServer]:
     """One PostgreSQL for the whole run, started when the first test asks for it."""
     with postgres_server() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestStore]:
+    """An empty store of its own for the test, once per backend. A backend that cannot be had is an error."""
+    if request.param == "sqlite":
+        yield SqliteTestStore(tmp_path)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    schema = PostgresTestStore(server.dsn)
+    yield schema
+    await schema.drop()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """The time of the `engine` fixture's store; it moves only when a test advances it."""
+    return VirtualClock()
+
+
+@pytest.fixture
+async def engine(store: TestStore, clock: VirtualClock) -> AsyncIterator[Engine]:
+    """An engine on the test's store, under the test's clock."""
+    async with opened(store, clock) as engine:
+        yield engine

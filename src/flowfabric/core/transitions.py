@@ -1,12 +1,11 @@
 """Every transition of an execution, as data, and the one function that performs them.
 
-    submit ─→ waiting or delayed             delayed ─ ready ─→ waiting
-    waiting, delayed ─ hold ─→ blocked       blocked ─ unhold ─→ waiting or delayed
-    waiting ─ claim ─→ active                active ─ delay, retry ─→ delayed
-                                             active ─ release, lease lost ─→ waiting
-                                             active ─ lease lost, kept for a hand-off ─→ active, not leased ─ reclaim ─→ active
-                                             active ─→ completed, failed
-    whatever is not terminal ─→ cancelled, expired          terminal ─ replay ─→ waiting
+    submit ─→ waiting or delayed           delayed ─ ready ─→ waiting
+    waiting, delayed ─ hold ─→ blocked     blocked ─ unhold ─→ waiting or delayed
+    waiting ─ claim ─→ active              active ─ delay, retry ─→ delayed
+    terminal ─ replay ─→ waiting           active ─ release, lease lost ─→ waiting
+    not terminal ─→ cancelled, expired     active ─ lease lost, kept for a hand-off ─→ active ─ reclaim ─→ active
+                                           active ─→ completed, failed
 
 An operation names its transition. `move` refuses with the transition's code when the execution is in none of its
 source states, and otherwise returns the execution as it will be, with its version advanced for the event row that

@@ -1,0 +1,101 @@
+"""The stores that conformance tests run on: one fresh SQLite file or PostgreSQL schema per test."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import asyncpg
+
+from flowfabric import Engine, connect
+from flowfabric.testing import VirtualClock
+
+TABLES = ("execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route")
+
+
+class TestStore(Protocol):
+    """An empty database of its own, for engines and for looking behind them."""
+
+    __test__ = False
+    name: str
+    url: str
+
+    def connecting(self, clock: VirtualClock | None = None, **options: Any) -> Any:
+        """What `flowfabric.connect` returns for this store."""
+
+    async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
+        """The rows of a raw statement; tables are written `ff.execution`, parameters `?`."""
+
+
+class SqliteTestStore:
+    """A SQLite file in the test's own folder."""
+
+    __test__ = False
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "test.db"
+        self.url = str(self.path)
+
+    def connecting(self, clock: VirtualClock | None = None, **options: Any) -> Any:
+        settings: dict[str, Any] = {"durable": False} | options
+        return connect(self.url, clock=clock, **settings)
+
+    async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=10)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.row_factory = sqlite3.Row
+            found = connection.execute(sql.replace("ff.", "ff_"), [_plain(value) for value in arguments]).fetchall()
+            return [dict(row) for row in found]
+
+
+class PostgresTestStore:
+    """A schema of the test server."""
+
+    __test__ = False
+    name = "postgres"
+
+    def __init__(self, dsn: str) -> None:
+        self.url = dsn
+        self.schema = f"t_{uuid.uuid4().hex[:16]}"
+
+    def connecting(self, clock: VirtualClock | None = None, **options: Any) -> Any:
+        settings: dict[str, Any] = {"durable": False, "schema": self.schema} | options
+        return connect(self.url, clock=clock, **settings)
+
+    async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
+        text = sql.replace("ff.", f'"{self.schema}".')
+        for number in range(1, len(arguments) + 1):
+            text = text.replace("?", f"${number}", 1)
+        connection = await asyncpg.connect(self.url)
+        try:
+            return [dict(row) for row in await connection.fetch(text, *arguments)]
+        finally:
+            await connection.close()
+
+    async def drop(self) -> None:
+        await self.query(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
+
+
+async def snapshot(store: TestStore) -> dict[str, list[str]]:
+    """Everything that is stored, table by table; equal snapshots mean that nothing was written."""
+    contents = {}
+    for table in TABLES:
+        found = await store.query(f"SELECT * FROM ff.{table}")
+        contents[table] = sorted(repr(sorted(row.items())) for row in found)
+    return contents
+
+
+@asynccontextmanager
+async def opened(store: TestStore, clock: VirtualClock | None = None, **options: Any) -> AsyncIterator[Engine]:
+    """An engine on the store, closed at the end of the block."""
+    async with store.connecting(clock, **options) as engine:
+        yield engine
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, uuid.UUID) else value
