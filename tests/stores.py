@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import asyncpg
 
@@ -20,7 +20,7 @@ TABLES = ("execution", "attempt", "step", "event", "submission_key", "reclaim_gr
 class TestStore(Protocol):
     """An empty database of its own, for engines and for looking behind them."""
 
-    __test__ = False
+    __test__: ClassVar[bool] = False
     name: str
     url: str
 
@@ -34,7 +34,7 @@ class TestStore(Protocol):
 class SqliteTestStore:
     """A SQLite file in the test's own folder."""
 
-    __test__ = False
+    __test__: ClassVar[bool] = False
     name = "sqlite"
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class SqliteTestStore:
 class PostgresTestStore:
     """A schema of the test server."""
 
-    __test__ = False
+    __test__: ClassVar[bool] = False
     name = "postgres"
 
     def __init__(self, dsn: str) -> None:

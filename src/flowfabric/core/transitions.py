@@ -177,12 +177,14 @@ def event_of(before: Execution, after: Execution, transition: Transition, **fact
     """The event row of a transition that `move` made."""
     family, name = transition.event
     lease = after.lease or before.lease
+    # A row that ends a lease speaks of the attempt that was running, even if the next one is pending by now.
+    ends_lease = before.lease is not None and after.lease is None
     return Event(
         namespace=after.namespace, family=family, name=name, at=after.changed_at, lane=after.lane,
         execution_id=after.id, version=after.version, kind=after.kind, state=after.state, epoch=after.epoch,
-        generation=after.generation, attempt_index=after.attempt_index, tags=after.tags or None,
+        generation=after.generation, tags=after.tags or None,
         lease_id=lease.id if lease else None, worker=lease.worker if lease else None,
-        ends_lease=before.lease is not None and after.lease is None, **facts,
+        attempt_index=(before if ends_lease else after).attempt_index, ends_lease=ends_lease, **facts,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowfabric.core.fences import explain
 from flowfabric.core.requests import Progress
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.locking import lock_owned
@@ -18,8 +19,9 @@ async def progress_together(tx: Transaction, namespace: str, items: Sequence[Pro
 
 async def progress_alone(tx: Transaction, namespace: str, item: Progress) -> bool:
     """Stores one report, or says why not."""
-    await lock_owned(tx, namespace, item.fence)
-    await tx.hot.progress_if_owned(namespace, [item])
+    execution, _ = await lock_owned(tx, namespace, item.fence)
+    if not await tx.hot.progress_if_owned(namespace, [item]):
+        raise explain(execution, item.fence)  # The lease ran out between the two looks at the clock.
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowfabric.core.fences import explain
 from flowfabric.core.outcomes import Renewed
 from flowfabric.core.records import Fence
 from flowfabric.ops.hot import HotOperation
@@ -19,8 +20,10 @@ async def renew_together(tx: Transaction, namespace: str, fences: Sequence[Fence
 
 async def renew_alone(tx: Transaction, namespace: str, fence: Fence) -> Renewed:
     """Extends one lease, or says why not."""
-    await lock_owned(tx, namespace, fence)
+    execution, _ = await lock_owned(tx, namespace, fence)
     renewed = await tx.hot.renew_if_owned(namespace, [fence])
+    if fence.execution_id not in renewed:
+        raise explain(execution, fence)  # It ran out between the two looks at the clock.
     return Renewed(renewed[fence.execution_id])
 
 

@@ -13,6 +13,8 @@ import os
 import sqlite3
 from pathlib import Path
 
+from flowfabric.backends.sqlite.connection import BUSY_MS
+
 _EVERY_BYTES = 4 * 1024 * 1024
 
 
@@ -39,10 +41,11 @@ class Checkpointer:
         if not self._locked():
             return False
         try:
-            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-            with contextlib.suppress(sqlite3.OperationalError):
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            # Readers are not waited for: what they still need stays in the log, the rest is moved.
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             fcntl.flock(self._lock, fcntl.LOCK_UN)
         return True
 

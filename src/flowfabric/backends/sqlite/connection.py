@@ -10,14 +10,14 @@ from flowfabric.core.errors import InvalidRequest, Unavailable
 
 MEMORY = ":memory:"
 _OLDEST = (3, 38, 0)
-_BUSY_S = 10.0
+BUSY_MS = 10_000
 _NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "fuse.sshfs", "lustre", "9p.ssh")
 _CHECK_EVERY_STEPS = 100_000
 
 
 def connect(path: str, *, durable: bool, read_only: bool = False) -> sqlite3.Connection:
     """A connection in manual transaction mode. Nobody checkpoints by itself: see `checkpoint.py`."""
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

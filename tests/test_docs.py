@@ -1,0 +1,75 @@
+"""The README's programs run as they stand, and the documents name only what exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowfabric.engine.executions import Executions
+from flowfabric.engine.lanes import Lanes
+from flowfabric.engine.leases import Leases
+from flowfabric.engine.operator import Operator
+from flowfabric.reconcilers.loop import Reconcilers
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GROUPS = {
+    "executions": Executions,
+    "leases": Leases,
+    "operator": Operator,
+    "lanes": Lanes,
+    "reconcilers": Reconcilers,
+}
+
+
+def programs() -> list[str]:
+    """The Python blocks of the README that are whole programs."""
+    return [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "asyncio.run" in block]
+
+
+def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) -> None:
+    [program] = programs()
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, '"shipped"\n'), done.stderr
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_readme_lists_exactly_the_operations_of_a_group(group: str) -> None:
+    kinds = {
+        "executions": Executions,
+        "leases": Leases,
+        "operator": Operator,
+        "lanes": Lanes,
+        "reconcilers": Reconcilers,
+    }
+    [row] = [line for line in README.splitlines() if line.startswith(f"| `engine.{group}`")]
+    listed = set(re.findall(r"`(\w+)`", row.split("|")[2]))
+    offered = {name for name in dir(GROUPS[group]) if not name.startswith("_")} - {"hint", "hint_soon"}
+    assert listed == offered
+
+
+def test_the_rooms_of_the_architecture_are_the_rooms_of_the_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = {name.split("/")[0] for name in re.findall(r"^([a-z]+)/", text, re.MULTILINE)}
+    folders = {path.name for path in (ROOT / "src" / "flowfabric").iterdir() if (path / "__init__.py").exists()}
+    assert rooms - {"flowfabric"} == folders
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    for document in ROOT.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (ROOT / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_demo_ships_every_order() -> None:
+    done = subprocess.run([sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "all 12 orders were shipped" in done.stdout
+    assert "lease.expired" in done.stdout
