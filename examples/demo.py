@@ -75,10 +75,8 @@ async def report(engine: Engine) -> None:
     unlucky = next(item for item in (await engine.executions.list(kind="ship")).items if item.reclaim_count)
     say(f"history of the order whose worker died ({unlucky.id}):")
     for event in await engine.executions.history(unlucky.id):
-        worker = event.worker.name if event.worker else "-"
-        say(
-            f"  {event.version:>2}  {event.family + '.' + event.name:<22} attempt {event.attempt_index}  worker {worker}"
-        )
+        name, worker = f"{event.family}.{event.name}", event.worker.name if event.worker else "-"
+        say(f"  {event.version:>2}  {name:<22} attempt {event.attempt_index}  worker {worker}")
 
 
 async def work(path: str, name: str) -> None:

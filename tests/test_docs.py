@@ -42,13 +42,6 @@ def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_readme_lists_exactly_the_operations_of_a_group(group: str) -> None:
-    kinds = {
-        "executions": Executions,
-        "leases": Leases,
-        "operator": Operator,
-        "lanes": Lanes,
-        "reconcilers": Reconcilers,
-    }
     [row] = [line for line in README.splitlines() if line.startswith(f"| `engine.{group}`")]
     listed = set(re.findall(r"`(\w+)`", row.split("|")[2]))
     offered = {name for name in dir(GROUPS[group]) if not name.startswith("_")} - {"hint", "hint_soon"}
