@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
@@ -55,12 +55,15 @@ class Backoff:
         _put(self, multiplier=_multiplier(self.multiplier), jitter=_truth(self.jitter, "backoff.jitter"))
 
 
+DEFAULT_BACKOFF = Backoff()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Retries, timeouts, lease handling, caps and retention of one execution; the defaults suit most work."""
 
     max_retries: int = 3
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff = DEFAULT_BACKOFF
     retryable_categories: Collection[str] = ()
     attempt_timeout: limits.Duration | None = None
     on_attempt_timeout: OnAttemptTimeout = OnAttemptTimeout.RETRY
@@ -94,7 +97,7 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """The readable form that is stored: what differs from the defaults, durations in seconds."""
-        return _to_json(self, Policy())
+        return _to_json(self, DEFAULT_POLICY)
 
     @classmethod
     def from_json(cls, document: object) -> Self:
@@ -103,6 +106,9 @@ class Policy:
         if "backoff" in values:
             values["backoff"] = Backoff(**_known_fields(Backoff, values["backoff"], "backoff"))
         return cls(**values)
+
+
+DEFAULT_POLICY = Policy()
 
 
 def span(value: limits.Duration) -> timedelta:
@@ -123,7 +129,7 @@ def _to_json(record: Any, default: Any) -> dict[str, Any]:
         if value == getattr(default, item.name):
             continue
         if isinstance(value, Backoff):
-            value = _to_json(value, Backoff())
+            value = _to_json(value, DEFAULT_BACKOFF)
         elif isinstance(value, timedelta):
             value = value.total_seconds()
         elif isinstance(value, tuple):

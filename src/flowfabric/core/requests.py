@@ -15,7 +15,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
 from flowfabric.core.ids import parse_id
-from flowfabric.core.policy import Policy
+from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Fence, WorkerId
 from flowfabric.core.retry import FailureClass
 
@@ -40,7 +40,7 @@ class Submission:
     lane: str = "default"
     priority: int = 0
     requires: Collection[str] = ()
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = DEFAULT_POLICY
     tags: Mapping[str, str] = field(default_factory=dict)
     id: UUID | str | None = None
     key: str | None = None

@@ -14,7 +14,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import Created, Submitted
-from flowfabric.core.policy import Policy, span
+from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.records import Event, RecordedStep, Route
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
@@ -28,7 +28,6 @@ from flowfabric.ops.submit import SUBMIT, Arrival
 from flowfabric.ops.tags import set_tags
 from flowfabric.store.transaction import Answer
 
-_DEFAULT_POLICY = Policy()
 _NO_TAGS: Mapping[str, str] = {}
 _FIRST_LOOK_S = 0.005
 _LONGEST_LOOK_S = 0.25
@@ -42,7 +41,7 @@ class Executions:
 
     async def submit(
         self, kind: str, payload: bytes = b"", *, encoding: str = "json", lane: str = "default", priority: int = 0,
-        requires: Collection[str] = (), policy: Policy = _DEFAULT_POLICY, tags: Mapping[str, str] = _NO_TAGS,
+        requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY, tags: Mapping[str, str] = _NO_TAGS,
         id: UUID | str | None = None, key: str | None = None, ready_at: datetime | None = None,
         delay: limits.Duration | None = None, deadline: datetime | None = None,
     ) -> Submitted:  # fmt: skip

@@ -9,7 +9,6 @@ from flowfabric.core.leasing import decide_reclaim
 from flowfabric.core.outcomes import Ended, Lease, lease_of
 from flowfabric.core.records import Execution, Grant
 from flowfabric.core.requests import LeaseTerms
-from flowfabric.ops.locking import lock
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
 
@@ -19,7 +18,11 @@ async def reclaim(tx: Transaction, namespace: str, grant_id: UUID, terms: LeaseT
     grant = await tx.grants.get(grant_id)
     if grant is None:
         raise _unknown(grant_id)
-    execution, now = await lock(tx, namespace, grant.execution_id)
+    found = await tx.executions.lock(namespace, [grant.execution_id])
+    execution = found.get(grant.execution_id)
+    if execution is None:
+        raise _unknown(grant_id)
+    now = await tx.now()
     # It may have been used while this transaction waited for the lock.
     grant = await tx.grants.get(grant_id) or grant
     if grant.worker != terms.worker:

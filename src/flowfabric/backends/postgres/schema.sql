@@ -1,0 +1,206 @@
+-- The present schema, to be read: tests prove it equal to the sum of the migrations, which are what is applied.
+-- Durations are microseconds: an INTERVAL of days would depend on the session's time zone.
+
+-- Which migrations have been applied; made by whoever applies the first one.
+CREATE TABLE ff.migration (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    sha256 TEXT NOT NULL
+);
+
+CREATE TABLE ff.route (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    requires TEXT[] NOT NULL,
+    UNIQUE (namespace, lane, kind, requires)
+);
+
+CREATE TABLE ff.lane (
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'draining')),
+    changed_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (namespace, name)
+);
+
+CREATE TABLE ff.execution (
+    id UUID PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    route_id BIGINT NOT NULL,
+    priority INTEGER NOT NULL,
+    payload BYTEA NOT NULL,
+    encoding TEXT NOT NULL,
+    tags JSONB NOT NULL,
+    policy JSONB NOT NULL,
+    idempotency_key TEXT,
+    fingerprint BYTEA NOT NULL,
+    lease_ttl_policy_us BIGINT NOT NULL,
+    attempt_timeout_policy_us BIGINT,
+    retention_policy_us BIGINT NOT NULL,
+
+    state TEXT NOT NULL CHECK (state IN (
+        'waiting', 'delayed', 'blocked', 'active', 'suspended', 'completed', 'failed', 'cancelled', 'expired', 'skipped'
+    )),
+    blocking_reason TEXT NOT NULL,
+    attempt_state TEXT NOT NULL,
+    ownership TEXT CHECK (ownership IN ('leased', 'lease_expired_reclaimable', 'lease_revoked')),
+    epoch BIGINT NOT NULL CHECK (epoch >= 0),
+    version BIGINT NOT NULL CHECK (version >= 0),
+    generation INTEGER NOT NULL CHECK (generation >= 0),
+    -- True until something is attached that must be looked after when the execution ends; then false for good.
+    plain BOOLEAN NOT NULL,
+
+    created_at TIMESTAMPTZ NOT NULL,
+    changed_at TIMESTAMPTZ NOT NULL,
+    started_at TIMESTAMPTZ,
+    ended_at TIMESTAMPTZ,
+    ready_at TIMESTAMPTZ,
+    deadline_at TIMESTAMPTZ,
+    attempt_timeout_at TIMESTAMPTZ,
+    attempt_timeout_left_us BIGINT,
+    purge_at TIMESTAMPTZ,
+
+    lease_id UUID,
+    lease_worker TEXT,
+    lease_instance TEXT,
+    lease_ttl_us BIGINT,
+    lease_acquired_at TIMESTAMPTZ,
+    lease_expires_at TIMESTAMPTZ,
+    lease_check_at TIMESTAMPTZ,
+    lease_resumed BOOLEAN,
+
+    former_lease_id UUID,
+    former_epoch BIGINT,
+    former_worker TEXT,
+    former_instance TEXT,
+    former_end TEXT,
+    former_digest TEXT,
+    former_until TIMESTAMPTZ,
+
+    attempt_index INTEGER NOT NULL CHECK (attempt_index >= 0),
+    attempt_origin TEXT NOT NULL CHECK (attempt_origin IN ('fresh', 'retry', 'reclaimed', 'replayed')),
+    attempt_started_at TIMESTAMPTZ,
+    retry_count INTEGER NOT NULL CHECK (retry_count >= 0),
+    reclaim_count INTEGER NOT NULL CHECK (reclaim_count >= 0),
+    replay_count INTEGER NOT NULL CHECK (replay_count >= 0),
+    step_seq BIGINT NOT NULL CHECK (step_seq >= 0),
+
+    progress_percent INTEGER CHECK (progress_percent BETWEEN 0 AND 100),
+    progress_message TEXT,
+    failure_message TEXT,
+    failure_category TEXT,
+    cancelled_by TEXT,
+    cancel_reason TEXT,
+    hold_reason TEXT,
+
+    CHECK ((state = 'active') = (ownership IS NOT NULL)),
+    CHECK ((ownership IS NOT DISTINCT FROM 'leased') = (lease_id IS NOT NULL)),
+    CHECK (num_nulls(
+        lease_id, lease_worker, lease_instance, lease_ttl_us, lease_acquired_at, lease_expires_at, lease_check_at, lease_resumed
+    ) IN (0, 8)),
+    CHECK (num_nulls(former_lease_id, former_epoch, former_worker, former_instance, former_end) IN (0, 5)),
+    CHECK ((state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped')) = (ended_at IS NOT NULL)),
+    CHECK ((ended_at IS NOT NULL) = (purge_at IS NOT NULL)),
+    CHECK (state <> 'delayed' OR ready_at IS NOT NULL),
+    CHECK (attempt_timeout_at IS NULL OR lease_id IS NOT NULL)
+) WITH (fillfactor = 85);
+
+-- The queue: the best head of each route, resumed work before new work of the same priority.
+CREATE INDEX execution_queue ON ff.execution
+    (route_id, priority DESC, (attempt_state <> 'attempt_interrupted'), created_at, id)
+    WHERE state = 'waiting';
+CREATE INDEX execution_by_state ON ff.execution (namespace, state, id);
+CREATE INDEX execution_ready ON ff.execution (ready_at) WHERE state = 'delayed';
+-- Renewals move lease_expires_at, which no index may hold, so that they stay inside their page.
+CREATE INDEX execution_lease_check ON ff.execution (lease_check_at) WHERE lease_check_at IS NOT NULL;
+CREATE INDEX execution_attempt_timeout ON ff.execution (attempt_timeout_at) WHERE attempt_timeout_at IS NOT NULL;
+CREATE INDEX execution_deadline ON ff.execution (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL;
+CREATE INDEX execution_purge ON ff.execution (purge_at) WHERE purge_at IS NOT NULL;
+
+CREATE TABLE ff.submission_key (
+    namespace TEXT NOT NULL,
+    key TEXT NOT NULL,
+    execution_id UUID NOT NULL,
+    fingerprint BYTEA NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (namespace, key)
+);
+CREATE INDEX submission_key_expires ON ff.submission_key (expires_at);
+
+CREATE TABLE ff.attempt (
+    execution_id UUID NOT NULL,
+    attempt_index INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    origin TEXT NOT NULL,
+    worker TEXT,
+    instance TEXT,
+    started_at TIMESTAMPTZ NOT NULL,
+    ended_at TIMESTAMPTZ NOT NULL,
+    outcome TEXT NOT NULL CHECK (outcome IN ('ended_success', 'ended_failure', 'ended_cancelled', 'interrupted_reclaimed')),
+    result BYTEA,
+    encoding TEXT,
+    failure_class TEXT,
+    failure_category TEXT,
+    failure_message TEXT,
+    failure_detail BYTEA,
+    PRIMARY KEY (execution_id, attempt_index)
+);
+
+CREATE TABLE ff.step (
+    execution_id UUID NOT NULL,
+    seq BIGINT NOT NULL,
+    name TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('open', 'ok', 'failed', 'abandoned', 'cancelled')),
+    payload BYTEA NOT NULL,
+    encoding TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    attempt_index INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    recorded_at TIMESTAMPTZ NOT NULL,
+    struck_by INTEGER,
+    PRIMARY KEY (execution_id, seq)
+);
+-- Steps struck out by a replay stay for the record; among the others a name is unique.
+CREATE UNIQUE INDEX step_name ON ff.step (execution_id, name) WHERE struck_by IS NULL;
+
+CREATE TABLE ff.reclaim_grant (
+    id UUID PRIMARY KEY,
+    execution_id UUID NOT NULL,
+    worker TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    granted_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    consumed_by UUID
+);
+CREATE INDEX reclaim_grant_execution ON ff.reclaim_grant (execution_id);
+
+CREATE TABLE ff.event (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    transaction_id XID8 NOT NULL DEFAULT pg_current_xact_id(),
+    namespace TEXT NOT NULL,
+    family TEXT NOT NULL,
+    name TEXT NOT NULL,
+    at TIMESTAMPTZ NOT NULL,
+    lane TEXT NOT NULL,
+    execution_id UUID,
+    version BIGINT,
+    kind TEXT,
+    state TEXT,
+    epoch BIGINT,
+    generation INTEGER,
+    attempt_index INTEGER,
+    lease_id UUID,
+    worker TEXT,
+    instance TEXT,
+    ends_lease BOOLEAN NOT NULL,
+    tags JSONB,
+    principal TEXT,
+    reason TEXT,
+    details JSONB,
+    CHECK ((execution_id IS NULL) = (version IS NULL))
+);
+CREATE UNIQUE INDEX event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;

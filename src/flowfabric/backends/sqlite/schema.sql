@@ -1,0 +1,216 @@
+-- The present schema, to be read: tests prove it equal to the sum of the migrations, which are what is applied.
+-- Times are microseconds since 1970 in UTC, durations are microseconds, ids and JSON are text.
+
+-- Which migrations have been applied; made by whoever applies the first one.
+CREATE TABLE ff.migration (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    sha256 TEXT NOT NULL
+);
+
+CREATE TABLE ff.route (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    requires TEXT NOT NULL,
+    UNIQUE (namespace, lane, kind, requires)
+) STRICT;
+
+CREATE TABLE ff.lane (
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'draining')),
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, name)
+) STRICT;
+
+CREATE TABLE ff.execution (
+    id TEXT NOT NULL PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    route_id INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    encoding TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    policy TEXT NOT NULL,
+    idempotency_key TEXT,
+    fingerprint BLOB NOT NULL,
+    lease_ttl_policy_us INTEGER NOT NULL,
+    attempt_timeout_policy_us INTEGER,
+    retention_policy_us INTEGER NOT NULL,
+
+    state TEXT NOT NULL CHECK (state IN (
+        'waiting', 'delayed', 'blocked', 'active', 'suspended', 'completed', 'failed', 'cancelled', 'expired', 'skipped'
+    )),
+    blocking_reason TEXT NOT NULL,
+    attempt_state TEXT NOT NULL,
+    ownership TEXT CHECK (ownership IN ('leased', 'lease_expired_reclaimable', 'lease_revoked')),
+    epoch INTEGER NOT NULL CHECK (epoch >= 0),
+    version INTEGER NOT NULL CHECK (version >= 0),
+    generation INTEGER NOT NULL CHECK (generation >= 0),
+    -- True until something is attached that must be looked after when the execution ends; then false for good.
+    plain INTEGER NOT NULL,
+
+    created_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    started_at INTEGER,
+    ended_at INTEGER,
+    ready_at INTEGER,
+    deadline_at INTEGER,
+    attempt_timeout_at INTEGER,
+    attempt_timeout_left_us INTEGER,
+    purge_at INTEGER,
+
+    lease_id TEXT,
+    lease_worker TEXT,
+    lease_instance TEXT,
+    lease_ttl_us INTEGER,
+    lease_acquired_at INTEGER,
+    lease_expires_at INTEGER,
+    lease_check_at INTEGER,
+    lease_resumed INTEGER,
+
+    former_lease_id TEXT,
+    former_epoch INTEGER,
+    former_worker TEXT,
+    former_instance TEXT,
+    former_end TEXT,
+    former_digest TEXT,
+    former_until INTEGER,
+
+    attempt_index INTEGER NOT NULL CHECK (attempt_index >= 0),
+    attempt_origin TEXT NOT NULL CHECK (attempt_origin IN ('fresh', 'retry', 'reclaimed', 'replayed')),
+    attempt_started_at INTEGER,
+    retry_count INTEGER NOT NULL CHECK (retry_count >= 0),
+    reclaim_count INTEGER NOT NULL CHECK (reclaim_count >= 0),
+    replay_count INTEGER NOT NULL CHECK (replay_count >= 0),
+    step_seq INTEGER NOT NULL CHECK (step_seq >= 0),
+
+    progress_percent INTEGER CHECK (progress_percent BETWEEN 0 AND 100),
+    progress_message TEXT,
+    failure_message TEXT,
+    failure_category TEXT,
+    cancelled_by TEXT,
+    cancel_reason TEXT,
+    hold_reason TEXT,
+
+    CHECK ((state = 'active') = (ownership IS NOT NULL)),
+    CHECK ((ownership IS 'leased') = (lease_id IS NOT NULL)),
+    CHECK ((
+        (lease_id IS NULL) + (lease_worker IS NULL) + (lease_instance IS NULL) + (lease_ttl_us IS NULL)
+        + (lease_acquired_at IS NULL) + (lease_expires_at IS NULL) + (lease_check_at IS NULL) + (lease_resumed IS NULL)
+    ) IN (0, 8)),
+    CHECK ((
+        (former_lease_id IS NULL) + (former_epoch IS NULL) + (former_worker IS NULL) + (former_instance IS NULL)
+        + (former_end IS NULL)
+    ) IN (0, 5)),
+    CHECK ((state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped')) = (ended_at IS NOT NULL)),
+    CHECK ((ended_at IS NOT NULL) = (purge_at IS NOT NULL)),
+    CHECK (state <> 'delayed' OR ready_at IS NOT NULL),
+    CHECK (attempt_timeout_at IS NULL OR lease_id IS NOT NULL)
+) STRICT;
+
+-- The queue: the best head of each route, resumed work before new work of the same priority.
+CREATE INDEX ff_execution_queue ON ff.execution
+    (route_id, priority DESC, (attempt_state <> 'attempt_interrupted'), created_at, id)
+    WHERE state = 'waiting';
+CREATE INDEX ff_execution_by_state ON ff.execution (namespace, state, id);
+CREATE INDEX ff_execution_ready ON ff.execution (ready_at) WHERE state = 'delayed';
+-- Renewals move lease_expires_at, which no index may hold, so that they stay inside their page.
+CREATE INDEX ff_execution_lease_check ON ff.execution (lease_check_at) WHERE lease_check_at IS NOT NULL;
+CREATE INDEX ff_execution_attempt_timeout ON ff.execution (attempt_timeout_at) WHERE attempt_timeout_at IS NOT NULL;
+CREATE INDEX ff_execution_deadline ON ff.execution (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL;
+CREATE INDEX ff_execution_purge ON ff.execution (purge_at) WHERE purge_at IS NOT NULL;
+
+CREATE TABLE ff.submission_key (
+    namespace TEXT NOT NULL,
+    key TEXT NOT NULL,
+    execution_id TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, key)
+) STRICT;
+CREATE INDEX ff_submission_key_expires ON ff.submission_key (expires_at);
+
+CREATE TABLE ff.attempt (
+    execution_id TEXT NOT NULL,
+    attempt_index INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    origin TEXT NOT NULL,
+    worker TEXT,
+    instance TEXT,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    outcome TEXT NOT NULL CHECK (outcome IN ('ended_success', 'ended_failure', 'ended_cancelled', 'interrupted_reclaimed')),
+    result BLOB,
+    encoding TEXT,
+    failure_class TEXT,
+    failure_category TEXT,
+    failure_message TEXT,
+    failure_detail BLOB,
+    PRIMARY KEY (execution_id, attempt_index)
+) STRICT;
+
+CREATE TABLE ff.step (
+    execution_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('open', 'ok', 'failed', 'abandoned', 'cancelled')),
+    payload BLOB NOT NULL,
+    encoding TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    attempt_index INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    recorded_at INTEGER NOT NULL,
+    struck_by INTEGER,
+    PRIMARY KEY (execution_id, seq)
+) STRICT;
+-- Steps struck out by a replay stay for the record; among the others a name is unique.
+CREATE UNIQUE INDEX ff_step_name ON ff.step (execution_id, name) WHERE struck_by IS NULL;
+
+CREATE TABLE ff.reclaim_grant (
+    id TEXT NOT NULL PRIMARY KEY,
+    execution_id TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    granted_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    consumed_by TEXT
+) STRICT;
+CREATE INDEX ff_reclaim_grant_execution ON ff.reclaim_grant (execution_id);
+
+CREATE TABLE ff.event (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace TEXT NOT NULL,
+    family TEXT NOT NULL,
+    name TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    lane TEXT NOT NULL,
+    execution_id TEXT,
+    version INTEGER,
+    kind TEXT,
+    state TEXT,
+    epoch INTEGER,
+    generation INTEGER,
+    attempt_index INTEGER,
+    lease_id TEXT,
+    worker TEXT,
+    instance TEXT,
+    ends_lease INTEGER NOT NULL,
+    tags TEXT,
+    principal TEXT,
+    reason TEXT,
+    details TEXT,
+    CHECK ((execution_id IS NULL) = (version IS NULL))
+) STRICT;
+CREATE UNIQUE INDEX ff_event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
+
+-- The newest time that this file has seen; the clock of its writers never goes behind it.
+CREATE TABLE ff.clock (
+    only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
+    newest_at INTEGER NOT NULL
+) STRICT;
+INSERT INTO ff.clock (only_row, newest_at) VALUES (1, 0);
