@@ -55,15 +55,12 @@ class Backoff:
         _put(self, multiplier=_multiplier(self.multiplier), jitter=_truth(self.jitter, "backoff.jitter"))
 
 
-DEFAULT_BACKOFF = Backoff()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Retries, timeouts, lease handling, caps and retention of one execution; the defaults suit most work."""
 
     max_retries: int = 3
-    backoff: Backoff = DEFAULT_BACKOFF
+    backoff: Backoff = field(default_factory=Backoff)
     retryable_categories: Collection[str] = ()
     attempt_timeout: limits.Duration | None = None
     on_attempt_timeout: OnAttemptTimeout = OnAttemptTimeout.RETRY
@@ -106,9 +103,6 @@ class Policy:
         if "backoff" in values:
             values["backoff"] = Backoff(**_known_fields(Backoff, values["backoff"], "backoff"))
         return cls(**values)
-
-
-DEFAULT_POLICY = Policy()
 
 
 def span(value: limits.Duration) -> timedelta:
@@ -199,3 +193,7 @@ def _categories(value: object) -> tuple[str, ...]:
 
 def _optional_duration(value: object, what: str) -> timedelta | None:
     return None if value is None else limits.duration(value, what, timedelta(milliseconds=1))
+
+
+DEFAULT_BACKOFF = Backoff()
+DEFAULT_POLICY = Policy()
