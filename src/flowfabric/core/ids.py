@@ -8,12 +8,15 @@ for all members of a flow; a sharded store can find an execution by its id alone
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
 
+_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NOT_FOR_USE = frozenset({UUID(int=0), UUID(int=2**128 - 1)})
 _COUNTER_BITS = 42
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
 
@@ -53,17 +56,23 @@ def placement_key(id_: UUID) -> int:
 
 
 def parse_id(value: object, name: str = "id") -> UUID:
-    """The UUID behind a UUID or its text; raises `invalid_id` for everything else."""
+    """The UUID behind a UUID or its text; raises `invalid_id` for anything else."""
     if isinstance(value, UUID):
         return value
-    if isinstance(value, str) and len(value) == 36:
-        try:
-            return UUID(value)
-        except ValueError:
-            pass
-    raise InvalidRequest(
-        "invalid_id", f"{name} must be a UUID or its 36-character text, not {type(value).__name__}", name=name
-    )
+    if isinstance(value, str) and _TEXT.fullmatch(value):
+        return UUID(value)
+    message = f"{name} must be a UUID or its 36-character text, not {type(value).__name__}"
+    raise InvalidRequest("invalid_id", message, name=name)
+
+
+def parse_new_id(value: object) -> UUID:
+    """An id for something new; the nil and the max UUID are not for use, since lists begin and end with them."""
+    found = parse_id(value)
+    if found in _NOT_FOR_USE:
+        raise InvalidRequest(
+            "invalid_id", "id must be neither the nil nor the max UUID; leave it out to have one made", name="id"
+        )
+    return found
 
 
 def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,7 +29,8 @@ LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 Duration = timedelta | float | str
 
 _TAG_KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z0-9_][a-z0-9_.]*")
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
+_FAR_S = 10**12
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _CAPABILITY = re.compile(r"[^\x00-\x20\x7f,]+")
 
@@ -163,6 +163,21 @@ def moment(value: object, field: str) -> datetime:
     return utc
 
 
+def truth(value: object, field: str) -> bool:
+    """True or False, and nothing that merely behaves like them."""
+    if not isinstance(value, bool):
+        raise _wrong_type(field, "True or False", value)
+    return value
+
+
+def batch(value: object, field: str) -> Sequence[Any]:
+    """A list of at most 1,000 items."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+        raise _wrong_type(field, "a list", value)
+    whole(len(value), f"number of {field}", 0, BATCH)
+    return value
+
+
 def names(value: object, field: str, most: int = BATCH) -> tuple[str, ...]:
     """One or more distinct names; a single text would be taken letter by letter, so it is refused."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -192,7 +207,7 @@ def _as_timedelta(value: object, field: str) -> timedelta:
         value = float(match[1]) * _UNIT_S[match[2]]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong_type(field, "a timedelta, a number of seconds or text such as '30s'", value)
-    if not math.isfinite(value) or abs(value) > 1e12:
+    if not -_FAR_S <= value <= _FAR_S:  # False for NaN as well.
         raise InvalidRequest(
             "invalid_duration", f"{field} must be a finite number of seconds within reach", field=field
         )

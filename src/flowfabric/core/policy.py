@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -52,7 +51,7 @@ class Backoff:
             initial=limits.duration(self.initial, "backoff.initial"),
             most=limits.duration(self.most, "backoff.most"),
         )
-        _put(self, multiplier=_multiplier(self.multiplier), jitter=_truth(self.jitter, "backoff.jitter"))
+        _put(self, multiplier=_multiplier(self.multiplier), jitter=limits.truth(self.jitter, "backoff.jitter"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,26 +160,10 @@ def _choice(kind: type[StrEnum], value: Any, what: str) -> Any:
 
 
 def _multiplier(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or not 1 <= value <= 1000
-    ):
-        raise InvalidRequest(
-            "out_of_range",
-            "backoff.multiplier must be a number between 1 and 1000",
-            field="backoff.multiplier",
-            least=1,
-            most=1000,
-        )
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 1000:
+        field, message = "backoff.multiplier", "backoff.multiplier must be a number between 1 and 1000"
+        raise InvalidRequest("out_of_range", message, field=field, least=1, most=1000)
     return float(value)
-
-
-def _truth(value: object, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest("invalid_type", f"{what} must be True or False, not {type(value).__name__}", field=what)
-    return value
 
 
 def _categories(value: object) -> tuple[str, ...]:

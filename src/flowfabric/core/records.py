@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -214,3 +216,8 @@ class Route:
     lane: str
     kind: str
     requires: tuple[str, ...]
+
+    def digest(self) -> str:
+        """What tells routes apart."""
+        parts = [self.namespace, self.lane, self.kind, list(self.requires)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

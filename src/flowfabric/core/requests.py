@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,7 +14,7 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
-from flowfabric.core.ids import parse_id
+from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Fence, WorkerId
 from flowfabric.core.retry import FailureClass
@@ -62,7 +62,7 @@ class Submission:
             priority=limits.priority(self.priority),
             requires=limits.capabilities(self.requires, "requires"),
             tags=limits.tags(self.tags),
-            id=None if self.id is None else parse_id(self.id),
+            id=None if self.id is None else parse_new_id(self.id),
             key=None if self.key is None else limits.name(self.key, "key"),
             ready_at=None if self.ready_at is None else limits.moment(self.ready_at, "ready_at"),
             delay=None if self.delay is None else limits.duration(self.delay, "delay"),
@@ -139,7 +139,7 @@ class Completion:
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        return digest("complete", self.result, self.encoding)
+        return digest("complete", self.result, self.encoding, *_step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,8 @@ class FailureReport:
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        return digest("fail", self.message, self.failure_class.value, self.category, self.detail)
+        content = (self.message, self.failure_class.value, self.category, self.detail)
+        return digest("fail", *content, *_step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +170,8 @@ class Pause:
 
     def digest(self) -> str:
         after = None if self.after is None else str(self.after.total_seconds())
-        return digest("delay", self.until.isoformat() if self.until else None, after)
+        until = self.until.isoformat() if self.until else None
+        return digest("delay", until, after, *_step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,7 @@ class OwnCancel:
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        return digest("cancel", self.reason)
+        return digest("cancel", self.reason, *_step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,19 +255,16 @@ def fence(value: object) -> Fence:
 
 
 def steps(value: object) -> tuple[Step, ...]:
-    """Distinctly named steps, at most as many as an execution may have."""
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-        raise InvalidRequest("invalid_type", f"steps must be a list of Step, not {type(value).__name__}", field="steps")
-    for item in value:
+    """Distinctly named steps, at most a batch of them."""
+    items = tuple(limits.batch(value, "steps"))
+    for item in items:
         if not isinstance(item, Step):
             raise InvalidRequest(
                 "invalid_type", f"steps must hold Step records, not {type(item).__name__}", field="steps"
             )
-    names = {item.name for item in value}
-    if len(names) != len(value):
+    if len({item.name for item in items}) != len(items):
         raise InvalidRequest("invalid_request", "two steps of one call have the same name", field="steps")
-    limits.whole(len(value), "number of steps", 0, limits.BATCH)
-    return tuple(value)
+    return items
 
 
 def worker(value: object) -> WorkerId:
@@ -283,6 +282,11 @@ def choice(kind: type[StrEnum], value: Any, what: str) -> Any:
     except ValueError:
         message = f"{what} must be one of {', '.join(kind)}, not {limits.shown(value)}"
         raise InvalidRequest("invalid_choice", message, field=what) from None
+
+
+def _step_parts(steps: tuple[Step, ...]) -> list[str]:
+    """What the steps that ride along add to the digest of a request; nothing if there are none."""
+    return [part for step in steps for part in (step.name, step.digest())]
 
 
 def _put(record: Any, **values: Any) -> None:

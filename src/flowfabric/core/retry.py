@@ -36,7 +36,7 @@ def backoff_delay(backoff: Backoff, retries_taken: int, chance: float) -> timede
 
 def _unjittered(backoff: Backoff, retries_taken: int) -> timedelta:
     initial, most = span(backoff.initial), span(backoff.most)
-    if backoff.kind is BackoffKind.FIXED:
+    if backoff.kind is BackoffKind.FIXED or not initial:
         return initial
     try:
         grown = initial.total_seconds() * backoff.multiplier**retries_taken

@@ -125,13 +125,14 @@ def outcome_of(execution: Execution, attempt: Attempt | None) -> Outcome:
         state=execution.state,
         result=attempt.result if attempt else None,
         encoding=attempt.encoding if attempt else None,
-        failure=_last_failure(execution),
+        failure=_last_failure(execution) if execution.state in _ENDED_BADLY else None,
         cancelled_by=execution.cancelled_by,
         cancel_reason=execution.cancel_reason,
         ended_at=execution.ended_at,
     )
 
 
+_ENDED_BADLY = frozenset({State.FAILED, State.EXPIRED})
 _DERIVED = frozenset({"vector", "lease", "last_failure"})
 
 

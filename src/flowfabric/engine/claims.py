@@ -64,7 +64,7 @@ class Claims:
         self, grant: Grant | UUID | str, worker: WorkerId | str, *, lease_ttl: limits.Duration | None = None
     ) -> Lease | Ended:
         """Takes over a kept execution with the grant that this worker was given; past the cap of reclaims it fails."""
-        grant_id = grant.id if isinstance(grant, Grant) else parse_id(grant, "grant")
+        grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
         terms = self._terms(worker, lease_ttl)
         answer = await self._context.store.run(lambda tx: reclaim(tx, self._context.namespace, grant_id, terms))
         self._hint([answer] if isinstance(answer, Lease) else [])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
@@ -14,6 +15,9 @@ from flowfabric.engine.context import Context
 from flowfabric.engine.engine import Engine
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_LONGEST_TIMEOUT = timedelta(days=1)
 
 
 class Clock(Protocol):
@@ -72,12 +76,32 @@ def connect(
     acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `clock` is for tests.
     """
     limits.text(url, "url")
-    timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST)
+    if clock is not None:
+        _check_clock(clock)
+    for name, value in (("durable", durable), ("migrate", migrate), ("pooler", pooler)):
+        limits.truth(value, name)
+    timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST, _LONGEST_TIMEOUT)
     settings = Settings(
-        schema=schema, durable=durable, migrate=migrate, pooler=pooler,
+        schema=_schema(schema), durable=durable, migrate=migrate, pooler=pooler,
         pool_size=limits.whole(pool_size, "pool_size", 1, 1000), statement_timeout_s=timeout.total_seconds(),
     )  # fmt: skip
     return Connecting(url, limits.name(namespace, "namespace"), settings, clock)
+
+
+def _check_clock(clock: object) -> None:
+    now = getattr(clock, "now", None)
+    if not callable(now):
+        raise InvalidRequest(
+            "invalid_type", f"clock must have a method now(), {type(clock).__name__} has none", field="clock"
+        )
+    limits.moment(now(), "clock.now()")
+
+
+def _schema(value: object) -> str:
+    if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
+        message = "schema must be a lower-case name of at most 63 letters, digits and _"
+        raise InvalidRequest("invalid_name", message, field="schema")
+    return value
 
 
 async def _open_store(url: str, settings: Settings, clock: Clock | None) -> Store:
@@ -107,14 +131,21 @@ def _path(url: str) -> str:
         raise InvalidRequest("invalid_url", "url must be text such as 'jobs.db' or 'postgresql://…'")
     if "://" not in url:
         return url
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme != "sqlite" or parts.netloc not in ("", ":memory:") or parts.query:
         message = (
             f"url must be postgresql://…, sqlite:///path, a path or :memory:, not {limits.shown(parts.scheme)}://…"
         )
         raise InvalidRequest("invalid_url", message)
-    path = unquote(parts.path)
+    path = limits.text(unquote(parts.path), "the path of the url")
     if parts.netloc == ":memory:" or path in ("", "/", "/:memory:"):
         return ":memory:"
     # As elsewhere in Python, three slashes begin a relative path and four an absolute one.
     return path[1:]
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise InvalidRequest("invalid_url", "the url cannot be read; check its brackets and slashes") from None

@@ -39,8 +39,8 @@ class Context:
         """A draw from [0, 1) for jitter."""
         return random.random()
 
-    def due_at(self, due: datetime) -> None:
-        """Tells the reconcilers of this process about a due time."""
+    def due_at(self, due: datetime | None) -> None:
+        """Tells the reconcilers of this process about a due time, None if only the store knows it."""
         self.reconcilers.hint(due)
 
 

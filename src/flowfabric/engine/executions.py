@@ -14,7 +14,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import Created, Submitted
-from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
+from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Event, RecordedStep, Route
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
@@ -61,12 +61,11 @@ class Executions:
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
         """Stores up to 1,000 executions; each is answered for itself, refusals as values in their place."""
-        for item in submissions:
+        for item in limits.batch(submissions, "submissions"):
             if not isinstance(item, Submission):
                 raise InvalidRequest(
                     "invalid_type", f"submissions must be Submission records, not {type(item).__name__}"
                 )
-        limits.whole(len(submissions), "number of submissions", 0, limits.BATCH)
         arrivals = await self._arrivals(submissions)
         answers = await run_batch(self._context.store, self._context.namespace, SUBMIT, arrivals)
         for answer, submission in zip(answers, submissions, strict=True):
@@ -85,6 +84,9 @@ class Executions:
         """Waits until the execution has ended; None if the timeout passes first."""
         found = parse_id(id)
         limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
+        outcome = await self._read(reading.result, found)
+        if outcome is not None:
+            return outcome
         try:
             async with asyncio.timeout(limit_s):
                 return await self._wait(found)
@@ -148,10 +150,11 @@ class Executions:
     def _hint(self, answer: object, submission: Submission) -> None:
         if not isinstance(answer, Created):
             return
-        if submission.ready_at is not None:
-            self._context.due_at(submission.ready_at)
-        elif submission.delay is not None:
-            self._context.reconcilers.hint_soon(span(submission.delay))
+        if submission.delay is not None or submission.policy.deadline is not None:
+            self._context.due_at(None)
+        for due in (submission.ready_at, submission.deadline):
+            if due is not None:
+                self._context.due_at(due)
 
 
 def _window(after: object, limit: object) -> tuple[int, int]:

@@ -31,10 +31,8 @@ class Leases(Claims):
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
         """Extends many leases; each is answered for itself."""
-        limits.whole(len(fences), "number of fences", 0, limits.BATCH)
-        return await run_batch(
-            self._context.store, self._context.namespace, RENEW, [requests.fence(item) for item in fences]
-        )
+        items = [requests.fence(item) for item in limits.batch(fences, "fences")]
+        return await run_batch(self._context.store, self._context.namespace, RENEW, items)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
         """Stores how far the attempt is; what is absent keeps its last value."""
@@ -63,8 +61,8 @@ class Leases(Claims):
         self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"
     ) -> list[Ended | FlowFabricError]:
         """Ends many executions well; each is answered for itself."""
-        limits.whole(len(results), "number of results", 0, limits.BATCH)
-        items = [_completion(fence, result, encoding, ()) for fence, result in results]
+        label = limits.name(encoding, "encoding")
+        items = [_completion(*_pair(item), label, ()) for item in limits.batch(results, "results")]
         return await run_batch(self._context.store, self._context.namespace, COMPLETE, items)
 
     async def fail(
@@ -75,8 +73,9 @@ class Leases(Claims):
         kind = requests.choice(FailureClass, failure_class, "failure_class")
         report = requests.FailureReport(
             fence=requests.fence(fence), message=limits.text(message, "message"), failure_class=kind,
-            category=limits.name(category or kind.value, "category"), chance=self._context.chance(),
-            detail=None if detail is None else limits.payload(detail, "detail"), steps=requests.steps(steps),
+            category=limits.name(kind.value if category is None else category, "category"),
+            chance=self._context.chance(), steps=requests.steps(steps),
+            detail=None if detail is None else limits.payload(detail, "detail"),
         )  # fmt: skip
         answer = await self._context.store.run(lambda tx: fail(tx, self._context.namespace, report))
         if isinstance(answer, RetryScheduled):
@@ -125,3 +124,9 @@ def _completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step
         encoding=limits.name(encoding, "encoding"),
         steps=requests.steps(steps),
     )
+
+
+def _pair(item: object) -> tuple[Fence, bytes]:
+    if not isinstance(item, tuple) or len(item) != 2:
+        raise InvalidRequest("invalid_type", "results must hold pairs of a fence and a result", field="results")
+    return item

@@ -79,7 +79,9 @@ class Operator:
     ) -> Unheld | AlreadySatisfied:  # fmt: skip
         """Lets held work go on, at the time that was kept."""
         found, who = parse_id(id), command(principal, reason)
-        return await self._context.store.run(lambda tx: unhold(tx, self._context.namespace, found, who))
+        answer = await self._context.store.run(lambda tx: unhold(tx, self._context.namespace, found, who))
+        self._context.due_at(None)
+        return answer
 
     async def unhold_all(
         self, *, kind: str | None = None, held_for: str | None = None, reason: str = "", principal: str = OPERATOR
@@ -114,4 +116,6 @@ class Operator:
             if expected_generation is None
             else limits.whole(expected_generation, "expected_generation", 0, 2**31),
         )
-        return await self._context.store.run(lambda tx: replay(tx, self._context.namespace, found, which, who))
+        answer = await self._context.store.run(lambda tx: replay(tx, self._context.namespace, found, which, who))
+        self._context.due_at(None)
+        return answer

@@ -43,12 +43,11 @@ async def submit_together(tx: Transaction, namespace: str, items: Sequence[Arriv
 async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submitted:
     """Inserts one execution, under its key if it has one."""
     now = await tx.now()
-    if _is_late(item, now):
-        message = f"deadline {item.submission.deadline} is not after the store's time {now}"
-        raise InvalidRequest("deadline_in_past", message, deadline=item.submission.deadline, now=now)
     known = await _take_key(tx, namespace, item, now)
     if known is not None:
         return known
+    if _is_late(item, now):
+        return await _explain_late(tx, namespace, item, now)
     row = _row(namespace, item, now)
     if await tx.hot.insert([row]):
         return Created(row.id, row.state)
@@ -70,6 +69,14 @@ async def _take_key(tx: Transaction, namespace: str, item: Arrival, now: datetim
     if known != fingerprint:
         raise _mismatch(f"key {submission.key!r}", id_)
     return Duplicate(id_)
+
+
+async def _explain_late(tx: Transaction, namespace: str, item: Arrival, now: datetime) -> Duplicate:
+    """A repeated submission is answered even if its deadline has passed meanwhile; a new one is refused."""
+    if await tx.executions.get(namespace, [item.id]):
+        return await _explain(tx, namespace, item)
+    message = f"deadline {item.submission.deadline} is not after the store's time {now}"
+    raise InvalidRequest("deadline_in_past", message, deadline=item.submission.deadline, now=now)
 
 
 async def _explain(tx: Transaction, namespace: str, item: Arrival) -> Duplicate:

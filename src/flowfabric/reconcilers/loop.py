@@ -13,8 +13,10 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
+from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.reconcilers.attempt_timeout import attempt_timeout
 from flowfabric.reconcilers.deadline import deadline
@@ -52,7 +54,7 @@ class Reconcilers:
             Retention(),
         )
         self._wake = asyncio.Event()
-        self._next_due: datetime | None = None
+        self._sleeps_until: datetime | None = None
 
     async def tick(self) -> list[Tick]:
         """Runs every duty once, due or not."""
@@ -68,14 +70,9 @@ class Reconcilers:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def hint(self, due: datetime) -> None:
-        """Tells that something is due then; wakes the loop if that is earlier than what it knows."""
-        if self._next_due is None or due < self._next_due:
-            self._wake.set()
-
-    def hint_soon(self, delay: timedelta) -> None:
-        """The same for something that is due after a while, by the store's clock."""
-        if self._next_due is None or delay.total_seconds() < self._poll_s:
+    def hint(self, due: datetime | None = None) -> None:
+        """Tells that something is due then, or at an unknown time; wakes the loop unless it wakes earlier anyhow."""
+        if due is None or self._sleeps_until is None or due < self._sleeps_until:
             self._wake.set()
 
     async def _run(self) -> None:
@@ -95,21 +92,24 @@ class Reconcilers:
             await self._sleep(pause_s)
 
     async def _round(self) -> float:
-        """Runs the duties that are due; answers how long nothing will be."""
+        """Runs the duties that are due; answers how long to sleep."""
         self._wake.clear()
-        now, due = await self._store.read(_look)
-        more = False
-        for duty in self._duties:
-            when = due[duty.name]
-            if when is not None and when <= now:
-                tick = await duty.tick(self._store)
-                more = more or tick.more or tick.done > 0
-        if more:
+        self._sleeps_until = None
+        now, due = await self._store.read(partial(_look, after=limits.EARLIEST))
+        overdue = {name for name, time in due.items() if time is not None and time <= now}
+        ticks = [await duty.tick(self._store) for duty in self._duties if duty.name in overdue]
+        if any(tick.more or tick.done for tick in ticks):
             return 0.0
-        later = [time for time in due.values() if time is not None and time > now]
-        self._next_due = min(later, default=None)
-        until_next_s = (self._next_due - now).total_seconds() if self._next_due else self._poll_s
-        return min(until_next_s, self._poll_s)
+        if overdue:
+            # Rows that fail or that others have locked must not hide the ones to come.
+            now, due = await self._store.read(partial(_look, after=now))
+        return self._pause(now, due)
+
+    def _pause(self, now: datetime, due: Mapping[str, datetime | None]) -> float:
+        later = [time - now for time in due.values() if time is not None and time > now]
+        pause = min([timedelta(seconds=self._poll_s), *later])
+        self._sleeps_until = now + pause
+        return pause.total_seconds()
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -119,8 +119,9 @@ class Reconcilers:
             return
 
 
-async def _look(tx: Transaction) -> tuple[datetime, Mapping[str, datetime | None]]:
-    found = dict(await tx.due.next())
+async def _look(tx: Transaction, after: datetime) -> tuple[datetime, Mapping[str, datetime | None]]:
+    """The time, and the first due time of every duty after another."""
+    found = dict(await tx.due.next(after))
     for extra, duty in _ALSO_DUE.items():
         times = [time for time in (found.pop(extra), found[duty]) if time is not None]
         found[duty] = min(times, default=None)

@@ -40,11 +40,14 @@ class SqlRoutes:
         self._session = session
 
     async def ensure(self, route: Route) -> int:
-        parts = {"namespace": route.namespace, "lane": route.lane, "kind": route.kind, "requires": list(route.requires)}
-        found = await self._session.fetch("route_id", **parts)
+        digest = route.digest()
+        found = await self._session.fetch("route_id", digest=digest)
         if not found:
-            await self._session.fetch("add_route", **parts)
-            found = await self._session.fetch("route_id", **parts)
+            await self._session.fetch(
+                "add_route", namespace=route.namespace, lane=route.lane, kind=route.kind,
+                requires=list(route.requires), digest=digest,
+            )  # fmt: skip
+            found = await self._session.fetch("route_id", digest=digest)
         return int(found[0]["id"])
 
     async def requires(self, route_id: int) -> tuple[str, ...]:
@@ -109,6 +112,6 @@ class SqlDue:
         found = await self._session.fetch(f"due_for_{duty}", now=now, limit=limit)
         return [rows.identity(row["id"]) for row in found]
 
-    async def next(self) -> Mapping[str, datetime | None]:
-        [row] = await self._session.fetch("next_due")
+    async def next(self, after: datetime) -> Mapping[str, datetime | None]:
+        [row] = await self._session.fetch("next_due", after=after)
         return {name: rows.when(row[name]) for name in row.keys()}  # noqa: SIM118 - a row iterates over its values

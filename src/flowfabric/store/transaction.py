@@ -20,8 +20,8 @@ class Due(Protocol):
     async def ids(self, duty: str, now: datetime, limit: int) -> list[UUID]:
         """The executions that are due for a duty, most overdue first; nothing is locked."""
 
-    async def next(self) -> Mapping[str, datetime | None]:
-        """The next due time of every duty, in one statement."""
+    async def next(self, after: datetime) -> Mapping[str, datetime | None]:
+        """The first due time of every duty that is later than that, in one statement."""
 
 
 class Transaction(Protocol):

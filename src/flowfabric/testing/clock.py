@@ -21,5 +21,5 @@ class VirtualClock:
 
     def advance(self, duration: limits.Duration) -> datetime:
         """Moves the clock forward; answers the new time."""
-        self._now += limits.duration(duration, "duration")
+        self._now = limits.moment(self._now + limits.duration(duration, "duration"), "the clock's time")
         return self._now

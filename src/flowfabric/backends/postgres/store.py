@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _OLDEST = 140000
 _TRIES = 10
 _FIRST_BACKOFF_S = 0.005
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 class Settings(Protocol):
@@ -48,11 +46,13 @@ class Settings(Protocol):
 
 async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
     """A store in the database at `url`, whose schema is made and brought to the present version if need be."""
-    if not _SCHEMA.fullmatch(settings.schema):
-        raise InvalidRequest("invalid_name", "schema must be a lower-case name of at most 63 letters, digits and _")
     dialect = Dialect(table_prefix=f'"{settings.schema}".', numbered=True)
     try:
         pool = await _open_pool(url, settings)
+    except (ValueError, OverflowError, asyncpg.exceptions.ClientConfigurationError):
+        # The driver's words may repeat the password, so they are not passed on.
+        message = "the PostgreSQL url cannot be read; it should look like postgresql://user:password@host:5432/database"
+        raise InvalidRequest("invalid_url", message) from None
     except Exception as error:
         raise translated(error) from error
     store = PostgresStore(pool, dialect, settings, clock)

@@ -28,9 +28,23 @@ def connect(path: str, *, durable: bool, read_only: bool = False) -> sqlite3.Con
 
 def use_write_ahead_log(connection: sqlite3.Connection, path: str) -> None:
     """Switches the file to write-ahead logging, which is what lets readers and the writer work side by side."""
-    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    [mode] = _switch(connection)
     if path != MEMORY and mode != "wal":
         raise Unavailable("storage_without_wal", f"{path} cannot use write-ahead logging here; move it to a local disk")
+
+
+def _switch(connection: sqlite3.Connection) -> tuple[str]:
+    """SQLite does not wait by itself for a writer here, so this does, as long as any other statement would."""
+    ends = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            found: tuple[str] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.01)
+        else:
+            return found
 
 
 def limit_statements(connection: sqlite3.Connection, timeout_s: float) -> None:

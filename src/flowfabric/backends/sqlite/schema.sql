@@ -14,8 +14,10 @@ CREATE TABLE ff.route (
     lane TEXT NOT NULL,
     kind TEXT NOT NULL,
     requires TEXT NOT NULL,
-    UNIQUE (namespace, lane, kind, requires)
+    -- A digest of the other columns: together they may be longer than an index entry can be.
+    digest TEXT NOT NULL UNIQUE
 ) STRICT;
+CREATE INDEX ff_route_lane ON ff.route (namespace, lane);
 
 CREATE TABLE ff.lane (
     namespace TEXT NOT NULL,

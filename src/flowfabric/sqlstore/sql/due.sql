@@ -2,12 +2,12 @@
 
 -- name: next_due
 SELECT
-    (SELECT MIN(lease_check_at) FROM ff.execution WHERE lease_check_at IS NOT NULL) AS lease_expiry,
-    (SELECT MIN(ready_at) FROM ff.execution WHERE state = 'delayed') AS delayed_work,
-    (SELECT MIN(attempt_timeout_at) FROM ff.execution WHERE attempt_timeout_at IS NOT NULL) AS attempt_timeout,
-    (SELECT MIN(deadline_at) FROM ff.execution WHERE deadline_at IS NOT NULL AND ended_at IS NULL) AS deadline,
-    (SELECT MIN(purge_at) FROM ff.execution WHERE purge_at IS NOT NULL) AS retention,
-    (SELECT MIN(expires_at) FROM ff.submission_key) AS submission_keys
+    (SELECT MIN(lease_check_at) FROM ff.execution WHERE lease_check_at IS NOT NULL AND lease_check_at > :after) AS lease_expiry,
+    (SELECT MIN(ready_at) FROM ff.execution WHERE state = 'delayed' AND ready_at > :after) AS delayed_work,
+    (SELECT MIN(attempt_timeout_at) FROM ff.execution WHERE attempt_timeout_at IS NOT NULL AND attempt_timeout_at > :after) AS attempt_timeout,
+    (SELECT MIN(deadline_at) FROM ff.execution WHERE deadline_at IS NOT NULL AND ended_at IS NULL AND deadline_at > :after) AS deadline,
+    (SELECT MIN(purge_at) FROM ff.execution WHERE purge_at IS NOT NULL AND purge_at > :after) AS retention,
+    (SELECT MIN(expires_at) FROM ff.submission_key WHERE expires_at IS NOT NULL AND expires_at > :after) AS submission_keys
 
 -- name: due_for_lease_expiry
 SELECT e.id

@@ -7,8 +7,10 @@ CREATE TABLE ff.route (
     lane TEXT NOT NULL,
     kind TEXT NOT NULL,
     requires TEXT[] NOT NULL,
-    UNIQUE (namespace, lane, kind, requires)
+    -- A digest of the other columns: together they may be longer than an index entry can be.
+    digest TEXT NOT NULL UNIQUE
 );
+CREATE INDEX route_lane ON ff.route (namespace, lane);
 
 CREATE TABLE ff.lane (
     namespace TEXT NOT NULL,
@@ -100,7 +102,8 @@ CREATE TABLE ff.execution (
     CHECK ((ended_at IS NOT NULL) = (purge_at IS NOT NULL)),
     CHECK (state <> 'delayed' OR ready_at IS NOT NULL),
     CHECK (attempt_timeout_at IS NULL OR lease_id IS NOT NULL)
-) WITH (fillfactor = 85);
+    -- Leases of one batch lie in the same pages and are renewed together: half a page of room keeps that inside.
+) WITH (fillfactor = 50);
 
 -- The queue: the best head of each route, resumed work before new work of the same priority.
 CREATE INDEX execution_queue ON ff.execution

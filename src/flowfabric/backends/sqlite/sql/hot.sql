@@ -190,8 +190,8 @@ DO UPDATE SET
     payload = excluded.payload,
     encoding = excluded.encoding,
     digest = excluded.digest,
-    attempt_index = excluded.attempt_index,
-    recorded_at = excluded.recorded_at
+    attempt_index = CASE step.status WHEN 'open' THEN excluded.attempt_index ELSE step.attempt_index END,
+    recorded_at = CASE step.status WHEN 'open' THEN excluded.recorded_at ELSE step.recorded_at END
 WHERE step.status = 'open' OR step.digest = excluded.digest
 RETURNING execution_id, 1 AS recorded;
 UPDATE ff.execution

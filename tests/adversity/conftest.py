@@ -1,0 +1,29 @@
+"""A PostgreSQL that tests may stop, start and fill with roles, because nobody else uses it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.postgres_server import DSN_VARIABLE, PostgresServer, postgres_server
+from tests.stores import PostgresTestStore
+
+
+@pytest.fixture(scope="session")
+def spare_server() -> Iterator[PostgresServer]:
+    """A server of our own, also when the other tests were given one; it writes as safely as one in production."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv(DSN_VARIABLE, raising=False)
+            server = stack.enter_context(postgres_server(fsync="on", full_page_writes="on"))
+        yield server
+
+
+@pytest.fixture
+async def spare(spare_server: PostgresServer) -> AsyncIterator[PostgresTestStore]:
+    """An empty schema of the spare server."""
+    store = PostgresTestStore(spare_server.dsn)
+    yield store
+    await store.drop()

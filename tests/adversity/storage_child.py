@@ -1,0 +1,57 @@
+"""A process that uses a store under hardship and says how that went: `-m tests.adversity.storage_child HOW URL`.
+
+`limited`: the system lets no file grow beyond a few hundred kilobytes. `unprivileged`: it must obey file permissions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import resource
+import sys
+from typing import Any
+
+from flowfabric import Created, FlowFabricError, connect
+
+MOST_BYTES = 600_000
+CAPABILITY_VERSION_3 = 0x20080522
+
+
+async def main(how: str, url: str) -> None:
+    _say("ready")
+    sys.stdin.readline()
+    if how == "limited":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
+    elif os.geteuid() == 0:
+        _give_up_capabilities()
+    acknowledged: list[str] = []
+    code = ""
+    try:
+        async with connect(url) as engine:
+            for _ in range(100):
+                answer = await engine.executions.submit("job", b"x" * 20_000)
+                assert isinstance(answer, Created)
+                acknowledged.append(str(answer.id))
+    except FlowFabricError as error:
+        code = error.code
+    except Exception as error:
+        code = repr(error)
+    _say({"code": code, "acknowledged": acknowledged})
+
+
+def _give_up_capabilities() -> None:
+    """Root without its capabilities has to obey file permissions like anybody else."""
+    header, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if ctypes.CDLL(None, use_errno=True).capset(header, none) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

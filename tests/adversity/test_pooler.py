@@ -1,0 +1,122 @@
+"""Behind a pooler in transaction mode, or with a role whose settings differ, everything works as it does elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from flowfabric import Created, Ended, Engine, Policy, RetryScheduled, State, Step
+from flowfabric.store.transaction import Transaction
+from flowfabric.testing import VirtualClock
+from tests.adversity.transaction_pooler import pooler_before
+from tests.concurrency.soundness import assert_sound
+from tests.postgres_server import PostgresServer
+from tests.scenarios import STEADY, leased, submitted
+from tests.stores import PostgresTestStore, opened
+
+ODD_SETTINGS = {
+    "timezone": "'America/New_York'",
+    "default_transaction_isolation": "'serializable'",
+    "search_path": "'nowhere'",
+    "datestyle": "SQL, DMY",
+    "intervalstyle": "'sql_standard'",
+    "bytea_output": "'escape'",
+    "synchronous_commit": "'off'",
+}
+
+
+@pytest.fixture
+async def odd(spare_server: PostgresServer) -> AsyncIterator[PostgresTestStore]:
+    """A schema for a role whose sessions begin with settings that nobody would expect."""
+    admin = await asyncpg.connect(spare_server.dsn)
+    await admin.execute("DROP ROLE IF EXISTS odd")
+    await admin.execute("CREATE ROLE odd SUPERUSER LOGIN")
+    for name, value in ODD_SETTINGS.items():
+        await admin.execute(f"ALTER ROLE odd SET {name} = {value}")
+    store = PostgresTestStore(spare_server.dsn.replace("postgres@", "odd@"))
+    yield store
+    await store.drop()
+    await admin.execute("DROP ROLE odd")
+    await admin.close()
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+async def test_a_whole_life_passes_whatever_the_settings_of_the_role_are(odd: PostgresTestStore, pooler: bool) -> None:
+    clock = VirtualClock()
+    async with opened(odd, clock, pooler=pooler) as engine:
+        await live_a_whole_life(engine, clock)
+    await assert_sound(odd)
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+async def test_a_write_is_read_committed_and_waits_for_the_disk_whatever_the_settings_of_the_role_are(
+    odd: PostgresTestStore, pooler: bool
+) -> None:
+    async def shown(tx: Transaction) -> list[str]:
+        session: Any = tx
+        names = ("transaction_isolation", "synchronous_commit", "statement_timeout")
+        return [await session._session._connection.fetchval(f"SHOW {name}") for name in names]
+
+    async with opened(odd, pooler=pooler, statement_timeout="7s") as engine:
+        assert await engine._context.store.run(shown) == ["read committed", "on", "7s"]
+        assert await engine._context.store.run_single(shown) == ["read committed", "on", "7s"]
+
+
+async def test_four_engines_behind_a_pooler_open_a_new_store_at_once_whatever_the_settings_are(
+    odd: PostgresTestStore,
+) -> None:
+    engines = await asyncio.gather(*(odd.connecting(pooler=True) for _ in range(4)), return_exceptions=True)
+    for engine in engines:
+        if isinstance(engine, Engine):
+            await engine.close()
+    assert [engine for engine in engines if isinstance(engine, BaseException)] == []
+
+
+async def test_a_whole_life_passes_when_every_transaction_gets_another_connection(
+    odd: PostgresTestStore, tmp_path: Path
+) -> None:
+    clock = VirtualClock()
+    async with pooler_before(odd.url, tmp_path) as (address, pooler):
+        behind = PostgresTestStore(address)
+        behind.schema = odd.schema
+        async with opened(behind, clock, pooler=True) as engine:
+            await engine.ping()
+            await asyncio.gather(*(live_a_whole_life(engine, clock, lane=f"lane-{number}") for number in range(4)))
+        assert pooler.transactions > 100
+    await assert_sound(odd)
+
+
+async def live_a_whole_life(engine: Engine, clock: VirtualClock, lane: str = "default") -> None:
+    """From submit over a retry, a delay and a lost lease to completion, and once more after a replay."""
+    id_ = await submitted(engine, lane=lane, policy=STEADY, tags={"a.b": "ü"}, key=f"key of {lane}")
+    assert isinstance(await engine.executions.submit("job", b"in", lane=lane, delay="1h"), Created)
+    [lease] = await engine.leases.claim([lane], "w")
+    assert (lease.execution_id, lease.acquired_at) == (id_, clock.now())
+    await engine.leases.renew(lease.fence)
+    await engine.leases.progress(lease.fence, 10, "begun")
+    await engine.leases.checkpoint(lease.fence, [Step("one", b"\x00\xff")])
+    assert isinstance(await engine.leases.fail(lease.fence, "again"), RetryScheduled)
+    await engine.operator.hold(id_)
+    await engine.operator.unhold(id_)
+    clock.advance("10s")
+    await engine.reconcilers.tick()
+    lease = await engine.leases.claim_execution(id_, "w")
+    await engine.leases.delay(lease.fence, after="1s", steps=[Step("two")])
+    clock.advance("1s")
+    await engine.reconcilers.tick()
+    lease = await engine.leases.claim_execution(id_, "w")
+    await engine.operator.revoke_lease(id_)
+    lease = await engine.leases.claim_execution(id_, "w")
+    assert await engine.leases.complete(lease.fence, b"out") == Ended(State.COMPLETED)
+    await engine.operator.replay(id_)
+    await engine.operator.cancel(id_)
+    found = await engine.executions.describe(id_)
+    assert (found.state, found.generation, found.created_at.tzinfo) == (State.CANCELLED, 1, clock.now().tzinfo)
+    assert len(await engine.executions.history(id_)) == found.version
+    assert (await engine.executions.list(lane=lane, limit=5)).items
+    await leased(engine, lane=lane, policy=Policy(deadline="1s"))

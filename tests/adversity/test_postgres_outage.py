@@ -1,0 +1,145 @@
+"""An engine outlives its server: calls say that it is not available meanwhile, and afterwards all goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from flowfabric import Created, Duplicate, Ended, Engine, State, Unavailable
+from tests.concurrency.gates import all_wait_for_a_lock, eventually
+from tests.concurrency.soundness import assert_sound
+from tests.postgres_server import PostgresServer
+from tests.scenarios import leased, submitted
+from tests.stores import PostgresTestStore, opened
+
+CALLS: dict[str, Callable[[Engine, Any], Awaitable[Any]]] = {
+    "ping": lambda engine, lease: engine.ping(),
+    "submit": lambda engine, lease: engine.executions.submit("job"),
+    "claim": lambda engine, lease: engine.leases.claim(["default"], "w"),
+    "renew": lambda engine, lease: engine.leases.renew(lease.fence),
+    "complete": lambda engine, lease: engine.leases.complete(lease.fence),
+    "fail": lambda engine, lease: engine.leases.fail(lease.fence, "no"),
+    "cancel": lambda engine, lease: engine.operator.cancel(lease.execution_id),
+    "describe": lambda engine, lease: engine.executions.describe(lease.execution_id),
+    "tick": lambda engine, lease: engine.reconcilers.tick(),
+}
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_an_engine_goes_on_by_itself_when_its_server_is_back(
+    spare_server: PostgresServer, spare: PostgresTestStore, mode: Literal["fast", "immediate"]
+) -> None:
+    async with opened(spare, durable=True) as engine:
+        lease = await leased(engine, lease_ttl="1h")
+        completed = await leased(engine)
+        await engine.leases.complete(completed.fence, b"kept")
+        spare_server.stop(mode)
+        for name, call in CALLS.items():
+            with pytest.raises(Unavailable) as unavailable:
+                await call(engine, lease)
+            assert unavailable.value.code == "connection_lost", name
+        spare_server.start()
+        await engine.ping()
+        outcome = await engine.executions.result(completed.execution_id)
+        assert outcome is not None
+        assert outcome.result == b"kept"
+        assert await engine.leases.complete(lease.fence, b"later") == Ended(State.COMPLETED)
+    await assert_sound(spare)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_what_was_acknowledged_under_load_is_there_and_what_was_not_can_be_repeated(
+    spare_server: PostgresServer, spare: PostgresTestStore, mode: Literal["fast", "immediate"]
+) -> None:
+    acknowledged: set[UUID] = set()
+    unknown: set[UUID] = set()
+
+    async def submit_until_it_stops(engine: Engine) -> None:
+        while True:
+            id_ = engine._context.ids.mint()
+            try:
+                assert await engine.executions.submit("job", id=id_) == Created(id_, State.WAITING)
+            except Unavailable:
+                unknown.add(id_)
+                return
+            acknowledged.add(id_)
+
+    async with opened(spare, durable=True) as engine:
+        await engine.executions.submit("job", lane="first")
+        load = [asyncio.create_task(submit_until_it_stops(engine)) for _ in range(6)]
+        await eventually(lambda: _is_true(len(acknowledged) > 30))
+        await asyncio.to_thread(spare_server.stop, mode)
+        await asyncio.gather(*load)
+        await asyncio.to_thread(spare_server.start)
+        await engine.ping()
+        stored = {row["id"] for row in await spare.query("SELECT id FROM ff.execution")}
+        assert acknowledged <= stored
+        for id_ in unknown:
+            again = await engine.executions.submit("job", id=id_)
+            assert again == (Duplicate(id_) if id_ in stored else Created(id_, State.WAITING))
+    await assert_sound(spare)
+
+
+async def test_closing_an_engine_whose_server_is_gone_is_no_error(
+    spare_server: PostgresServer, spare: PostgresTestStore
+) -> None:
+    engine = await spare.connecting()
+    spare_server.stop("immediate")
+    await engine.close()
+    with pytest.raises(Unavailable) as refused:
+        await engine.ping()
+    assert refused.value.code == "store_closed"
+    with pytest.raises(Unavailable) as lost:
+        await spare.connecting()
+    assert lost.value.code == "connection_lost"
+    spare_server.start()
+
+
+async def test_a_call_whose_connection_is_killed_is_unavailable_and_the_next_one_works(
+    spare: PostgresTestStore,
+) -> None:
+    async with opened(spare, pool_size=1) as engine:
+        lease = await leased(engine)
+        other = await asyncpg.connect(spare.url)
+        try:
+            async with other.transaction():
+                await other.execute(f'SELECT id FROM "{spare.schema}".execution FOR UPDATE')
+                waiting = asyncio.ensure_future(engine.leases.fail(lease.fence, "no"))
+                await all_wait_for_a_lock(spare, engine, 1)
+                await kill_connections_of(engine, other)
+                with pytest.raises(Unavailable) as lost:
+                    await waiting
+                assert lost.value.code == "connection_lost"
+            assert await engine.leases.complete(lease.fence) == Ended(State.COMPLETED)
+            # The next one is killed while nothing is under way; the caller may or may not notice, but only once.
+            await kill_connections_of(engine, other)
+            await eventually(lambda: answers(engine))
+            await submitted(engine)
+        finally:
+            await other.close()
+    await assert_sound(spare)
+
+
+async def kill_connections_of(engine: Engine, other: Any) -> None:
+    """Ends every other connection of the spare server that the engine may have."""
+    await other.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowfabric' AND pid <>"
+        " pg_backend_pid()"
+    )
+
+
+async def answers(engine: Engine) -> bool:
+    try:
+        await engine.ping()
+    except Unavailable:
+        return False
+    return True
+
+
+async def _is_true(value: bool) -> bool:
+    return value

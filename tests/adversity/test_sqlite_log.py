@@ -1,0 +1,143 @@
+"""The write-ahead log is moved into the file by one process at a time, and stays short whatever goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import Engine
+from tests.scenarios import submitted
+from tests.stores import SqliteTestStore, opened
+
+MOST_BYTES = 16 * 1024 * 1024
+MEGABYTE = b"x" * 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteTestStore:
+    return SqliteTestStore(tmp_path)
+
+
+@pytest.fixture
+async def engine(store: SqliteTestStore) -> AsyncIterator[Engine]:
+    async with opened(store) as engine:
+        yield engine
+
+
+class Log:
+    """The length of a store's log, and the longest that was seen."""
+
+    def __init__(self, store: SqliteTestStore) -> None:
+        self._path = Path(f"{store.url}-wal")
+        self.longest = 0
+
+    def look(self) -> int:
+        present = self._path.stat().st_size
+        self.longest = max(self.longest, present)
+        return present
+
+
+async def test_no_connection_of_the_engine_checkpoints_by_itself(engine: Engine) -> None:
+    await submitted(engine)
+    await asyncio.gather(*(engine.executions.count() for _ in range(8)))
+    found = connections_of(engine)
+    assert len(found) > 1
+    assert [connection.execute("PRAGMA wal_autocheckpoint").fetchone()[0] for connection in found] == [0] * len(found)
+
+
+async def test_a_durable_store_waits_for_the_disk_and_is_in_wal_mode(store: SqliteTestStore) -> None:
+    for durable, synchronous in ((True, 2), (False, 1)):
+        async with opened(store, durable=durable) as engine:
+            await engine.executions.count()
+            for connection in connections_of(engine):
+                assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+                assert connection.execute("PRAGMA synchronous").fetchone()[0] == synchronous
+
+
+async def test_only_the_holder_of_the_lock_file_checkpoints(store: SqliteTestStore, engine: Engine) -> None:
+    log, lock = Log(store), os.open(f"{store.url}-checkpoint", os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        in_file = store.path.stat().st_size
+        for _ in range(12):
+            await submitted(engine, payload=MEGABYTE)
+        await engine.executions.count()
+        assert log.look() > 12 * len(MEGABYTE)
+        assert store.path.stat().st_size == in_file
+    finally:
+        os.close(lock)
+    for _ in range(40):
+        await submitted(engine, payload=MEGABYTE)
+        if log.look() < 12 * len(MEGABYTE):
+            break
+    assert log.look() < 12 * len(MEGABYTE)
+    assert store.path.stat().st_size > 12 * len(MEGABYTE)
+
+
+async def test_the_log_stays_short_over_many_small_writes(store: SqliteTestStore, engine: Engine) -> None:
+    log = Log(store)
+    await write(engine, log, 5_000, b"x", writers=8)
+    assert log.longest < MOST_BYTES
+
+
+async def test_the_log_stays_short_while_others_read(store: SqliteTestStore, engine: Engine) -> None:
+    log = Log(store)
+
+    async def read() -> None:
+        while True:
+            await engine.executions.list(limit=100)
+
+    readers = [asyncio.create_task(read()) for _ in range(2)]
+    await write(engine, log, 600, b"x" * 40_000, writers=4)
+    for reader in readers:
+        reader.cancel()
+    await asyncio.wait(readers)
+    assert log.longest < MOST_BYTES
+
+
+async def test_the_log_stays_short_while_the_queue_of_the_writer_never_ends(
+    store: SqliteTestStore, engine: Engine
+) -> None:
+    log = Log(store)
+    await write(engine, log, 1_500, b"x" * 20_000, writers=1_500)
+    assert log.longest < MOST_BYTES
+
+
+async def test_a_reader_that_stays_holds_up_no_writer(store: SqliteTestStore, engine: Engine) -> None:
+    await submitted(engine)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
+        reader.execute("PRAGMA wal_autocheckpoint = 0")
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT COUNT(*) FROM ff_execution").fetchone() == (1,)
+        async with asyncio.timeout(8):
+            for _ in range(12):
+                await submitted(engine, payload=MEGABYTE)
+        assert reader.execute("SELECT COUNT(*) FROM ff_execution").fetchone() == (1,)
+
+
+async def write(engine: Engine, log: Log, number: int, payload: bytes, *, writers: int) -> None:
+    """Makes so many writes by so many callers at once, and looks at the log after each of them."""
+    left = number
+
+    async def go_on() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await engine.executions.submit("job", payload)
+            log.look()
+
+    await asyncio.gather(*(go_on() for _ in range(writers)))
+
+
+def connections_of(engine: Engine) -> list[sqlite3.Connection]:
+    """Every connection that the engine has opened."""
+    store: Any = engine._context.store
+    return [store._writer._connection, *store._opened]

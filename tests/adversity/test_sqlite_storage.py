@@ -1,0 +1,212 @@
+"""A file that cannot be written, read or opened is reported in our own words, and nothing is left half written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import (
+    Created,
+    Duplicate,
+    Ended,
+    Engine,
+    FlowFabricError,
+    InvalidRequest,
+    State,
+    Step,
+    Unavailable,
+    connect,
+)
+from tests.children import children
+from tests.concurrency.soundness import assert_sound
+from tests.scenarios import leased, submitted
+from tests.stores import SqliteTestStore, opened, snapshot
+
+LARGE = b"x" * 200_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteTestStore:
+    return SqliteTestStore(tmp_path)
+
+
+async def test_a_full_store_refuses_writes_leaves_nothing_half_written_and_heals(store: SqliteTestStore) -> None:
+    async with opened(store) as engine:
+        lease = await leased(engine)
+        limit_pages(engine, 20)
+        before = await snapshot(store)
+        for write in (
+            engine.executions.submit("job", LARGE),
+            engine.leases.complete(lease.fence, LARGE),
+            engine.leases.checkpoint(lease.fence, [Step("small", b"1"), Step("large", LARGE)]),
+        ):
+            with pytest.raises(Unavailable) as full:
+                await write
+            assert full.value.code == "storage_full"
+        assert await snapshot(store) == before
+        assert (await engine.executions.describe(lease.execution_id)).state == "active"
+        limit_pages(engine, 1_000_000)
+        assert await engine.leases.complete(lease.fence, LARGE) == Ended(State.COMPLETED)
+    await assert_sound(store)
+    assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+
+
+async def test_when_the_store_fills_up_under_load_exactly_what_was_acknowledged_is_there(
+    store: SqliteTestStore,
+) -> None:
+    async with opened(store) as engine:
+        limit_pages(engine, 400)
+        ids = [engine._context.ids.mint() for _ in range(40)]
+        calls = [engine.executions.submit("job", b"x" * 50_000, id=id_) for id_ in ids]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {code_of(answer) for answer in answers} == {"created", "storage_full"}
+        acknowledged = {str(id_) for id_, answer in zip(ids, answers, strict=True) if isinstance(answer, Created)}
+        assert {row["id"] for row in await store.query("SELECT id FROM ff.execution")} == acknowledged
+        limit_pages(engine, 1_000_000)
+        for id_ in ids:
+            again = await engine.executions.submit("job", b"x" * 50_000, id=id_)
+            assert isinstance(again, Duplicate if str(id_) in acknowledged else Created)
+
+
+async def test_when_the_system_refuses_to_write_more_exactly_what_was_acknowledged_is_there(
+    store: SqliteTestStore,
+) -> None:
+    with children("tests.adversity.storage_child", ("limited", store.url)) as [child]:
+        child.tell("go")
+        report = child.answer()
+    assert report["code"] in ("storage_full", "storage_io_error")
+    assert len(report["acknowledged"]) > 3
+    async with opened(store) as engine:
+        found = {row["id"] for row in await store.query("SELECT id FROM ff.execution")}
+        assert found == set(report["acknowledged"])
+        await submitted(engine)
+    assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+
+
+async def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    stores = {}
+    for what in ("test.db", "", "test.db-checkpoint"):
+        folder = tmp_path / f"without {what}"
+        folder.mkdir()
+        stores[folder / what] = SqliteTestStore(folder)
+        async with opened(stores[folder / what]) as engine:
+            await submitted(engine)
+    for protected in stores:
+        protected.chmod(protected.stat().st_mode & ~0o222)
+    arguments = [("unprivileged", store.url) for store in stores.values()]
+    with children("tests.adversity.storage_child", *arguments) as processes:
+        for child in processes:
+            child.tell("go")
+        file, folder, lock_file = [child.answer() for child in processes]
+    for protected in stores:
+        protected.chmod(protected.stat().st_mode | 0o200)
+    assert file["code"] in ("storage_read_only", "storage_not_found")
+    assert folder["code"] in ("storage_read_only", "storage_not_found")
+    # The lock file is there to be locked only; it may be refused or used, but not by an error that is not ours.
+    assert lock_file["code"] in ("", "storage_read_only", "storage_not_found")
+
+
+@pytest.mark.parametrize("where", ["beginning", "middle"])
+async def test_a_damaged_file_is_said_to_be_damaged(store: SqliteTestStore, where: str) -> None:
+    async with opened(store) as engine:
+        for _ in range(200):
+            await submitted(engine, payload=b"x" * 500)
+    size = store.path.stat().st_size
+    with store.path.open("r+b") as file:
+        file.seek(0 if where == "beginning" else 4096)
+        file.write(b"\xa5" * (size - 4096 if where == "middle" else 4096))
+    with pytest.raises(Unavailable) as damaged:
+        async with opened(store) as engine:
+            await engine.executions.list()
+    assert damaged.value.code == "storage_damaged"
+
+
+@pytest.mark.parametrize("name", ["missing/test.db", "file/test.db"])
+async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequest) as refused:
+        await connect(str(tmp_path / name))
+    assert refused.value.code == "storage_not_found"
+    assert str((tmp_path / name).parent) in refused.value.message
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-checkpoint"])
+async def test_a_folder_in_the_place_of_a_file_is_an_error_of_ours(store: SqliteTestStore, suffix: str) -> None:
+    store.path.with_name(store.path.name + suffix).mkdir()
+    with pytest.raises(FlowFabricError):
+        async with opened(store) as engine:
+            await submitted(engine)
+
+
+async def test_a_closed_engine_says_so(store: SqliteTestStore) -> None:
+    engine = await store.connecting()
+    lease = await leased(engine)
+    await engine.close()
+    await engine.close()
+    for call in (engine.ping(), engine.leases.renew(lease.fence), engine.executions.submit("job"), engine.lanes.list()):
+        with pytest.raises(Unavailable) as closed:
+            await call
+        assert closed.value.code == "store_closed"
+
+
+async def test_what_was_called_before_the_close_is_answered(store: SqliteTestStore) -> None:
+    engine = await store.connecting()
+    calls = [asyncio.ensure_future(engine.executions.submit("job")) for _ in range(20)]
+    await asyncio.sleep(0)
+    await engine.close()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    created = [answer for answer in answers if isinstance(answer, Created)]
+    assert {code_of(answer) for answer in answers} <= {"created", "store_closed"}
+    assert len(await store.query("SELECT id FROM ff.execution")) == len(created)
+
+
+async def test_an_engine_is_refused_in_a_forked_child_and_goes_on_in_its_parent(store: SqliteTestStore) -> None:
+    async with opened(store) as engine:
+        assert in_a_fork(lambda: first_step(engine.executions.count())) == "store_forked"
+        assert in_a_fork(lambda: first_step(engine.operator.cancel(engine._context.ids.mint()))) == "store_forked"
+        await submitted(engine)
+    assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+
+
+def first_step(coroutine: Any) -> str:
+    """What a call raises before it waits for anything."""
+    try:
+        coroutine.send(None)
+    except FlowFabricError as error:
+        return error.code
+    return "it went on"
+
+
+def in_a_fork(look: Any) -> str:
+    """What a forked child sees."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.write(writing, str(look()).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as answer:
+        return answer.read()
+
+
+def limit_pages(engine: Engine, more: int) -> None:
+    """Lets the file grow by so many pages; after that SQLite says, as on a full disk, that there is no room."""
+    store: Any = engine._context.store
+    connection: sqlite3.Connection = store._writer._connection
+    [present] = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {present + more}")
+
+
+def code_of(answer: object) -> str:
+    if isinstance(answer, Created):
+        return "created"
+    return answer.code if isinstance(answer, FlowFabricError) else repr(answer)

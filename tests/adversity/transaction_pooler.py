@@ -1,0 +1,134 @@
+"""A pooler in transaction mode, as small as one can be: every transaction of a client gets another server connection.
+
+Between a client's transactions nothing of it stays on a server connection that it could count on, and the next
+transaction never runs where the last one did. That is the worst that a real pooler may do to its clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+_READY, _IDLE = b"Z", b"I"
+_ANSWERED_BY_READY = (b"Q", b"S")
+_TERMINATE = b"X"
+_PROTOCOL_3 = 196608
+
+
+class Link:
+    """One connection to the server, and what the server said about itself when it began."""
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.greeting = b""
+
+
+class Client:
+    """A client and the message that it sends next, which is always being read."""
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self.next = asyncio.ensure_future(_message(reader))
+
+    async def look(self) -> tuple[bytes, bytes]:
+        """The next message, which stays the next one."""
+        return await asyncio.shield(self.next)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """The next message, once it is there."""
+        message = self.next.result()
+        self.next = asyncio.ensure_future(_message(self._reader))
+        return message
+
+
+class TransactionPooler:
+    """Hands the server connections round to the clients, one transaction at a time."""
+
+    def __init__(self, links: list[Link]) -> None:
+        self._links = links
+        self._free: asyncio.Queue[Link] = asyncio.Queue()
+        for link in links:
+            self._free.put_nowait(link)
+        self.transactions = 0
+
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Speaks with one client until it leaves."""
+        try:
+            await _startup(reader)
+            writer.write(self._links[0].greeting)
+            client = Client(reader, writer)
+            while (await client.look())[0] != _TERMINATE:
+                await self._transaction(client)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+    async def _transaction(self, client: Client) -> None:
+        """Passes messages on both ways until everything is answered and the server says that no transaction is open."""
+        link = await self._free.get()
+        self.transactions += 1
+        unanswered, state = 0, b""
+        answer = asyncio.ensure_future(_message(link.reader))
+        while unanswered or state != _IDLE:
+            await asyncio.wait({client.next, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                kind, whole = answer.result()
+                client.writer.write(whole)
+                if kind == _READY:
+                    unanswered, state = unanswered - 1, whole[-1:]
+                if unanswered or state != _IDLE:
+                    answer = asyncio.ensure_future(_message(link.reader))
+            elif client.next.done():
+                kind, whole = client.take()
+                link.writer.write(whole)
+                unanswered += kind in _ANSWERED_BY_READY
+        # The queue is first in, first out: the connection is at its end now.
+        self._free.put_nowait(link)
+
+
+@asynccontextmanager
+async def pooler_before(dsn: str, folder: Path, connections: int = 3) -> AsyncIterator[tuple[str, TransactionPooler]]:
+    """The address of a pooler in front of the server at `dsn`, and the pooler."""
+    parts = urlsplit(dsn)
+    socket = Path(parse_qs(parts.query)["host"][0]) / ".s.PGSQL.5432"
+    links = [await _open(socket, parts.username or "postgres") for _ in range(connections)]
+    pooler = TransactionPooler(links)
+    server = await asyncio.start_unix_server(pooler.serve, folder / ".s.PGSQL.5432")
+    try:
+        yield f"postgresql://{parts.username}@/postgres?host={folder}", pooler
+    finally:
+        server.close()
+        for link in links:
+            link.writer.close()
+
+
+async def _open(socket: Path, user: str) -> Link:
+    link = Link(*await asyncio.open_unix_connection(socket))
+    words = b"".join(word.encode() + b"\0" for word in ("user", user, "database", "postgres")) + b"\0"
+    link.writer.write(struct.pack("!II", len(words) + 8, _PROTOCOL_3) + words)
+    kind = b""
+    while kind != _READY:
+        kind, whole = await _message(link.reader)
+        assert kind != b"E", whole
+        link.greeting += whole
+    return link
+
+
+async def _startup(reader: StreamReader) -> None:
+    """The first message of a client, which has no kind. What it asks for is not passed on: the sessions are shared."""
+    [length] = struct.unpack("!I", await reader.readexactly(4))
+    await reader.readexactly(length - 4)
+
+
+async def _message(reader: StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readexactly(5)
+    [length] = struct.unpack("!I", head[1:])
+    return head[:1], head + await reader.readexactly(length - 4)

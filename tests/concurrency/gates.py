@@ -1,0 +1,95 @@
+"""Ways to stop a transaction between its writes and its commit, and to know that another one really waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from flowfabric import Engine
+from flowfabric.store.transaction import Body, Transaction
+from tests.stores import PostgresTestStore, TestStore
+
+_DEADLINE_S = 20.0
+_LOOK_EVERY_S = 0.002
+_WAITERS = """
+    SELECT COUNT(*) AS waiting
+    FROM pg_stat_activity
+    WHERE wait_event_type = 'Lock'
+        AND cardinality(pg_blocking_pids(pid)) > 0
+        AND position(? IN query) > 0
+"""
+
+
+async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
+    """Returns as soon as a look says so; fails if none does within a deadline that no healthy run comes near."""
+    ends = time.monotonic() + _DEADLINE_S
+    while not await look():
+        assert time.monotonic() < ends, "what the test waits for never happened"
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+class OpenTransaction:
+    """A transaction of an engine that has made its writes and commits when told."""
+
+    def __init__(self, store: TestStore, engine: Engine) -> None:
+        self._on_thread = store.name == "sqlite"
+        self._engine = engine
+        self._written = asyncio.Event()
+        self._may_commit = asyncio.Event()
+        self._thread_may_commit = threading.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    async def begin(self, body: Body[Any]) -> None:
+        """Runs the body and returns when it has made its writes; they are not committed yet."""
+        loop = asyncio.get_running_loop()
+
+        async def paused(tx: Transaction) -> Any:
+            answer = await body(tx)
+            loop.call_soon_threadsafe(self._written.set)
+            # SQLite's writer thread runs the body and may be blocked; on PostgreSQL the body runs on the event loop.
+            if self._on_thread:
+                assert self._thread_may_commit.wait(_DEADLINE_S), "nobody let the transaction commit"
+            else:
+                await self._may_commit.wait()
+            return answer
+
+        self._task = asyncio.create_task(self._engine._context.store.run(paused))
+        written = asyncio.create_task(self._written.wait())
+        await asyncio.wait({self._task, written}, return_when=asyncio.FIRST_COMPLETED)
+        written.cancel()
+        if self._task.done():
+            await self._task
+
+    async def commit(self) -> Any:
+        """Lets the transaction commit; answers what its body did."""
+        self._may_commit.set()
+        self._thread_may_commit.set()
+        assert self._task is not None, "it has begun"
+        return await self._task
+
+
+async def all_wait_for_a_lock(store: TestStore, engine: Engine, calls: int) -> None:
+    """Returns when that many calls of the engine wait for a lock that somebody else holds."""
+    if isinstance(store, PostgresTestStore):
+        schema = f'"{store.schema}"'
+        await eventually(lambda: _that_many_wait(store, schema, calls))
+    else:
+        await eventually(lambda: _writer_waits(engine))
+
+
+async def _that_many_wait(store: TestStore, schema: str, calls: int) -> bool:
+    [row] = await store.query(_WAITERS, schema)
+    return bool(row["waiting"] >= calls)
+
+
+async def _writer_waits(engine: Engine) -> bool:
+    """All calls share the writer thread: it has taken them and stands in the statement that begins a transaction."""
+    store: Any = engine._context.store
+    writer = store._writer
+    frame = sys._current_frames().get(writer._thread.ident)
+    begins = frame is not None and frame.f_code.co_name == "_commit_together"
+    return begins and not writer._connection.in_transaction

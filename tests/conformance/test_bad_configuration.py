@@ -1,0 +1,108 @@
+"""A store that cannot be had as asked for is refused in one line: what, where, and how to put it right."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import FlowFabricError, InvalidRequest, Unavailable, connect
+from tests.bad_input import bad_values, parameters, shown
+from tests.stores import PostgresTestStore, TestStore
+
+
+async def _error(url: Any, **options: Any) -> FlowFabricError | None:
+    """Why the store cannot be opened; None if it can. Anything else than an error of ours goes through."""
+    found: FlowFabricError | None = None
+    try:
+        async with connect(url, **options):
+            pass
+    except FlowFabricError as error:
+        found = error
+    assert "\n" not in str(found)
+    assert len(str(found)) < 600
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+@pytest.mark.parametrize("parameter", parameters(connect), ids=lambda item: str(item.name))
+async def test_every_option_of_connect_refuses_bad_input(parameter: inspect.Parameter, tmp_path: Path) -> None:
+    problems = []
+    for value in bad_values(parameter):
+        options: dict[str, Any] = {"url": str(tmp_path / "jobs.db")} | {parameter.name: value}
+        try:
+            error = await _error(**options)
+        except Exception as bare:
+            problems.append(f"{shown(value)} raised a bare {type(bare).__name__}: {str(bare)[:60]}")
+            continue
+        if not isinstance(error, InvalidRequest):
+            problems.append(f"{shown(value)}: {error!r}")
+    assert problems == []
+    assert _files(tmp_path) == [], "nothing was made"
+
+
+async def test_a_bad_schema_is_refused_before_the_server_is_asked() -> None:
+    for schema in ("Public", "a b", 'x"; DROP SCHEMA public; --', "x" * 64, "", "1x"):
+        error = await _error("postgresql://nobody@127.0.0.1:1/none", schema=schema)
+        assert isinstance(error, InvalidRequest), schema
+
+
+BAD_SERVERS = [
+    "postgresql://nobody@127.0.0.1:1/none",
+    "postgresql://127.0.0.1:notaport/none",
+    "postgresql://127.0.0.1:99999/none",
+    "postgresql://[/none",
+    "postgresql://127.0.0.1:1/none?sslmode=nonsense",
+    "postgresql://127.0.0.1:1/none?no_such_option=1",
+    "postgresql:///none?host=/no/such/folder",
+]
+
+
+@pytest.mark.parametrize("url", BAD_SERVERS)
+async def test_a_server_that_cannot_be_reached_is_an_error_of_ours(url: str) -> None:
+    error = await _error(url, statement_timeout="1s")
+    assert isinstance(error, InvalidRequest | Unavailable)
+
+
+async def test_a_password_never_shows_in_an_error() -> None:
+    for url in (
+        "postgresql://me:s3cret@127.0.0.1:1/none",
+        "postgresql://me:s3cret@127.0.0.1:x/none",
+        "pg://me:s3cret@h/x",
+    ):
+        error = await _error(url, statement_timeout="1s")
+        assert error is not None
+        assert "s3cret" not in str(error) + repr(error) + str(dict(error.fields))
+
+
+async def test_a_file_that_cannot_be_a_store_is_an_error_of_ours(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("this is no database, but it is long enough to have a header of one hundred bytes or more " * 3)
+    expected = {
+        str(tmp_path): "storage_not_found",
+        str(tmp_path / "missing" / "jobs.db"): "storage_not_found",
+        str(text): "storage_damaged",
+    }
+    for path, code in expected.items():
+        error = await _error(path)
+        assert error is not None
+        assert error.code == code, path
+    long = await _error(str(tmp_path / ("x" * 5000)))
+    assert isinstance(long, InvalidRequest | Unavailable)
+    assert text.read_text().startswith("this is no database"), "it was left alone"
+
+
+async def test_a_store_of_another_schema_is_left_alone(store: TestStore) -> None:
+    async with store.connecting() as engine:
+        await engine.executions.submit("job")
+    if isinstance(store, PostgresTestStore):
+        error = await _error(store.url, schema=f"{store.schema}_absent", migrate=False, durable=False)
+    else:
+        error = await _error(f"{store.url}.absent", migrate=False, durable=False)
+    assert isinstance(error, Unavailable)
+    assert error.code == "schema_outdated"

@@ -1,0 +1,88 @@
+"""claim_execution: a lease on one execution by its id, under the same conditions as from the queue."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from flowfabric import Engine, NotFound, Policy, State, WorkerId
+from flowfabric.testing import VirtualClock
+from tests.refusals import nothing_written, refused, stored_row
+from tests.scenarios import SITUATIONS, submitted
+from tests.stores import TestStore
+
+WAITING = [name for name in SITUATIONS if name.startswith("waiting")]
+NOT_WAITING = [name for name in SITUATIONS if not name.startswith("waiting")]
+
+
+async def test_it_takes_the_named_execution_whatever_else_waits(engine: Engine, clock: VirtualClock) -> None:
+    await submitted(engine, priority=9)
+    id_ = await submitted(engine, policy=Policy(lease_ttl="45s"))
+    worker = WorkerId("mail", "mail-7")
+    lease = await engine.leases.claim_execution(str(id_), worker)
+    assert (lease.execution_id, lease.worker, lease.epoch, lease.origin) == (id_, worker, 1, "fresh")
+    assert lease.expires_at == clock.now() + timedelta(seconds=45)
+    other = await submitted(engine)
+    assert (await engine.leases.claim_execution(other, worker, lease_ttl=5)).ttl == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("situation", WAITING)
+async def test_it_writes_what_a_claim_from_the_queue_writes(
+    engine: Engine, clock: VirtualClock, store: TestStore, situation: str
+) -> None:
+    first = await SITUATIONS[situation](engine, clock)
+    await engine.leases.claim_execution(first, "worker", lease_ttl="1m")
+    second = await SITUATIONS[situation](engine, clock)
+    [from_queue] = await engine.leases.claim(["default"], "worker", lease_ttl="1m")
+    assert from_queue.execution_id == second
+    own = {"id", "lease_id", "former_lease_id"}
+    rows = [await stored_row(store, id_) for id_ in (first, second)]
+    by_id, by_queue = [{name: value for name, value in row.items() if name not in own} for row in rows]
+    assert by_id == by_queue
+    events = [(await engine.executions.history(id_))[-1] for id_ in (first, second)]
+    facts = [(event.name, event.version, event.epoch, event.worker, event.details, event.at) for event in events]
+    assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("situation", NOT_WAITING)
+async def test_what_does_not_wait_is_refused(
+    engine: Engine, clock: VirtualClock, store: TestStore, situation: str
+) -> None:
+    id_ = await SITUATIONS[situation](engine, clock)
+    found = await engine.executions.describe(id_)
+    async with nothing_written(store):
+        error = await refused(engine.leases.claim_execution(id_, "worker"), "execution_not_leaseable")
+    assert (error.fields["state"], error.fields["epoch"]) == (found.state, found.epoch)
+    assert error.fields["outcome"] == found.vector.terminal_outcome
+
+
+async def test_a_missing_capability_is_refused_by_its_name(engine: Engine, store: TestStore) -> None:
+    id_ = await submitted(engine, requires=["gpu", "eu", "arm"])
+    async with nothing_written(store):
+        claim = engine.leases.claim_execution(id_, "worker", capabilities=["eu", "spare"])
+        error = await refused(claim, "capability_mismatch")
+    assert error.fields["missing"] == ("arm", "gpu")
+    lease = await engine.leases.claim_execution(id_, "worker", capabilities=["eu", "gpu", "arm", "spare"])
+    assert lease.execution_id == id_
+
+
+async def test_a_paused_lane_gives_out_nothing_by_id_either(engine: Engine, store: TestStore) -> None:
+    id_ = await submitted(engine)
+    await engine.lanes.pause("default")
+    async with nothing_written(store):
+        await refused(engine.leases.claim_execution(id_, "worker"), "lane_paused")
+    await engine.lanes.drain("default")
+    await engine.leases.claim_execution(id_, "worker")
+    assert (await engine.executions.describe(id_)).state is State.ACTIVE
+
+
+async def test_an_id_that_is_unknown_or_of_another_namespace_is_not_found(engine: Engine, store: TestStore) -> None:
+    id_ = await submitted(engine)
+    async with nothing_written(store):
+        for claim in (
+            engine.leases.claim_execution(uuid4(), "worker"),
+            engine.within("other").leases.claim_execution(id_, "worker"),
+        ):
+            await refused(claim, "execution_not_found", NotFound)

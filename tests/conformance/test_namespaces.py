@@ -1,0 +1,160 @@
+"""Namespaces: a foreign id is not found, in the words of an unknown one, by every operation; duties serve all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+from flowfabric import Created, Engine, Fence, FlowFabricError, NotFound, Policy, State, Step, Submission
+from flowfabric.engine.executions import Executions
+from flowfabric.engine.lanes import Lanes
+from flowfabric.engine.leases import Leases
+from flowfabric.engine.operator import Operator
+from flowfabric.testing import VirtualClock
+from tests.facts import error_of, nothing_written
+from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
+from tests.stores import TestStore
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an operation is aimed at."""
+
+    id: UUID
+    fence: Fence
+    grant: UUID
+
+
+# Every operation that takes an id, a fence or a grant, by its name in the façade.
+OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
+    "executions.describe": lambda engine, at: engine.executions.describe(at.id),
+    "executions.result": lambda engine, at: engine.executions.result(at.id),
+    "executions.wait": lambda engine, at: engine.executions.wait(at.id, timeout="1m"),
+    "executions.history": lambda engine, at: engine.executions.history(at.id),
+    "executions.steps": lambda engine, at: engine.executions.steps(at.id),
+    "executions.set_tags": lambda engine, at: engine.executions.set_tags(at.id, {"team.owner": "eve"}),
+    "leases.claim_execution": lambda engine, at: engine.leases.claim_execution(at.id, "eve"),
+    "leases.renew": lambda engine, at: engine.leases.renew(at.fence),
+    "leases.renew_many": lambda engine, at: only(engine.leases.renew_many([at.fence])),
+    "leases.progress": lambda engine, at: engine.leases.progress(at.fence, 1),
+    "leases.checkpoint": lambda engine, at: engine.leases.checkpoint(at.fence, [Step("a")]),
+    "leases.complete": lambda engine, at: engine.leases.complete(at.fence),
+    "leases.complete_many": lambda engine, at: only(engine.leases.complete_many([(at.fence, b"")])),
+    "leases.fail": lambda engine, at: engine.leases.fail(at.fence, "bad"),
+    "leases.delay": lambda engine, at: engine.leases.delay(at.fence, after="1m"),
+    "leases.release": lambda engine, at: engine.leases.release(at.fence),
+    "leases.cancel": lambda engine, at: engine.leases.cancel(at.fence),
+    "leases.reclaim": lambda engine, at: engine.leases.reclaim(at.grant, "worker-2"),
+    "operator.cancel": lambda engine, at: engine.operator.cancel(at.id),
+    "operator.revoke_lease": lambda engine, at: engine.operator.revoke_lease(at.id),
+    "operator.grant_reclaim": lambda engine, at: engine.operator.grant_reclaim(at.id, "eve"),
+    "operator.change_priority": lambda engine, at: engine.operator.change_priority(at.id, 1),
+    "operator.hold": lambda engine, at: engine.operator.hold(at.id),
+    "operator.unhold": lambda engine, at: engine.operator.unhold(at.id),
+    "operator.replay": lambda engine, at: engine.operator.replay(at.id),
+}
+AIMED = {"id", "fence", "fences", "results", "grant"}
+SUBMITS = {"executions.submit"}
+
+
+def test_every_operation_that_is_aimed_at_something_is_listed_here() -> None:
+    assert facade() == set(OPERATIONS) | SUBMITS
+
+
+async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, store: TestStore) -> None:
+    foreign, unknown = await kept_elsewhere(engine), Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4())
+    async with nothing_written(store):
+        for name, operate in OPERATIONS.items():
+            theirs, nobodys = await error_of(operate(engine, foreign)), await error_of(operate(engine, unknown))
+            assert isinstance(theirs, NotFound), name
+            assert said(theirs, foreign) == said(nobodys, unknown), name
+
+
+async def test_a_foreign_fence_that_is_live_does_nothing(engine: Engine, store: TestStore) -> None:
+    lease = await leased(engine.within("other"))
+    target = Target(lease.execution_id, lease.fence, uuid4())
+    async with nothing_written(store):
+        for name, operate in OPERATIONS.items():
+            assert isinstance(await error_of(operate(engine, target)), NotFound), name
+    await engine.within("other").leases.complete(lease.fence, b"out")
+
+
+async def test_only_the_work_of_its_own_namespace_is_given_out_and_held(engine: Engine) -> None:
+    other = engine.within("other")
+    mine, theirs = await submitted(engine), await submitted(other, priority=9)
+    assert (engine.namespace, other.namespace) == ("default", "other")
+    [lease] = await engine.leases.claim(["default"], "worker-1", limit=10)
+    assert (lease.execution_id, lease.namespace) == (mine, "default")
+    assert [held.execution_id for held in await other.leases.held("worker-1")] == []
+    await engine.operator.unhold_all()
+    await other.operator.hold(theirs)
+    assert await engine.operator.unhold_all() == 0
+    counts = await engine.executions.count()
+    assert {state: count.number for state, count in counts.items() if count.number} == {State.ACTIVE: 1}
+
+
+async def test_ids_and_keys_of_another_namespace_tell_nothing_of_its_work(engine: Engine) -> None:
+    tenant = engine.within("tenant-b")
+    answers = await tenant.executions.submit_many([Submission(kind="mail", payload=b"secret", key="once")])
+    assert isinstance(answers[0], Created)
+    error = await error_of(engine.executions.submit("mail", b"secret", id=answers[0].id))
+    assert error.code == "idempotency_mismatch"
+    assert "tenant-b" not in f"{error} {dict(error.fields)}"
+    assert isinstance(await engine.executions.submit("mail", b"another", key="once"), Created)
+    assert len((await tenant.executions.list()).items) == len((await engine.executions.list()).items) == 1
+
+
+async def test_the_duties_serve_all_namespaces(engine: Engine, clock: VirtualClock) -> None:
+    others = [engine, engine.within("other"), engine.within("third")]
+    delayed = [await submitted(one, delay="10s") for one in others]
+    late = [await submitted(one, policy=Policy(deadline="10s")) for one in others]
+    crashed = [(await leased(one, lease_ttl="10s")).execution_id for one in others]
+    slow = [(await leased(one, policy=Policy(attempt_timeout="10s"))).execution_id for one in others]
+    over = [await SITUATIONS["cancelled"](one, clock) for one in others]
+    clock.advance("10s")
+    await others[2].reconcilers.tick()
+    for place, one in enumerate(others):
+        states = [(await one.executions.describe(ids[place])).state for ids in (delayed, late, crashed, slow)]
+        assert states == ["waiting", "expired", "waiting", "delayed"], one.namespace
+    clock.advance("30d")
+    await engine.reconcilers.tick()
+    for place, one in enumerate(others):
+        assert isinstance(await error_of(one.executions.describe(over[place])), NotFound), one.namespace
+
+
+def facade() -> set[str]:
+    """The names of all operations that are aimed at an id, a fence or a grant."""
+    found = set()
+    for group in (Executions, Leases, Operator, Lanes):
+        for name, method in inspect.getmembers(group, inspect.iscoroutinefunction):
+            if not name.startswith("_") and AIMED & set(inspect.signature(method).parameters):
+                found.add(f"{group.__name__.lower()}.{name}")
+    return found
+
+
+async def kept_elsewhere(engine: Engine) -> Target:
+    """A kept execution of another namespace, with the fence that lost it and a grant to take it over."""
+    other = engine.within("other")
+    lease = await leased(other, policy=replace(KEEPING, max_retries=7))
+    await other.operator.revoke_lease(lease.execution_id)
+    grant = await other.operator.grant_reclaim(lease.execution_id, "worker-2")
+    return Target(lease.execution_id, lease.fence, grant.id)
+
+
+async def only(answers: Awaitable[list[Any]]) -> object:
+    """The answer of a batch of one; its refusal is raised."""
+    [answer] = await answers
+    if isinstance(answer, FlowFabricError):
+        raise answer
+    return answer
+
+
+def said(error: FlowFabricError, target: Target) -> tuple[Any, ...]:
+    """What an error tells, apart from the very id that was asked for."""
+    message = error.message
+    for place, id_ in enumerate((target.id, target.fence.execution_id, target.grant)):
+        message = message.replace(str(id_), "the execution" if place < 2 else "the grant")
+    return type(error), error.code, message, sorted(error.fields)

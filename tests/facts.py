@@ -1,0 +1,74 @@
+"""Short ways to say what a conformance test expects: refusals, events, attempts, and that nothing was written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from flowfabric import Engine, Event, Fence, FlowFabricError, Refused, Step
+from tests.scenarios import SITUATIONS
+from tests.stores import TestStore, snapshot
+
+ENDED = ("completed", "failed", "cancelled", "expired")
+LIVE = [situation for situation in SITUATIONS if situation not in ENDED]
+
+# Every write that a worker makes under a fence.
+FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
+    "renew": lambda engine, fence: engine.leases.renew(fence),
+    "progress": lambda engine, fence: engine.leases.progress(fence, 50),
+    "checkpoint": lambda engine, fence: engine.leases.checkpoint(fence, [Step("late")]),
+    "complete": lambda engine, fence: engine.leases.complete(fence, b"late"),
+    "complete with steps": lambda engine, fence: engine.leases.complete(fence, b"late", steps=[Step("late")]),
+    "fail": lambda engine, fence: engine.leases.fail(fence, "late"),
+    "delay": lambda engine, fence: engine.leases.delay(fence, after="1m"),
+    "release": lambda engine, fence: engine.leases.release(fence),
+    "cancel": lambda engine, fence: engine.leases.cancel(fence, "late"),
+}
+
+
+async def refused(call: Awaitable[object], code: str) -> Refused:
+    """The refusal of a call, which must have this code."""
+    error = await error_of(call)
+    assert isinstance(error, Refused)
+    assert error.code == code
+    return error
+
+
+async def error_of(call: Awaitable[object]) -> FlowFabricError:
+    """What a call raises."""
+    with pytest.raises(FlowFabricError) as caught:
+        await call
+    return caught.value
+
+
+async def every_write_is_refused(engine: Engine, fence: Fence, code: str) -> None:
+    """A zombie gets nowhere: each of its writes is refused with this code and changes nothing."""
+    before = await engine.executions.describe(fence.execution_id)
+    for name, write in FENCED.items():
+        error = await refused(write(engine, fence), code)
+        assert error.fields["epoch"] == before.epoch, name
+        assert error.fields["state"] == before.state, name
+    assert await engine.executions.describe(fence.execution_id) == before
+    assert "late" not in {step.name for step in await engine.executions.steps(fence.execution_id)}
+
+
+async def last_event(engine: Engine, id_: UUID) -> Event:
+    """The newest event of an execution."""
+    return (await engine.executions.history(id_))[-1]
+
+
+async def event_names(engine: Engine, id_: UUID) -> list[str]:
+    """The events of an execution as `family.name`, in order."""
+    return [f"{event.family}.{event.name}" for event in await engine.executions.history(id_)]
+
+
+@asynccontextmanager
+async def nothing_written(store: TestStore) -> AsyncIterator[None]:
+    """The block leaves every table as it was."""
+    before = await snapshot(store)
+    yield
+    assert await snapshot(store) == before

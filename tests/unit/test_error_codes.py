@@ -1,0 +1,93 @@
+"""Every error code that the source can raise is in the table, under its kinds, and the table holds no other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import flowfabric
+from flowfabric.backends.postgres import errors as postgres_errors
+from flowfabric.backends.sqlite import errors as sqlite_errors
+from flowfabric.core.transitions import TRANSITIONS
+
+SOURCE = Path(flowfabric.__file__).parent
+KINDS = {"InvalidRequest", "Refused", "NotFound", "Conflict", "Unavailable"}
+
+# The stable codes of the contract, by the kind of error that carries them.
+TABLE = {
+    "InvalidRequest": """
+        cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice invalid_duration
+        invalid_fence invalid_id invalid_name invalid_policy invalid_request invalid_tag_key invalid_text invalid_type
+        invalid_url naive_datetime network_file_system out_of_range payload_too_large storage_not_found
+        time_out_of_range too_many_steps too_many_tags unknown_field unsafe_durability unsupported_version
+    """,
+    "Refused": """
+        capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable
+        execution_not_reclaimable execution_not_terminal generation_moved grant_already_consumed grant_already_exists
+        grant_expired lane_draining lane_paused lease_expired lease_revoked max_replays_exhausted
+        not_a_resumed_execution stale_lease
+    """,
+    "NotFound": "execution_not_found grant_not_found step_not_found",
+    "Conflict": "idempotency_mismatch step_already_recorded",
+    "Unavailable": """
+        access_denied connection_lost retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
+        storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
+        storage_without_wal store_closed store_forked too_many_connections
+    """,
+}
+# Where a code does not stand in the call itself, it comes from one of these.
+INDIRECT = {
+    "core/fences.py": {("Refused", "lease_expired"), ("Refused", "lease_revoked"), ("Refused", "execution_not_active")},
+    "core/transitions.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
+    "core/control.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
+    "backends/postgres/errors.py": {("Unavailable", code) for _, code, _ in postgres_errors._MEANING},
+    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors._MEANING.values()},
+}
+
+
+def _calls() -> Iterator[tuple[str, str, ast.expr]]:
+    """Every place that makes one of our errors: the file, the kind, and what stands for the code."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = file.relative_to(SOURCE).as_posix()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id=kind), args=[code, *_]) if kind in KINDS:
+                    yield place, kind, code
+                case ast.Call(func=ast.Name(id="refusal"), args=[_, code, *_]):
+                    yield place, "Refused", code
+
+
+def _raised() -> set[tuple[str, str]]:
+    found = set().union(*INDIRECT.values())
+    for _, kind, code in _calls():
+        if isinstance(code, ast.Constant):
+            found.add((kind, str(code.value)))
+    return found
+
+
+def _table() -> set[tuple[str, str]]:
+    return {(kind, code) for kind, codes in TABLE.items() for code in codes.split()}
+
+
+def test_every_code_that_can_be_raised_is_in_the_table() -> None:
+    assert _raised() - _table() == set()
+
+
+def test_the_table_holds_no_code_that_nobody_raises() -> None:
+    assert _table() - _raised() == set()
+
+
+def test_a_code_that_does_not_stand_in_the_call_comes_from_a_known_place() -> None:
+    indirect = {place for place, _, code in _calls() if not isinstance(code, ast.Constant)}
+    assert indirect == set(INDIRECT)
+
+
+def test_codes_are_words_in_snake_case() -> None:
+    assert all(code.replace("_", "a").isalpha() and code == code.lower() for _, code in _table())
+
+
+def test_the_search_finds_what_it_looks_for() -> None:
+    """A check of the test itself: a search that finds nothing would always agree."""
+    assert len(list(_calls())) > 40
+    assert {kind for _, kind, _ in _calls()} == KINDS

@@ -1,0 +1,107 @@
+"""A failure is tried again as the stored policy says: how often, of which kind, and after which delay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowfabric import Backoff, BackoffKind, FailureClass, Policy
+from flowfabric.core.policy import span
+from flowfabric.core.retry import backoff_delay, may_retry
+
+NEVER = {FailureClass.PERMANENT, FailureClass.CANCELLED}
+SECOND = timedelta(seconds=1)
+PLAIN = Backoff(jitter=False)
+BACKOFFS = st.builds(
+    Backoff,
+    kind=st.sampled_from(BackoffKind),
+    initial=st.timedeltas(timedelta(0), timedelta(days=3650)),
+    multiplier=st.floats(1, 1000),
+    most=st.timedeltas(timedelta(0), timedelta(days=3650)),
+    jitter=st.just(False),
+)
+
+
+def test_the_failure_classes_are_those_of_the_contract() -> None:
+    assert set(FailureClass) == {"transient", "permanent", "infra_crash", "timeout", "cancelled"}
+
+
+@pytest.mark.parametrize("failure_class", FailureClass)
+@pytest.mark.parametrize(("taken", "most"), [(0, 0), (0, 1), (1, 1), (2, 3), (3, 3), (4, 3), (999_999, 1_000_000)])
+def test_a_retry_is_allowed_while_fewer_were_taken_than_the_policy_has(
+    failure_class: FailureClass, taken: int, most: int
+) -> None:
+    allowed = may_retry(Policy(max_retries=most), taken, failure_class, "any")
+    assert allowed == (taken < most and failure_class not in NEVER)
+
+
+@pytest.mark.parametrize(
+    ("categories", "category", "allowed"),
+    [
+        ((), "network", True),
+        (("network",), "network", True),
+        (("network",), "disk", False),
+        (("network", "disk"), "disk", True),
+        (("Network",), "network", False),
+        (("attempt_timeout",), "attempt_timeout", True),
+    ],
+)
+def test_only_retryable_categories_are_retried_and_none_named_means_all(
+    categories: tuple[str, ...], category: str, allowed: bool
+) -> None:
+    policy = Policy(retryable_categories=categories)
+    assert may_retry(policy, 0, FailureClass.TRANSIENT, category) == allowed
+    assert not may_retry(policy, 0, FailureClass.PERMANENT, category)
+
+
+def test_the_default_delays_double_from_one_second_to_a_minute() -> None:
+    seconds = [backoff_delay(PLAIN, taken, 0.5).total_seconds() for taken in range(9)]
+    assert seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_fixed_delay_is_always_the_same() -> None:
+    fixed = Backoff(kind=BackoffKind.FIXED, initial="50ms", jitter=False)
+    assert {backoff_delay(fixed, taken, 0.9) for taken in (0, 1, 7, 10**9)} == {timedelta(milliseconds=50)}
+
+
+@pytest.mark.parametrize("kind", BackoffKind)
+@pytest.mark.parametrize("chance", [0.0, 0.25, 0.5, 0.999])
+def test_full_jitter_draws_from_zero_to_the_delay(kind: BackoffKind, chance: float) -> None:
+    delay = backoff_delay(Backoff(kind=kind, jitter=False), 3, chance)
+    jittered = backoff_delay(Backoff(kind=kind), 3, chance)
+    assert jittered == delay * chance
+    assert timedelta(0) <= jittered < delay
+
+
+@given(BACKOFFS, st.integers(0, 40))
+def test_the_delay_is_the_initial_one_grown_and_capped(backoff: Backoff, taken: int) -> None:
+    initial, most = Fraction(span(backoff.initial) / SECOND), Fraction(span(backoff.most) / SECOND)
+    expected = initial
+    if backoff.kind is BackoffKind.EXPONENTIAL:
+        expected = min(initial * Fraction(backoff.multiplier) ** taken, most)
+    found = Fraction(backoff_delay(backoff, taken, 0.5) / SECOND)
+    assert abs(found - expected) <= Fraction(1, 10**6) + expected * Fraction(1, 10**9)
+
+
+@given(BACKOFFS, st.lists(st.integers(0, 10**12), min_size=2, max_size=8))
+def test_delays_never_overflow_shrink_or_pass_the_cap(backoff: Backoff, taken: list[int]) -> None:
+    delays = [backoff_delay(backoff, number, 0.5) for number in sorted(taken)]
+    assert all(one <= two for one, two in pairwise(delays))
+    assert backoff.kind is BackoffKind.FIXED or max(delays) <= span(backoff.most)
+
+
+@pytest.mark.parametrize("taken", [0, 10, 1023, 1024, 10**6, 10**9])
+def test_nothing_grows_to_nothing(taken: int) -> None:
+    assert backoff_delay(Backoff(initial=0, jitter=False), taken, 0.5) == timedelta(0)
+
+
+@pytest.mark.parametrize("taken", [1023, 1024, 1025, 10**6, 2**63])
+def test_a_huge_number_of_retries_waits_the_cap(taken: int) -> None:
+    assert backoff_delay(PLAIN, taken, 0.5) == timedelta(seconds=60)
+    steep = Backoff(multiplier=1000, most="3650d", jitter=False)
+    assert backoff_delay(steep, taken, 0.5) == timedelta(days=3650)

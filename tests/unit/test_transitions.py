@@ -1,0 +1,279 @@
+"""The transition table both ways: what is legal gives exactly what is written down, all else is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric import Refused
+from flowfabric.core import transitions
+from flowfabric.core.records import Execution
+from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State
+from flowfabric.core.transitions import TRANSITIONS, Transition, check, event_of, move
+from tests.unit.builders import (
+    ENDED,
+    LIVE,
+    MINUTE,
+    SECOND,
+    SITUATIONS,
+    T0,
+    broken_invariants,
+    delayed,
+    former_lease,
+    fresh,
+    leased,
+    live_lease,
+)  # fmt: skip
+
+SAME = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: from where, to what, with which step of the epoch, event and refusal."""
+
+    sources: Iterable[str]
+    target: str | None
+    attempt: str | None
+    reason: str | None
+    epoch: int
+    event: str
+    refusal: str
+    ownership: str | None = None
+
+
+_LEASED = ("leased",)
+_GONE = "execution_not_active"
+_PENDING = ("pending_reclaim_attempt", "waiting_for_worker")
+
+# State, attempt state, blocking reason, step of the epoch, event, and the refusal of every other source.
+TABLE: dict[str, Row] = {
+    "CLAIM": Row(
+        ("waiting",), "active", "running_attempt", "none", 1, "lease.acquired", "execution_not_leaseable", "leased"
+    ),
+    "COMPLETE": Row(_LEASED, "completed", "attempt_terminal", "none", 0, "completion.completed", _GONE),
+    "FAIL": Row(_LEASED, "failed", "attempt_terminal", "none", 0, "completion.failed", _GONE),
+    "RETRY": Row(
+        _LEASED, "delayed", "pending_retry_attempt", "waiting_for_retry_backoff", 1, "lease.retry_scheduled", _GONE
+    ),
+    "DELAY": Row(_LEASED, "delayed", "attempt_interrupted", "waiting_for_delay", 1, "lease.delayed", _GONE),
+    "RELEASE": Row(_LEASED, "waiting", "attempt_interrupted", "waiting_for_worker", 1, "lease.released", _GONE),
+    "REQUEUE_EXPIRED": Row(_LEASED, "waiting", *_PENDING, 1, "lease.expired", _GONE),
+    "REQUEUE_REVOKED": Row(_LEASED, "waiting", *_PENDING, 1, "lease.revoked", _GONE),
+    "KEEP_EXPIRED": Row(_LEASED, "active", *_PENDING, 1, "lease.expired", _GONE, "lease_expired_reclaimable"),
+    "KEEP_REVOKED": Row(_LEASED, "active", *_PENDING, 1, "lease.revoked", _GONE, "lease_revoked"),
+    "RECLAIM": Row(
+        ("kept expired", "kept revoked"), "active", "running_attempt", "none", 1, "lease.reclaimed",
+        "execution_not_reclaimable", "leased",
+    ),
+    "EXHAUST": Row(
+        ("leased", "kept expired", "kept revoked"), "failed", "attempt_terminal", "none", 1, "completion.failed", _GONE
+    ),
+    "TIME_OUT": Row(_LEASED, "failed", "attempt_terminal", "none", 1, "completion.failed", _GONE),
+    "EXPIRE": Row(LIVE, "expired", "attempt_terminal", "none", 1, "completion.expired", _GONE),
+    "CANCEL": Row(LIVE, "cancelled", "attempt_terminal", "none", 1, "completion.cancelled", _GONE),
+    "READY": Row(("delayed",), "waiting", SAME, "waiting_for_worker", 0, "lifecycle.ready", "execution_not_eligible"),
+    "HOLD": Row(
+        ("waiting", "delayed"), "blocked", SAME, "paused_by_operator", 0, "operator.held", "execution_not_eligible"
+    ),
+    "UNHOLD": Row(("blocked",), "waiting", SAME, "waiting_for_worker", 0, "operator.unheld", "execution_not_eligible"),
+    "UNHOLD_DELAYED": Row(
+        ("blocked",), "delayed", SAME, "waiting_for_delay", 0, "operator.unheld", "execution_not_eligible"
+    ),
+    "PRIORITIZE": Row(("waiting",), SAME, SAME, SAME, 0, "operator.priority_changed", "execution_not_eligible"),
+    "REPLAY": Row(
+        ENDED, "waiting", "pending_replay_attempt", "waiting_for_worker", 1, "operator.replayed",
+        "execution_not_terminal",
+    ),
+}  # fmt: skip
+
+LEGAL = [(name, situation) for name, row in TABLE.items() for situation in sorted(row.sources)]
+ILLEGAL = [(name, situation) for name in TABLE for situation in SITUATIONS if (name, situation) not in LEGAL]
+
+
+def _transition(name: str) -> Transition:
+    found = getattr(transitions, name)
+    assert isinstance(found, Transition)
+    return found
+
+
+def _accompanied(name: str) -> dict[str, Any]:
+    """What the operation adds to the transition itself."""
+    if name in ("CLAIM", "RECLAIM"):
+        return {"lease": live_lease(), "attempt_timeout_left": None}
+    if name in ("RETRY", "DELAY", "UNHOLD_DELAYED"):
+        return {"ready_at": T0 + MINUTE, "hold_reason": None}
+    if name == "REPLAY":
+        return {"ended_at": None, "purge_at": None, "generation": 1, "replay_count": 1}
+    if name == "HOLD":
+        return {"hold_reason": "look"}
+    return {"READY": {"ready_at": None}, "UNHOLD": {"hold_reason": None}}.get(name, {})
+
+
+def test_the_table_knows_every_transition() -> None:
+    assert {id(_transition(name)) for name in TABLE} == {id(item) for item in TRANSITIONS}
+    assert len(TRANSITIONS) == len(TABLE)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_situations_to_start_from_are_sound(situation: str) -> None:
+    assert broken_invariants(SITUATIONS[situation]()) == []
+
+
+@pytest.mark.parametrize(("name", "situation"), LEGAL)
+def test_a_legal_transition_gives_exactly_what_the_table_says(name: str, situation: str) -> None:
+    row, before = TABLE[name], SITUATIONS[situation]()
+    after = move(before, _transition(name), T0, **_accompanied(name))
+    assert after.state == (row.target or before.state)
+    assert after.attempt_state == (row.attempt or before.attempt_state)
+    assert after.blocking_reason == (row.reason or before.blocking_reason)
+    assert after.ownership == row.ownership
+    assert after.epoch == before.epoch + row.epoch
+    assert after.version == before.version + 1
+    assert after.changed_at == T0
+    assert broken_invariants(after) == []
+
+
+@pytest.mark.parametrize(("name", "situation"), LEGAL)
+def test_a_legal_transition_writes_the_event_of_the_table(name: str, situation: str) -> None:
+    row, before = TABLE[name], SITUATIONS[situation]()
+    after = move(before, _transition(name), T0, **_accompanied(name))
+    event = event_of(before, after, _transition(name), principal="ada", reason="why")
+    assert f"{event.family}.{event.name}" == row.event
+    assert (event.version, event.epoch, event.state) == (after.version, after.epoch, after.state)
+    assert (event.execution_id, event.namespace, event.lane, event.kind) == (after.id, "default", "default", "job")
+    assert (event.at, event.generation, event.attempt_index) == (T0, after.generation, after.attempt_index)
+    assert (event.principal, event.reason, event.tags) == ("ada", "why", {"team.owner": "ada"})
+    assert event.ends_lease == (situation == "leased")
+
+
+@pytest.mark.parametrize(("name", "situation"), ILLEGAL)
+def test_every_other_transition_is_refused_and_changes_nothing(name: str, situation: str) -> None:
+    before, twin = SITUATIONS[situation](), SITUATIONS[situation]()
+    with pytest.raises(Refused) as checked:
+        check(before, _transition(name))
+    with pytest.raises(Refused) as moved:
+        move(before, _transition(name), T0, **_accompanied(name))
+    assert checked.value.code == moved.value.code == TABLE[name].refusal
+    assert before == twin
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_refusal_carries_the_present_state_epoch_and_outcome(situation: str) -> None:
+    execution = SITUATIONS[situation]()
+    name = next(name for name, source in ILLEGAL if source == situation)
+    with pytest.raises(Refused) as refused:
+        check(execution, _transition(name))
+    fields = refused.value.fields
+    outcome = "success" if situation == "completed" else situation if situation in ENDED else "none"
+    assert fields["execution_id"] == execution.id
+    assert (fields["state"], fields["epoch"], fields["outcome"]) == (execution.state, execution.epoch, outcome)
+    assert (fields["attempt_index"], fields["generation"]) == (execution.attempt_index, execution.generation)
+    assert str(execution.id) in str(refused.value)
+
+
+def test_terminal_is_final_but_for_a_replay() -> None:
+    leaving = {name for name, situation in LEGAL if situation in ENDED}
+    assert leaving == {"REPLAY"}
+
+
+def test_every_loss_of_ownership_moves_the_epoch_but_complete_and_a_terminal_fail() -> None:
+    standing = set()
+    for name, situation in LEGAL:
+        before = SITUATIONS[situation]()
+        after = move(before, _transition(name), T0, **_accompanied(name))
+        if before.lease and not after.lease and after.epoch == before.epoch:
+            standing.add(name)
+    assert standing == {"COMPLETE", "FAIL"}
+
+
+@pytest.mark.parametrize("name", [name for name, situation in LEGAL if situation == "leased"])
+def test_whoever_ends_a_lease_leaves_it_as_the_former_one(name: str) -> None:
+    before = leased()
+    after = move(before, _transition(name), T0, digest="d", until=T0 + SECOND, **_accompanied(name))
+    lease, former = before.lease, after.former
+    assert lease is not None and former is not None, "the lease was ended"
+    assert (former.id, former.epoch, former.worker) == (lease.id, before.epoch, lease.worker)
+    assert (former.digest, former.until) == ("d", T0 + SECOND)
+    assert after.lease is None
+    assert after.attempt_timeout_at is None
+    why = {"lease_expired": "EXPIRED", "lease_revoked": "REVOKED"}
+    if former.end in why:
+        assert why[former.end] in name or name == "EXHAUST"
+    else:
+        assert "EXPIRED" not in name and "REVOKED" not in name
+
+
+def test_a_transition_without_a_lease_keeps_the_former_one() -> None:
+    for name, situation in LEGAL:
+        before = SITUATIONS[situation]()
+        if before.lease is None:
+            assert move(before, _transition(name), T0, **_accompanied(name)).former == before.former
+
+
+@pytest.mark.parametrize(
+    ("due", "left"),
+    [(None, None), (T0 + 5 * SECOND, 5 * SECOND), (T0, timedelta(0)), (T0 - SECOND, timedelta(0))],
+)
+def test_the_rest_of_an_attempts_time_is_kept_when_it_is_interrupted(due: Any, left: timedelta | None) -> None:
+    after = move(leased(attempt_timeout_at=due), transitions.DELAY, T0, ready_at=T0 + MINUTE)
+    assert (after.attempt_timeout_at, after.attempt_timeout_left) == (None, left)
+
+
+@pytest.mark.parametrize("name", ["CANCEL", "EXPIRE"])
+def test_what_was_never_attempted_ends_without_an_ended_attempt(name: str) -> None:
+    after = move(fresh(), _transition(name), T0)
+    assert after.attempt_state is AttemptState.PENDING_FIRST
+    assert broken_invariants(after) == []
+    again = move(fresh(started_at=T0, attempt_state=AttemptState.PENDING_RETRY), _transition(name), T0)
+    assert again.attempt_state is AttemptState.TERMINAL
+
+
+def test_the_end_sets_the_purge_time_by_the_policy_and_clears_what_is_no_longer_due() -> None:
+    before = delayed(attempt_timeout_left=SECOND, hold_reason="look")
+    after = move(before, transitions.CANCEL, T0)
+    assert (after.ended_at, after.purge_at) == (T0, T0 + timedelta(days=30))
+    assert (after.ready_at, after.attempt_timeout_left, after.hold_reason) == (None, None, None)
+
+
+def test_the_deadline_is_never_touched_by_a_transition() -> None:
+    for name, situation in LEGAL:
+        before = SITUATIONS[situation](deadline_at=T0 + MINUTE)
+        assert move(before, _transition(name), T0, **_accompanied(name)).deadline_at == T0 + MINUTE, name
+
+
+def test_changes_of_the_operation_win_over_the_table() -> None:
+    reason = BlockingReason.WAITING_FOR_RETRY_BACKOFF
+    after = move(leased(), transitions.DELAY, T0, ready_at=T0 + SECOND, blocking_reason=reason)
+    assert (after.ready_at, after.blocking_reason) == (T0 + SECOND, reason)
+
+
+def test_an_event_names_the_lease_that_began_or_ended() -> None:
+    before = fresh()
+    claimed = move(before, transitions.CLAIM, T0, lease=live_lease(), started_at=T0, attempt_started_at=T0)
+    began = event_of(before, claimed, transitions.CLAIM)
+    released = move(claimed, transitions.RELEASE, T0)
+    ended = event_of(claimed, released, transitions.RELEASE)
+    ready = event_of(delayed(), move(delayed(), transitions.READY, T0), transitions.READY)
+    lease = live_lease()
+    assert (began.lease_id, began.worker, began.ends_lease) == (lease.id, lease.worker, False)
+    assert (ended.lease_id, ended.worker, ended.ends_lease) == (lease.id, lease.worker, True)
+    assert (ready.lease_id, ready.worker, ready.ends_lease) == (None, None, False)
+
+
+def test_an_untagged_execution_writes_no_tags_into_its_events() -> None:
+    before = leased(tags={})
+    after = move(before, transitions.RELEASE, T0)
+    assert event_of(before, after, transitions.RELEASE).tags is None
+
+
+def test_the_record_that_is_moved_stays_as_it_was() -> None:
+    before: Execution = leased(former=former_lease())
+    twin = replace(before)
+    move(before, transitions.COMPLETE, T0)
+    assert before == twin
+    assert (before.state, before.ownership) == (State.ACTIVE, Ownership.LEASED)
