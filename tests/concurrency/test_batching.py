@@ -74,13 +74,9 @@ async def test_two_items_of_one_execution_go_one_after_the_other_and_each_is_ans
     watched = Watched()
     batcher = batcher_of(engine, watched)
     [first, other] = await leases_of(engine, 2)
-    same, again, contradiction, neighbour = await asyncio.gather(
-        batcher.submit(completion(first, b"a")),
-        batcher.submit(completion(first, b"a")),
-        batcher.submit(completion(first, b"b")),
-        batcher.submit(completion(other, b"c")),
-        return_exceptions=True,
-    )
+    items = [completion(first, b"a"), completion(first, b"a"), completion(first, b"b"), completion(other, b"c")]
+    answers: list[Any] = await asyncio.gather(*(batcher.submit(item) for item in items), return_exceptions=True)
+    same, again, contradiction, neighbour = answers
     assert same == again == neighbour
     assert isinstance(contradiction, Refused)
     assert contradiction.fields["outcome"] == "success"

@@ -100,7 +100,8 @@ CREATE TABLE ff.execution (
     CHECK ((ended_at IS NOT NULL) = (purge_at IS NOT NULL)),
     CHECK (state <> 'delayed' OR ready_at IS NOT NULL),
     CHECK (attempt_timeout_at IS NULL OR lease_id IS NOT NULL)
-) WITH (fillfactor = 85);
+-- Leases of one batch lie in the same pages and are renewed together: half a page of room keeps that inside the page.
+) WITH (fillfactor = 50);
 
 -- The queue: the best head of each route, resumed work before new work of the same priority.
 CREATE INDEX execution_queue ON ff.execution
