@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Self
 
 from flowfabric.core import limits
@@ -91,6 +93,10 @@ class Policy:
             retention=limits.duration(self.retention, "retention"),
         )
 
+    def to_text(self) -> str:
+        """The stored form as text; equal policies share it."""
+        return _policy_text(self)
+
     def to_json(self) -> dict[str, Any]:
         """The readable form that is stored: what differs from the defaults, durations in seconds."""
         return _to_json(self, DEFAULT_POLICY)
@@ -113,6 +119,11 @@ def span(value: limits.Duration) -> timedelta:
 def optional_span(value: limits.Duration | None) -> timedelta | None:
     """The same for a duration that may be absent."""
     return None if value is None else span(value)
+
+
+@lru_cache(maxsize=1024)
+def _policy_text(policy: Policy) -> str:
+    return json.dumps(policy.to_json(), sort_keys=True)
 
 
 def _to_json(record: Any, default: Any) -> dict[str, Any]:

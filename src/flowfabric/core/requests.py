@@ -77,7 +77,7 @@ class Submission:
             self.encoding,
             self.lane,
             list(self.requires),
-            self.policy.to_json(),
+            self.policy.to_text(),
             dict(self.tags),
         ]
         hashed = hashlib.sha256(json.dumps(body, sort_keys=True).encode())

@@ -7,14 +7,20 @@ import secrets
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any, TypeVar
 from uuid import UUID
 
+from flowfabric.batching import Batcher
 from flowfabric.core import limits
 from flowfabric.core.ids import IdMinter
 from flowfabric.core.records import Route
 from flowfabric.core.requests import Command
+from flowfabric.ops.hot import HotOperation
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,15 @@ class Context:
     reconcilers: Reconcilers
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, secrets.randbits))
     routes: dict[Route, int] = field(default_factory=dict)
+    batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
+
+    async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
+        """The outcome of one item of a hot operation, which shares its commit with whatever else is under way."""
+        key = (id(operation), self.namespace)
+        if key not in self.batchers:
+            self.batchers[key] = Batcher(self.store, self.namespace, operation)
+        batcher: Batcher[Item, Outcome] = self.batchers[key]
+        return await batcher.submit(item)
 
     def within(self, namespace: str) -> Context:
         """The same surroundings for another namespace."""

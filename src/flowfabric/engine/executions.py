@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from flowfabric.batching import run_batch
 from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.ids import parse_id
@@ -20,7 +21,6 @@ from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
 from flowfabric.core.views import Count, Description, Outcome, Page
 from flowfabric.engine.context import Context
-from flowfabric.engine.dispatch import run_batch, run_one
 from flowfabric.engine.listing import listing_page
 from flowfabric.ops import reading
 from flowfabric.ops.routes import ensure_routes
@@ -55,7 +55,7 @@ class Executions:
             policy=policy, tags=tags, id=id, key=key, ready_at=ready_at, delay=delay, deadline=deadline,
         )  # fmt: skip
         [arrival] = await self._arrivals([submission])
-        answer = await run_one(self._context.store, self._context.namespace, SUBMIT, arrival)
+        answer = await self._context.one(SUBMIT, arrival)
         self._hint(answer, submission)
         return answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from flowfabric.batching import run_batch
 from flowfabric.core import limits, requests
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.outcomes import Delayed, Ended, Released, Renewed, RetryScheduled
@@ -12,7 +13,6 @@ from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, Progress, Step
 from flowfabric.core.retry import FailureClass
 from flowfabric.engine.claims import Claims
-from flowfabric.engine.dispatch import run_batch, run_one
 from flowfabric.ops.cancel import cancel_own
 from flowfabric.ops.checkpoint import CHECKPOINT
 from flowfabric.ops.complete import COMPLETE
@@ -27,7 +27,7 @@ class Leases(Claims):
 
     async def renew(self, fence: Fence) -> Renewed:
         """Extends the lease by its own term from now. One that has run out stays lost."""
-        return await run_one(self._context.store, self._context.namespace, RENEW, requests.fence(fence))
+        return await self._context.one(RENEW, requests.fence(fence))
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
         """Extends many leases; each is answered for itself."""
@@ -41,21 +41,21 @@ class Leases(Claims):
             percent=None if percent is None else limits.whole(percent, "percent", 0, 100),
             message=None if message is None else limits.text(message, "message"),
         )
-        await run_one(self._context.store, self._context.namespace, PROGRESS, report)
+        await self._context.one(PROGRESS, report)
 
     async def checkpoint(self, fence: Fence, steps: Sequence[Step]) -> int:
         """Records step results; answers how many. A final step may be repeated, not changed."""
         item = Checkpoint(fence=requests.fence(fence), steps=requests.steps(steps))
         if not item.steps:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
-        return await run_one(self._context.store, self._context.namespace, CHECKPOINT, item)
+        return await self._context.one(CHECKPOINT, item)
 
     async def complete(
         self, fence: Fence, result: bytes = b"", *, encoding: str = "json", steps: Sequence[Step] = ()
     ) -> Ended:
         """Ends the execution well, with its result and the steps that are still to be recorded."""
         item = _completion(fence, result, encoding, steps)
-        return await run_one(self._context.store, self._context.namespace, COMPLETE, item)
+        return await self._context.one(COMPLETE, item)
 
     async def complete_many(
         self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"

@@ -26,4 +26,9 @@ async def complete_alone(tx: Transaction, namespace: str, item: Completion) -> E
     return answer
 
 
-COMPLETE = HotOperation(complete_together, complete_alone, subject=lambda item: item.fence.execution_id)
+COMPLETE = HotOperation(
+    complete_together,
+    complete_alone,
+    subject=lambda item: item.fence.execution_id,
+    solitary=lambda item: bool(item.steps),
+)

@@ -54,7 +54,9 @@ async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submit
     return await _explain(tx, namespace, item)
 
 
-SUBMIT = HotOperation(submit_together, submit_alone, subject=lambda item: item.id)
+SUBMIT = HotOperation(
+    submit_together, submit_alone, subject=lambda item: item.id, solitary=lambda item: item.submission.key is not None
+)
 
 
 async def _take_key(tx: Transaction, namespace: str, item: Arrival, now: datetime) -> Duplicate | None:

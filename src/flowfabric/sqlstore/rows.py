@@ -127,7 +127,7 @@ def inserted(item: NewExecution) -> dict[str, object]:
         "payload": submission.payload,
         "encoding": submission.encoding,
         "tags": to_json(submission.tags),
-        "policy": to_json(policy.to_json()),
+        "policy": policy.to_text(),
         "idempotency_key": submission.key,
         "fingerprint": submission.fingerprint(item.namespace),
         "lease_ttl_policy_us": micros(span(policy.lease_ttl)),

@@ -141,6 +141,7 @@ class PostgresStore:
             timeout_ms = int(self._settings.statement_timeout_s * 1000)
             await connection.execute(f"SET LOCAL statement_timeout = {timeout_ms}")
             await connection.execute("SET LOCAL synchronous_commit = on")
+            await connection.execute("SET LOCAL enable_seqscan = off")
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         session = PostgresSession(connection, self._statements, self._settings.schema, self._clock)
@@ -169,6 +170,8 @@ async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
         "plan_cache_mode": "force_generic_plan",
+        # Plans are made once, often while the tables are empty, when reading them whole would look cheap.
+        "enable_seqscan": "off",
         "statement_timeout": str(timeout_ms),
         "idle_in_transaction_session_timeout": str(2 * timeout_ms),
     }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from flowfabric.sqlstore.rows import since_1970_us
 from flowfabric.sqlstore.session import Parameters, Row
-from flowfabric.sqlstore.statements import Part, Statement
+from flowfabric.sqlstore.statements import Statement
 
 Answer = TypeVar("Answer")
 
@@ -29,27 +29,23 @@ class SqliteSession:
         return self._now
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
-        return self._script(self._statements[statement], parameters)
+        return self._script(self._statements[statement], _bound(parameters))
 
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         script = self._statements[statement]
-        return [row for item in items for row in self._script(script, item)]
+        return [row for item in items for row in self._script(script, _bound(item))]
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
-        script = self._statements[statement]
-        return [row for item in items for row in self._script(script, shared | dict(item))]
+        script, common = self._statements[statement], _bound(shared)
+        return [row for item in items for row in self._script(script, common | _bound(item))]
 
-    def _script(self, statement: Statement, parameters: Parameters) -> list[Row]:
+    def _script(self, statement: Statement, bound: dict[str, object]) -> list[Row]:
         first, *rest = statement.parts
-        found = self._execute(first, parameters)
+        found = cast(list[Row], self._connection.execute(first.text, bound).fetchall())
         if found:
             for part in rest:
-                self._execute(part, parameters)
+                self._connection.execute(part.text, bound)
         return found
-
-    def _execute(self, part: Part, parameters: Parameters) -> list[Row]:
-        bound = {name: _bound(parameters[name]) for name in part.parameters}
-        return cast(list[Row], self._connection.execute(part.text, bound).fetchall())
 
 
 def drive(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
@@ -62,16 +58,18 @@ def drive(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
     raise RuntimeError("an operation awaited something other than its transaction")
 
 
-def _bound(value: object) -> object:
-    """A value as SQLite stores it."""
-    match value:
-        case UUID():
-            return str(value)
-        case datetime():
-            return since_1970_us(value)
-        case list():
-            return json.dumps([_bound(item) for item in value])
-        case str():
-            return str(value)
-        case _:
-            return value
+def _bound(parameters: Parameters) -> dict[str, object]:
+    """The values as SQLite stores them; what is not listed it stores as it is."""
+    bound = dict(parameters)
+    for name, value in parameters.items():
+        stored = _STORED_AS.get(type(value))
+        if stored is not None:
+            bound[name] = stored(value)
+    return bound
+
+
+def _as_json(values: list[object]) -> str:
+    return json.dumps([str(value) if isinstance(value, UUID) else value for value in values])
+
+
+_STORED_AS: dict[type, Callable[[Any], object]] = {UUID: str, datetime: since_1970_us, list: _as_json}

@@ -1,5 +1,6 @@
 -- The hot operations, one statement per batch. Guard and lock sit in one CTE and skip rows that are locked: a batch
--- never waits. `state || ''` keeps the planner from walking a partial index on the state. The time is read once.
+-- never waits. `state || ''` and `namespace || ''` keep the planner from any index but the one on the id, which is
+-- right however little it knows about the table. The time is read once.
 
 -- name: insert_executions
 WITH clock AS MATERIALIZED (
@@ -138,7 +139,7 @@ owned AS MATERIALIZED (
     SELECT e.id
     FROM unnest(:execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[]) AS item (execution_id, epoch, lease_id)
     JOIN ff.execution AS e ON e.id = item.execution_id
-    WHERE e.namespace = :namespace
+    WHERE e.namespace || '' = :namespace
         AND e.epoch = item.epoch
         AND e.lease_id = item.lease_id
         AND e.state || '' = 'active'
@@ -160,7 +161,7 @@ owned AS MATERIALIZED (
     FROM unnest(:execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :percent::INTEGER[], :message::TEXT[])
         AS item (execution_id, epoch, lease_id, percent, message)
     JOIN ff.execution AS e ON e.id = item.execution_id
-    WHERE e.namespace = :namespace
+    WHERE e.namespace || '' = :namespace
         AND e.epoch = item.epoch
         AND e.lease_id = item.lease_id
         AND e.state || '' = 'active'
@@ -190,7 +191,7 @@ owned AS MATERIALIZED (
     SELECT e.id
     FROM item
     JOIN ff.execution AS e ON e.id = item.execution_id
-    WHERE e.namespace = :namespace
+    WHERE e.namespace || '' = :namespace
         AND e.epoch = item.epoch
         AND e.lease_id = item.lease_id
         AND e.state || '' = 'active'
@@ -277,7 +278,7 @@ owned AS MATERIALIZED (
         GROUP BY item.execution_id, item.epoch, item.lease_id
     ) AS fence
     JOIN ff.execution AS e ON e.id = fence.execution_id
-    WHERE e.namespace = :namespace
+    WHERE e.namespace || '' = :namespace
         AND e.epoch = fence.epoch
         AND e.lease_id = fence.lease_id
         AND e.state || '' = 'active'

@@ -1,0 +1,133 @@
+"""The same statements without us: by pgbench, a program in C, and by a bare sqlite3 loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+
+from flowfabric.sqlstore.statements import Dialect, Statement, load
+from tests.postgres_server import find_binaries
+
+_ARRAYS = {
+    "id": "(SELECT array_agg(gen_random_uuid()) FROM generate_series(1, {size}))",
+    "lane": "array_fill('default'::TEXT, ARRAY[{size}])",
+    "kind": "array_fill('noop'::TEXT, ARRAY[{size}])",
+    "route_id": "array_fill({route}::BIGINT, ARRAY[{size}])",
+    "priority": "array_fill(0, ARRAY[{size}])",
+    "payload": "array_fill('1'::BYTEA, ARRAY[{size}])",
+    "encoding": "array_fill('json'::TEXT, ARRAY[{size}])",
+    "tags": "array_fill('{{}}'::JSONB, ARRAY[{size}])",
+    "policy": "array_fill('{{}}'::JSONB, ARRAY[{size}])",
+    "idempotency_key": "array_fill(NULL::TEXT, ARRAY[{size}])",
+    "fingerprint": "array_fill('\\x00'::BYTEA, ARRAY[{size}])",
+    "lease_ttl_policy_us": "array_fill(30000000::BIGINT, ARRAY[{size}])",
+    "attempt_timeout_policy_us": "array_fill(NULL::BIGINT, ARRAY[{size}])",
+    "retention_policy_us": "array_fill(86400000000::BIGINT, ARRAY[{size}])",
+    "state": "array_fill('waiting'::TEXT, ARRAY[{size}])",
+    "blocking_reason": "array_fill('waiting_for_worker'::TEXT, ARRAY[{size}])",
+    "ready_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
+    "deadline_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
+    "deadline_us": "array_fill(NULL::BIGINT, ARRAY[{size}])",
+    "lease_ids": "(SELECT array_agg(gen_random_uuid()) FROM generate_series(1, {size}))",
+    "lanes": "ARRAY['default']",
+    "capabilities": "ARRAY[]::TEXT[]",
+    "kinds": "NULL",
+    "limit": "{size}",
+    "worker": "'pgbench'",
+    "instance": "'pgbench'",
+    "ttl_us": "NULL::BIGINT",
+    "namespace": "'default'",
+    "now": "NULL::TIMESTAMPTZ",
+    "result": "array_fill('1'::BYTEA, ARRAY[{size}])",
+    "digest": "array_fill('d'::TEXT, ARRAY[{size}])",
+}
+_CLAIMED = """SELECT
+    COALESCE(array_agg(e.id), '{}') AS ids,
+    COALESCE(array_agg(e.epoch), '{}') AS epochs,
+    COALESCE(array_agg(e.lease_id), '{}') AS leases
+FROM taken AS e"""
+
+
+def pgbench_script(schema: str, route: int, size: int) -> str:
+    """The cycle of submit, claim and complete in batches, as a pgbench script over our own statements."""
+    statements = load(Dialect(f'"{schema}".', numbered=True), "flowfabric.backends.postgres")
+    fill = {name: text.format(size=size, route=route) for name, text in _ARRAYS.items()}
+    claim = _inline(statements["claim_waiting"], fill)
+    head, _, _ = claim.rpartition("SELECT\n    seen.waiting")
+    taken = {"execution_id": ":ids", "epoch": ":epochs", "lease_id": ":leases"}
+    complete = _inline(statements["complete_if_owned"], fill | taken)
+    return f"{_inline(statements['insert_executions'], fill)};\n{head}{_CLAIMED} \\gset\n{complete};\n"
+
+
+async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds: float) -> float:
+    """Executions per second that pgbench gets through the script."""
+    settings = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c synchronous_commit=on"
+    process = await asyncio.create_subprocess_exec(
+        str(find_binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "1",
+        "-T", str(round(seconds)), "-f", str(script), dsn, env=os.environ | {"PGOPTIONS": settings},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, error = await process.communicate()
+    found = re.search(rb"tps = ([\d.]+)", out)
+    if process.returncode or not found:
+        raise RuntimeError(f"pgbench: {error.decode()}")
+    return float(found[1]) * size
+
+
+def raw_sqlite_rate(path: str, route: int, size: int, seconds: float) -> float:
+    """Executions per second through the same statements by a bare loop over one connection."""
+    statements = load(Dialect("ff_", numbered=False), "flowfabric.backends.sqlite")
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA synchronous = FULL")
+    began, done = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        _raw_cycle(connection, statements, route, size)
+        done += size
+    rate = done / (time.perf_counter() - began)
+    connection.close()
+    return rate
+
+
+def _raw_cycle(connection: sqlite3.Connection, statements: dict[str, Statement], route: int, size: int) -> None:
+    now = time.time_ns() // 1000
+    shared = {
+        "namespace": "default", "lane": "default", "kind": "noop", "route_id": route, "priority": 0, "payload": b"1",
+        "encoding": "json", "tags": "{}", "policy": "{}", "idempotency_key": None, "fingerprint": b"0",
+        "lease_ttl_policy_us": 30_000_000, "attempt_timeout_policy_us": None, "retention_policy_us": 86_400_000_000,
+        "state": "waiting", "blocking_reason": "waiting_for_worker", "ready_at": None, "deadline_at": None,
+        "deadline_us": None, "now": now, "lanes": '["default"]', "capabilities": "[]", "kinds": None, "limit": size,
+        "worker": "raw", "instance": "raw", "ttl_us": None, "result": b"1", "digest": "d", "epoch": 1,
+    }  # fmt: skip
+    connection.execute("BEGIN IMMEDIATE")
+    for _ in range(size):
+        _run(connection, statements["insert_executions"], shared | {"id": str(uuid.uuid4())})
+    connection.execute("COMMIT")
+    connection.execute("BEGIN IMMEDIATE")
+    found = _run(connection, statements["claim_candidates"], shared)
+    taken = [shared | {"id": row[0], "lease_id": str(uuid.uuid4())} for row in found]
+    for item in taken:
+        _run(connection, statements["take_waiting"], item)
+    connection.execute("COMMIT")
+    connection.execute("BEGIN IMMEDIATE")
+    for item in taken:
+        _run(connection, statements["complete_if_owned"], item | {"execution_id": item["id"]})
+    connection.execute("COMMIT")
+
+
+def _run(connection: sqlite3.Connection, statement: Statement, parameters: dict[str, object]) -> list[tuple[str, ...]]:
+    first, *rest = statement.parts
+    found = connection.execute(first.text, {name: parameters[name] for name in first.parameters}).fetchall()
+    for part in rest:
+        connection.execute(part.text, {name: parameters[name] for name in part.parameters})
+    return found
+
+
+def _inline(statement: Statement, fill: dict[str, str]) -> str:
+    [part] = statement.parts
+    return re.sub(r"\$(\d+)", lambda match: fill[part.parameters[int(match[1]) - 1]], part.text)

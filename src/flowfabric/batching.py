@@ -1,0 +1,169 @@
+"""Group commit: callers who come while a commit is under way share the next one.
+
+An item that comes when nothing is in flight goes at once, alone. While a batch is being committed, items gather; when
+it is done, up to 200 of them go together in one statement. Nobody waits for a timer: idle, the latency is that of one
+commit; under load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
+
+The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
+waits for a row lock: what it left out is looked at alone afterwards, and holds up nobody else. Items that may not share
+a batch run by themselves. A batch that the database refuses is split in halves until the bad item is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
+from flowfabric.ops.hot import HotOperation, NotTogether
+from flowfabric.store.transaction import Store
+
+MOST_TOGETHER = 200
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Item, Outcome]):
+    item: Item
+    subject: UUID
+    future: asyncio.Future[Outcome]
+
+
+class Batcher(Generic[Item, Outcome]):
+    """Gathers the items of one hot operation in one namespace. It belongs to the event loop that first used it."""
+
+    def __init__(self, store: Store, namespace: str, operation: HotOperation[Item, Outcome]) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._operation = operation
+        self._committing = False
+        self._waiting: list[_Waiting[Item, Outcome]] = []
+        self._subjects: set[UUID] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, item: Item) -> Outcome:
+        """The outcome of the item; its refusal is raised."""
+        if self._operation.solitary(item):
+            return await run_alone(self._store, self._namespace, self._operation, item)
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(item, self._operation.subject(item), future))
+        self._start()
+        return await future
+
+    def _start(self) -> None:
+        if not self._committing and (batch := self._next_batch()):
+            self._committing = True
+            self._spawn(self._commit(batch))
+
+    def _next_batch(self) -> list[_Waiting[Item, Outcome]]:
+        batch: list[_Waiting[Item, Outcome]] = []
+        later: list[_Waiting[Item, Outcome]] = []
+        for entry in self._waiting:
+            if entry.future.done():
+                continue  # Its caller was cancelled while it waited.
+            if len(batch) < MOST_TOGETHER and entry.subject not in self._subjects:
+                self._subjects.add(entry.subject)
+                batch.append(entry)
+            else:
+                later.append(entry)
+        self._waiting = later
+        return batch
+
+    async def _commit(self, batch: list[_Waiting[Item, Outcome]]) -> None:
+        try:
+            answers = await run_together(self._store, self._namespace, self._operation, [entry.item for entry in batch])
+            for entry, answer in zip(batch, answers, strict=True):
+                self._settle(entry, answer)
+        except BaseException as error:
+            for entry in batch:
+                self._finish(entry, error)
+        finally:
+            self._committing = False
+            self._start()
+
+    def _settle(self, entry: _Waiting[Item, Outcome], answer: Outcome | None) -> None:
+        if answer is None:
+            self._spawn(self._look_alone(entry))
+            return
+        self._subjects.discard(entry.subject)
+        if not entry.future.done():
+            entry.future.set_result(answer)
+
+    async def _look_alone(self, entry: _Waiting[Item, Outcome]) -> None:
+        try:
+            outcome = await run_alone(self._store, self._namespace, self._operation, entry.item)
+            if not entry.future.done():
+                entry.future.set_result(outcome)
+            self._subjects.discard(entry.subject)
+        except BaseException as error:
+            self._finish(entry, error)
+        self._start()
+
+    def _finish(self, entry: _Waiting[Item, Outcome], error: BaseException) -> None:
+        self._subjects.discard(entry.subject)
+        if not entry.future.done():
+            entry.future.set_exception(error)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def run_batch(
+    store: Store, namespace: str, operation: HotOperation[Item, Outcome], items: Sequence[Item]
+) -> list[Outcome | FlowFabricError]:
+    """The outcome or the refusal of every item that a caller brings together, in their order."""
+    answers: dict[int, Outcome | FlowFabricError] = {}
+    for places in _rounds(operation, items):
+        together = await run_together(store, namespace, operation, [items[place] for place in places])
+        for place, answer in zip(places, together, strict=True):
+            if answer is not None:
+                answers[place] = answer
+                continue
+            try:
+                outcome = await run_alone(store, namespace, operation, items[place])
+                answers[place] = outcome
+            except FlowFabricError as error:
+                answers[place] = error
+    return [answers[place] for place in range(len(items))]
+
+
+async def run_together(
+    store: Store, namespace: str, operation: HotOperation[Item, Outcome], items: Sequence[Item]
+) -> list[Outcome | None]:
+    """What one statement could decide, and None for the rest. A refused batch is split until the bad one is alone."""
+    run = store.run_single if operation.one_statement else store.run
+    try:
+        return await run(lambda tx: operation.together(tx, namespace, items))
+    except (NotTogether, InvalidRequest, Unavailable) as error:
+        if isinstance(error, Unavailable) and error.code != "storage_error":
+            raise
+    if len(items) == 1:
+        return [None]
+    half = len(items) // 2
+    first = await run_together(store, namespace, operation, items[:half])
+    return first + await run_together(store, namespace, operation, items[half:])
+
+
+async def run_alone(store: Store, namespace: str, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
+    """The outcome of one item, locked and waited for; its refusal is raised."""
+    return await store.run(lambda tx: operation.alone(tx, namespace, item))
+
+
+def _rounds(operation: HotOperation[Item, Outcome], items: Sequence[Item]) -> list[list[int]]:
+    """The places of the items in batches that hold every execution at most once."""
+    rounds: list[list[int]] = []
+    seen: dict[UUID, int] = {}
+    for place, item in enumerate(items):
+        subject = operation.subject(item)
+        turn = seen.get(subject, 0)
+        seen[subject] = turn + 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(place)
+    return rounds

@@ -1,0 +1,194 @@
+"""Group commit: one test for each rule of a batch, on the real operations of both backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from flowfabric import Created, Engine, Lease, Refused, Step, Submission
+from flowfabric.batching import MOST_TOGETHER, Batcher, run_batch
+from flowfabric.core.requests import Completion
+from flowfabric.ops.complete import COMPLETE
+from flowfabric.ops.hot import HotOperation
+from flowfabric.store.transaction import Transaction
+from flowfabric.testing import VirtualClock
+from tests.scenarios import leased, submitted
+from tests.stores import PostgresTestStore, TestStore, opened
+
+
+class Watched:
+    """The complete operation, noting which batches it was given and what was looked at alone."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.alone: list[bytes] = []
+        self.operation: HotOperation[Completion, Any] = HotOperation(
+            self.together, self.one, subject=COMPLETE.subject, solitary=COMPLETE.solitary
+        )
+
+    async def together(self, tx: Transaction, namespace: str, items: Sequence[Completion]) -> list[Any]:
+        self.batches.append([item.result for item in items])
+        return await COMPLETE.together(tx, namespace, items)
+
+    async def one(self, tx: Transaction, namespace: str, item: Completion) -> Any:
+        self.alone.append(item.result)
+        return await COMPLETE.alone(tx, namespace, item)
+
+
+async def leases_of(engine: Engine, number: int) -> list[Lease]:
+    await engine.executions.submit_many([Submission(kind="job") for _ in range(number)])
+    return await engine.leases.claim(["default"], "w", limit=number)
+
+
+def completion(lease: Lease, result: bytes, **more: Any) -> Completion:
+    return Completion(fence=lease.fence, result=result, encoding="json", **more)
+
+
+def batcher_of(engine: Engine, watched: Watched) -> Batcher[Completion, Any]:
+    return Batcher(engine._context.store, engine.namespace, watched.operation)
+
+
+async def test_the_first_goes_at_once_and_those_who_come_meanwhile_go_together(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    leases = await leases_of(engine, 9)
+    await asyncio.gather(*(batcher.submit(completion(lease, b"%d" % place)) for place, lease in enumerate(leases)))
+    assert [len(batch) for batch in watched.batches] == [1, 8]
+    assert watched.alone == []
+
+
+async def test_a_batch_holds_at_most_200_items(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    leases = await leases_of(engine, 450)
+    answers = await asyncio.gather(*(batcher.submit(completion(lease, b"x")) for lease in leases))
+    assert len(answers) == 450
+    assert [len(batch) for batch in watched.batches] == [1, MOST_TOGETHER, MOST_TOGETHER, 49]
+
+
+async def test_two_items_of_one_execution_go_one_after_the_other_and_each_is_answered(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    [first, other] = await leases_of(engine, 2)
+    items = [completion(first, b"a"), completion(first, b"a"), completion(first, b"b"), completion(other, b"c")]
+    answers: list[Any] = await asyncio.gather(*(batcher.submit(item) for item in items), return_exceptions=True)
+    same, again, contradiction, neighbour = answers
+    assert same == again == neighbour
+    assert isinstance(contradiction, Refused)
+    assert contradiction.fields["outcome"] == "success"
+    assert watched.batches == [[b"a"], [b"a", b"c"], [b"b"]]
+
+
+async def test_a_stale_item_is_refused_alone_and_its_neighbours_are_done(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    leases = await leases_of(engine, 5)
+    await engine.operator.revoke_lease(leases[2].execution_id)
+    work = (batcher.submit(completion(lease, b"%d" % place)) for place, lease in enumerate(leases))
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    assert [getattr(answer, "code", "done") for answer in answers] == ["done", "done", "lease_revoked", "done", "done"]
+    assert watched.alone == [b"2"]
+
+
+async def test_a_busy_row_delays_nobody_but_its_own_caller(store: TestStore, clock: VirtualClock) -> None:
+    async with opened(store, clock) as engine, opened(store, clock) as second:
+        leases = await leases_of(engine, 4)
+        if not isinstance(store, PostgresTestStore):
+            # SQLite has no row locks: another writer delays the whole transaction, and then all of it goes through.
+            both = (engine, second)
+            work = (both[place % 2].leases.complete(lease.fence, b"x") for place, lease in enumerate(leases))
+            assert len(await asyncio.gather(*work)) == 4
+            return
+        holder = await asyncpg.connect(store.url)
+        async with holder.transaction():
+            row = f'SELECT 1 FROM "{store.schema}".execution WHERE id = $1 FOR UPDATE'
+            await holder.execute(row, leases[1].execution_id)
+            busy = asyncio.create_task(engine.leases.complete(leases[1].fence, b"busy"))
+            others = [engine.leases.complete(lease.fence, b"x") for lease in (leases[0], leases[2], leases[3])]
+            assert len(await asyncio.wait_for(asyncio.gather(*others), timeout=10)) == 3
+            assert not busy.done()
+        await holder.close()
+        assert (await busy).state == "completed"
+
+
+async def test_items_that_may_not_share_a_batch_run_by_themselves(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    [plain, with_steps] = await leases_of(engine, 2)
+    await asyncio.gather(
+        batcher.submit(completion(plain, b"plain")),
+        batcher.submit(completion(with_steps, b"steps", steps=(Step("one", b"1"),))),
+    )
+    assert watched.batches == [[b"plain"]]
+    assert watched.alone == [b"steps"]
+    assert len(await engine.executions.steps(with_steps.execution_id)) == 1
+
+
+async def test_submits_with_a_key_are_created_once_however_many_come_at_once(engine: Engine) -> None:
+    answers = await asyncio.gather(*(engine.executions.submit("job", b"x", key="only") for _ in range(20)))
+    assert sum(isinstance(answer, Created) for answer in answers) == 1
+    assert len({answer.id for answer in answers}) == 1
+
+
+async def test_an_item_that_the_database_refuses_is_found_by_halving_and_the_others_are_done(engine: Engine) -> None:
+    leases = await leases_of(engine, 8)
+    spoiled = leases[5].execution_id
+    sizes: list[int] = []
+
+    async def together(tx: Transaction, namespace: str, items: Sequence[Completion]) -> list[Any]:
+        sizes.append(len(items))
+        answers = await COMPLETE.together(tx, namespace, items)
+        if any(item.fence.execution_id == spoiled for item in items):
+            await tx.attempts.append(await tx.attempts.of(spoiled))  # The database refuses the same attempt twice.
+        return answers
+
+    operation = HotOperation(together, COMPLETE.alone, subject=COMPLETE.subject, one_statement=False)
+    items = [completion(lease, b"x") for lease in leases]
+    answers = await run_batch(engine._context.store, engine.namespace, operation, items)
+    assert sizes == [8, 4, 4, 2, 1, 1, 2]
+    assert {getattr(answer, "state", answer) for answer in answers} == {"completed"}
+    for lease in leases:
+        history = await engine.executions.history(lease.execution_id)
+        assert [event.name for event in history] == ["acquired", "completed"]
+
+
+async def test_a_caller_who_is_cancelled_while_waiting_takes_its_item_along(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    leases = await leases_of(engine, 3)
+    tasks = [
+        asyncio.create_task(batcher.submit(completion(lease, b"%d" % place))) for place, lease in enumerate(leases)
+    ]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.gather(tasks[0], tasks[2])
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[1]
+    assert watched.batches == [[b"0"], [b"2"]]
+    assert (await engine.executions.describe(leases[1].execution_id)).state == "active"
+
+
+async def test_many_callers_share_their_commits_and_none_is_lost(engine: Engine) -> None:
+    ids = await asyncio.gather(*(submitted(engine) for _ in range(300)))
+    assert len(set(ids)) == 300
+    leases = await engine.leases.claim(["default"], "w", limit=300)
+    await asyncio.gather(*(engine.leases.renew(lease.fence) for lease in leases))
+    await asyncio.gather(*(engine.leases.progress(lease.fence, 50) for lease in leases))
+    await asyncio.gather(*(engine.leases.checkpoint(lease.fence, [Step("one", b"1")]) for lease in leases))
+    await asyncio.gather(*(engine.leases.complete(lease.fence, b"x") for lease in leases))
+    counts = await engine.executions.count()
+    assert {state.value: count.number for state, count in counts.items() if count.number} == {"completed": 300}
+
+
+async def test_a_contradicting_checkpoint_spoils_only_itself(engine: Engine) -> None:
+    leases = [await leased(engine) for _ in range(4)]
+    await engine.leases.checkpoint(leases[1].fence, [Step("one", b"first")])
+    steps = [Step("one", b"second"), Step("two", b"2")]
+    work = (engine.leases.checkpoint(lease.fence, steps) for lease in leases)
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    assert [getattr(answer, "code", answer) for answer in answers] == [2, "step_already_recorded", 2, 2]
+    assert [step.name for step in await engine.executions.steps(leases[1].execution_id)] == ["one"]
