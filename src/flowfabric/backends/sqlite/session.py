@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 from flowfabric.sqlstore.rows import since_1970_us
 from flowfabric.sqlstore.session import Parameters, Row
 from flowfabric.sqlstore.statements import Part, Statement
 
-Answer = TypeVar("Answer")
-
 
 class SqliteSession:
-    """A connection inside a transaction whose time is fixed when it begins."""
+    """A connection inside a transaction whose time is fixed when it begins, or a cursor of somebody else's."""
 
-    def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, Statement], now: datetime) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection | sqlite3.Cursor, statements: Mapping[str, Statement], now: datetime
+    ) -> None:
         self._connection = connection
         self._statements = statements
         self.bound_now: datetime | None = now
@@ -50,16 +50,6 @@ class SqliteSession:
     def _execute(self, part: Part, parameters: Parameters) -> list[Row]:
         bound = {name: _bound(parameters[name]) for name in part.parameters}
         return cast(list[Row], self._connection.execute(part.text, bound).fetchall())
-
-
-def drive(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    """Runs the body of an operation to its end at once, which it does because its transaction never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return cast(Answer, done.value)
-    coroutine.close()
-    raise RuntimeError("an operation awaited something other than its transaction")
 
 
 def _bound(value: object) -> object:
