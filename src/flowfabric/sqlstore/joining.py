@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 
 _SESSIONS = ("sqlalchemy.orm.Session", "sqlalchemy.orm.scoped_session")
 _ASYNC_SESSIONS = ("sqlalchemy.ext.asyncio.AsyncSession", "sqlalchemy.ext.asyncio.async_scoped_session")
@@ -67,9 +67,9 @@ def not_sync(connection: object) -> FlowFabricError:
 
 
 def closed(connection: object) -> FlowFabricError:
-    """For a connection that is closed or was given back to its pool."""
-    message = f"{_named(connection)} is closed; pass the connection that your transaction is open on"
-    return InvalidRequest("connection_closed", message, connection=_named(connection))
+    """For a connection that was closed, broke, or was given back to its pool: its transaction is gone."""
+    message = f"{_named(connection)} is closed; begin the transaction again on an open connection"
+    return Unavailable("connection_closed", message, connection=_named(connection))
 
 
 def no_transaction(connection: object, begin: str) -> FlowFabricError:
@@ -94,7 +94,7 @@ def _sqlalchemy_errors() -> Iterator[None]:
     try:
         yield
     except loaded("sqlalchemy.exc.ResourceClosedError") as error:
-        raise InvalidRequest("connection_closed", f"SQLAlchemy says that it is closed: {error}") from error
+        raise Unavailable("connection_closed", f"begin the transaction again on an open connection: {error}") from error
     except loaded("sqlalchemy.exc.PendingRollbackError") as error:
         raise aborted() from error
     except loaded("sqlalchemy.exc.DBAPIError") as error:
