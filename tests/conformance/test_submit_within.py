@@ -90,13 +90,26 @@ async def test_it_vanishes_with_the_rows_of_the_caller(joined: Joined) -> None:
 
     assert await notes(joined.store) == []
     assert await sizes(joined) == {"execution": 0, "submission_key": 0, "route": 0}
-    # Neither the key nor the route of what vanished may be remembered, by whoever comes next.
     again = await engine.executions.submit("ship", key="order-17")
     assert again == Created(again.id, State.WAITING) and again.id != gone.id
     assert await caller.submit(submission) == Duplicate(again.id)
+
+
+async def test_the_route_of_what_vanished_is_not_remembered(joined: Joined) -> None:
+    engine, caller = joined.engine, joined.caller
+    await caller.submit(Submission(kind="ship"))
     await caller.rollback()
-    [lease] = await engine.leases.claim(["default"], "packer")
-    assert lease.execution_id == again.id
+
+    # The number of the route that vanished may belong to another one by now.
+    other = await engine.executions.submit("bill")
+    first = await engine.executions.submit("ship")
+    second = await caller.submit(Submission(kind="ship"))
+    await caller.commit()
+
+    shipped = await engine.leases.claim(["default"], "packer", kinds=["ship"], limit=3)
+    assert [lease.execution_id for lease in shipped] == [first.id, second.id]
+    billed = await engine.leases.claim(["default"], "clerk", kinds=["bill"], limit=3)
+    assert [lease.execution_id for lease in billed] == [other.id]
 
 
 async def test_a_repeated_key_or_id_is_a_duplicate_inside_and_outside_of_the_transaction(joined: Joined) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,25 @@ async def test_the_engine_waits_for_the_transaction_of_the_caller(
     assert await engine.executions.list() is not None  # Readers do not wait.
     connection.execute("COMMIT")
     assert await waiting == Duplicate(inside.id)
+
+
+async def test_the_time_is_read_under_the_write_lock(store: SqliteTestStore) -> None:
+    class Watching(VirtualClock):
+        looked = False
+
+        def now(self) -> datetime:
+            locked = pytest.raises(sqlite3.OperationalError, match="locked")
+            with closing(sqlite3.connect(store.path, isolation_level=None, timeout=0)) as other, locked:
+                other.execute("BEGIN IMMEDIATE")
+            self.looked = True
+            return super().now()
+
+    clock = Watching()
+    async with opened(store, clock) as engine:
+        with closing(sqlite3.connect(store.path)) as connection:
+            connection.execute("BEGIN")
+            engine.executions.submit_within_sync(connection, JOB)
+    assert clock.looked
 
 
 async def test_time_in_the_file_never_goes_back(
