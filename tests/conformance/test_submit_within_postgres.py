@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -161,6 +161,24 @@ async def test_a_cancelled_submit_leaves_the_transaction_usable(
     assert await notes(store) == ["kept", "kept too"]
 
 
+@pytest.mark.parametrize("library", [*PLAIN, "sqlalchemy session", "sqlalchemy async session, asyncpg"])
+async def test_it_vanishes_with_a_savepoint_of_the_caller_too(
+    library: str, store: PostgresTestStore, engine: Engine, heard: asyncio.Queue[tuple[str, str]]
+) -> None:
+    async with ON_POSTGRES[library](store, engine) as caller:
+        outer = await caller.submit(Submission(kind="job", lane="outer", key="a"))
+        await _execute(caller.connection, "SAVEPOINT own")
+        await caller.submit(Submission(kind="job", lane="inner", key="b"))
+        await caller.submit(Submission(kind="job", lane="inner"))
+        await _execute(caller.connection, "ROLLBACK TO SAVEPOINT own")
+        await caller.submit(Submission(kind="job", lane="after", key="b"))
+        await caller.commit()
+
+    page = await engine.executions.list()
+    assert [item.lane for item in page.items] == ["after", "outer"] and page.items[1].id == outer.id
+    assert [(await asyncio.wait_for(heard.get(), 10))[1] for _ in range(2)] == ["outer", "after"]
+
+
 @pytest.mark.parametrize("library", PLAIN)
 async def test_a_conflict_between_transactions_is_told_as_one(
     library: str, store: PostgresTestStore, engine: Engine
@@ -311,7 +329,7 @@ async def test_what_is_no_connection_to_postgresql_is_refused(store: PostgresTes
 
 
 async def test_a_transaction_that_cannot_write_any_more_is_refused(store: PostgresTestStore, engine: Engine) -> None:
-    for library in PLAIN:
+    for library in (*PLAIN, "sqlalchemy connection", "sqlalchemy async connection, asyncpg"):
         async with ON_POSTGRES[library](store, engine) as caller:
             await _execute(caller.connection, "SET TRANSACTION READ ONLY")
             with pytest.raises(InvalidRequest) as caught:
@@ -360,8 +378,9 @@ def _code_of_sync(engine: Engine, connection: object) -> str:
 
 
 async def _execute(connection: Any, text: str) -> None:
-    done = connection.execute(text)
-    if asyncio.iscoroutine(done):
+    is_sqlalchemy = type(connection).__module__.startswith("sqlalchemy")
+    done = connection.execute(sqlalchemy.text(text) if is_sqlalchemy else text)
+    if isinstance(done, Awaitable):
         await done
 
 
