@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,17 @@ def schema(postgres: PostgresServer) -> Iterator[PostgresTestStore]:
         yield store
 
 
-@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES], ids=[*ON_SQLITE, *(f"postgres: {name}" for name in ON_POSTGRES)])
+def _named(libraries: Iterable[str]) -> list[Any]:
+    """Test parameters that a selection of `postgres` finds."""
+    return [pytest.param(name, id=f"postgres: {name}" if name in ON_POSTGRES else name) for name in libraries]
+
+
+LIBRARIES = _named([*ON_SQLITE, *ON_POSTGRES])
+# SQLAlchemy only hands over one of these, so what depends on statements need not be shown for it again.
+DRIVERS = _named(["sqlite3", "asyncpg", "psycopg", "psycopg async"])
+
+
+@pytest.fixture(params=LIBRARIES)
 async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Joined]:
     """One per library."""
     if request.param in ON_SQLITE:
@@ -95,6 +106,7 @@ async def test_it_vanishes_with_the_rows_of_the_caller(joined: Joined) -> None:
     assert await caller.submit(submission) == Duplicate(again.id)
 
 
+@pytest.mark.parametrize("joined", DRIVERS, indirect=True)
 async def test_the_route_of_what_vanished_is_not_remembered(joined: Joined) -> None:
     engine, caller = joined.engine, joined.caller
     await caller.submit(Submission(kind="ship"))
@@ -112,6 +124,7 @@ async def test_the_route_of_what_vanished_is_not_remembered(joined: Joined) -> N
     assert [lease.execution_id for lease in billed] == [other.id]
 
 
+@pytest.mark.parametrize("joined", DRIVERS, indirect=True)
 async def test_a_repeated_key_or_id_is_a_duplicate_inside_and_outside_of_the_transaction(joined: Joined) -> None:
     engine, caller = joined.engine, joined.caller
     outside = await engine.executions.submit("ship", b"1", key="order-1")
