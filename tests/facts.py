@@ -30,11 +30,11 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
 }
 
 
-async def refused(call: Awaitable[object], code: str) -> Refused:
-    """The refusal of a call, which must have this code."""
+async def refused(call: Awaitable[object], code: str, kind: type[FlowFabricError] = Refused) -> FlowFabricError:
+    """The refusal of a call, which must be of this kind and carry this code."""
     error = await error_of(call)
-    assert isinstance(error, Refused)
-    assert error.code == code
+    assert isinstance(error, kind)
+    assert error.code == code, str(error)
     return error
 
 
@@ -72,3 +72,9 @@ async def nothing_written(store: TestStore) -> AsyncIterator[None]:
     before = await snapshot(store)
     yield
     assert await snapshot(store) == before
+
+
+async def stored_row(store: TestStore, id_: UUID) -> dict[str, Any]:
+    """The execution's row as the database has it."""
+    [row] = await store.query("SELECT * FROM ff.execution WHERE id = ?", id_)
+    return row

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Engine
+from flowfabric import Engine, Lease, Step, Submission
 from tests.scenarios import submitted
 from tests.stores import SqliteTestStore, opened
 
@@ -106,8 +106,15 @@ async def test_the_log_stays_short_while_others_read(store: SqliteTestStore, eng
 async def test_the_log_stays_short_while_the_queue_of_the_writer_never_ends(
     store: SqliteTestStore, engine: Engine
 ) -> None:
-    log = Log(store)
-    await write(engine, log, 1_500, b"x" * 20_000, writers=1_500)
+    await engine.executions.submit_many([Submission(kind="job")] * 1_000)
+    leases = await engine.leases.claim(["default"], "w", limit=1_000)
+    log, result = Log(store), Step("large", b"x" * 30_000)
+
+    async def delay(lease: Lease) -> None:
+        await engine.leases.delay(lease.fence, after="1h", steps=[result])
+        log.look()
+
+    await asyncio.gather(*(delay(lease) for lease in leases))
     assert log.longest < MOST_BYTES
 
 

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -39,20 +40,20 @@ CLOCK = re.compile(r"(SELECT COALESCE\(\$\d+, clock_timestamp\(\)\) AS now)")
 ROUTES = re.compile(r"(FROM \"\w+\"\.route AS r\b)")
 COUNTING = re.compile(r"UPDATE (\"\w+\"\.execution AS e)\s+SET step_seq = .*?RETURNING (.*?)\n\)", re.DOTALL)
 
-HotWrite = Callable[[PostgresHotStatements, Fence], Awaitable[Any]]
+HotWrite = Callable[[Fence, PostgresHotStatements], Awaitable[Any]]
 Edit = Callable[[str], str]
 
 
-async def recorded(hot: PostgresHotStatements, fence: Fence) -> Any:
+async def recorded(fence: Fence, hot: PostgresHotStatements) -> Any:
     return await hot.record_steps_if_owned(NAMESPACE, [Checkpoint(fence=fence, steps=(Step("late", b"1"),))])
 
 
 HOT_WRITES: dict[str, HotWrite] = {
-    "renew_if_owned": lambda hot, fence: hot.renew_if_owned(NAMESPACE, [fence]),
-    "progress_if_owned": lambda hot, fence: hot.progress_if_owned(
+    "renew_if_owned": lambda fence, hot: hot.renew_if_owned(NAMESPACE, [fence]),
+    "progress_if_owned": lambda fence, hot: hot.progress_if_owned(
         NAMESPACE, [Progress(fence=fence, percent=50, message="late")]
     ),
-    "complete_if_owned": lambda hot, fence: hot.complete_if_owned(
+    "complete_if_owned": lambda fence, hot: hot.complete_if_owned(
         NAMESPACE, [Completion(fence=fence, result=b"late", encoding="json")]
     ),
     "record_steps_if_owned": recorded,
@@ -106,10 +107,7 @@ async def test_a_zombie_writes_nothing_when_its_lease_is_lost_between_its_snapsh
     for loss in LOSSES:
         lease = await leased(engine)
         async with late_statement(store, write) as late:
-            answer = await late.overtaken(
-                lambda hot, lease=lease: HOT_WRITES[write](hot, lease.fence),
-                lambda lease=lease, loss=loss: loss(other, lease, later),
-            )
+            answer = await late.overtaken(partial(HOT_WRITES[write], lease.fence), partial(loss, other, lease, later))
         assert not answer, loss.__name__
         assert await engine.executions.steps(lease.execution_id) == [], loss.__name__
         found = await engine.executions.describe(lease.execution_id)
@@ -125,7 +123,7 @@ async def test_without_the_lock_in_its_guard_the_same_statement_writes_over_the_
     lease = await leased(engine)
     async with late_statement(store, write, lambda text: ROW_LOCK.sub("", text)) as mutant:
         answer = await mutant.overtaken(
-            lambda hot: HOT_WRITES[write](hot, lease.fence), lambda: taken_over(engine, lease, later)
+            partial(HOT_WRITES[write], lease.fence), partial(taken_over, engine, lease, later)
         )
     assert set(answer) == {lease.execution_id}
 
@@ -135,7 +133,7 @@ async def test_with_a_guard_that_only_reads_the_row_a_zombies_step_commits_after
 ) -> None:
     lease = await leased(engine)
     async with late_statement(store, "record_steps_if_owned", only_reading) as mutant:
-        await mutant.overtaken(lambda hot: recorded(hot, lease.fence), lambda: revoked(engine, lease, later))
+        await mutant.overtaken(partial(recorded, lease.fence), partial(revoked, engine, lease, later))
     assert await store.query("SELECT name FROM ff.step") == [{"name": "late"}]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from flowfabric import Conflict, Engine, Fence, InvalidRequest, NotFound, RecordedStep, State, Step, StepStatus
 from flowfabric.testing import VirtualClock
-from tests.refusals import event_names, nothing_written, refused
+from tests.facts import event_names, nothing_written, refused
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore
 

@@ -12,7 +12,7 @@ import pytest
 from flowfabric import AttemptState, BlockingReason, Created, Engine, Lease, Policy, State, Submission, WorkerId
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.refusals import event_names, nothing_written
+from tests.facts import event_names, nothing_written
 from tests.scenarios import STEADY, leased, submitted
 from tests.stores import TestStore
 

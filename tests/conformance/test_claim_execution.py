@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import Engine, NotFound, Policy, State, WorkerId
+from flowfabric import Engine, NotFound, Policy, Refused, State, WorkerId
 from flowfabric.testing import VirtualClock
-from tests.refusals import nothing_written, refused, stored_row
-from tests.scenarios import SITUATIONS, submitted
+from tests.facts import nothing_written, refused, stored_row
+from tests.scenarios import SITUATIONS, WORKER, submitted
 from tests.stores import TestStore
 
 WAITING = [name for name in SITUATIONS if name.startswith("waiting")]
@@ -86,3 +86,14 @@ async def test_an_id_that_is_unknown_or_of_another_namespace_is_not_found(engine
             engine.within("other").leases.claim_execution(id_, "worker"),
         ):
             await refused(claim, "execution_not_found", NotFound)
+
+
+async def test_only_an_interrupted_attempt_can_be_claimed_as_resumed(engine: Engine, clock: VirtualClock) -> None:
+    resting = await SITUATIONS["waiting: resumable"](engine, clock)
+    lease = await engine.leases.claim_resumed(resting, WORKER)
+    assert (lease.origin, lease.attempt_index) == ("resumed", 0)
+    for situation in ("waiting", "waiting: requeued", "active", "completed"):
+        id_ = await SITUATIONS[situation](engine, clock)
+        with pytest.raises(Refused) as refusal:
+            await engine.leases.claim_resumed(id_, WORKER)
+        assert refusal.value.code == "not_a_resumed_execution"

@@ -19,7 +19,7 @@ from flowfabric import (
     TerminalOutcome,
 )  # fmt: skip
 from flowfabric.testing import VirtualClock
-from tests.refusals import event_names, nothing_written, refused, stored_row
+from tests.facts import event_names, nothing_written, refused, stored_row
 from tests.scenarios import KEEPING, leased
 from tests.stores import TestStore
 

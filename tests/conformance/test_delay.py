@@ -16,7 +16,7 @@ from flowfabric import (
     TerminalOutcome,
 )  # fmt: skip
 from flowfabric.testing import VirtualClock
-from tests.refusals import event_names, nothing_written, refused
+from tests.facts import event_names, nothing_written, refused
 from tests.scenarios import leased
 from tests.stores import TestStore
 

@@ -23,7 +23,7 @@ from flowfabric import (
     TerminalOutcome,
 )  # fmt: skip
 from flowfabric.testing import VirtualClock
-from tests.refusals import nothing_written, refused
+from tests.facts import nothing_written, refused
 from tests.scenarios import KEEPING, ONE_SHOT, STEADY, leased, submitted
 from tests.stores import TestStore
 

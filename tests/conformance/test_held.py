@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowfabric import Engine, Released, State, Submission, WorkerId
 from flowfabric.testing import VirtualClock
-from tests.refusals import nothing_written
+from tests.facts import nothing_written
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore
 

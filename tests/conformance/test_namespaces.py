@@ -37,6 +37,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "executions.steps": lambda engine, at: engine.executions.steps(at.id),
     "executions.set_tags": lambda engine, at: engine.executions.set_tags(at.id, {"team.owner": "eve"}),
     "leases.claim_execution": lambda engine, at: engine.leases.claim_execution(at.id, "eve"),
+    "leases.claim_resumed": lambda engine, at: engine.leases.claim_resumed(at.id, "eve"),
     "leases.renew": lambda engine, at: engine.leases.renew(at.fence),
     "leases.renew_many": lambda engine, at: only(engine.leases.renew_many([at.fence])),
     "leases.progress": lambda engine, at: engine.leases.progress(at.fence, 1),

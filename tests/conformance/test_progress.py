@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowfabric import Engine
 from flowfabric.testing import VirtualClock
-from tests.refusals import event_names, stored_row
+from tests.facts import event_names, stored_row
 from tests.scenarios import leased
 from tests.stores import TestStore
 

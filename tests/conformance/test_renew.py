@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from flowfabric import AlreadySatisfied, Engine, Fence, FlowFabricError, Policy, Renewed, State
 from flowfabric.testing import VirtualClock
-from tests.refusals import event_names, nothing_written, refused, stored_row
+from tests.facts import event_names, nothing_written, refused, stored_row
 from tests.scenarios import leased
 from tests.stores import TestStore, opened, snapshot
 

@@ -23,7 +23,7 @@ from flowfabric import (
 )  # fmt: skip
 from flowfabric.core.ids import IdMinter
 from flowfabric.testing import VirtualClock
-from tests.refusals import nothing_written, refused
+from tests.facts import nothing_written, refused
 from tests.scenarios import submitted
 from tests.stores import TestStore
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from flowfabric import Conflict, Created, Duplicate, Engine, InvalidRequest, Refused, State, Submission
 from flowfabric.core.ids import IdMinter
 from flowfabric.testing import VirtualClock
-from tests.refusals import nothing_written, refused
+from tests.facts import nothing_written, refused
 from tests.stores import TestStore
 
 ID = IdMinter(lambda: 1_893_456_000_000, lambda bits: 1).mint()

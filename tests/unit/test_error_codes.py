@@ -17,6 +17,8 @@ KINDS = {"InvalidRequest", "Refused", "NotFound", "Conflict", "Unavailable"}
 # The stable codes of the contract, by the kind of error that carries them.
 TABLE = {
     "InvalidRequest": """
+        connection_not_async connection_not_sync connection_of_another_thread no_transaction other_database
+        schema_missing transaction_aborted transaction_read_only unsupported_connection
         cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice invalid_duration
         invalid_fence invalid_id invalid_name invalid_policy invalid_request invalid_tag_key invalid_text invalid_type
         invalid_url naive_datetime network_file_system out_of_range payload_too_large storage_not_found
@@ -31,7 +33,8 @@ TABLE = {
     "NotFound": "execution_not_found grant_not_found step_not_found",
     "Conflict": "idempotency_mismatch step_already_recorded",
     "Unavailable": """
-        access_denied connection_lost retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
+        access_denied connection_closed connection_lost transaction_conflict
+        retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
         storage_without_wal store_closed store_forked too_many_connections
     """,

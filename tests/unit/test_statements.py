@@ -102,10 +102,11 @@ def test_every_placeholder_of_a_loaded_statement_is_a_parameter_of_its_dialect()
             assert "FOR NO KEY UPDATE" not in part.text, statement.name
 
 
-def test_both_backends_offer_the_same_statements_but_for_claiming() -> None:
+def test_both_backends_offer_the_same_statements_but_for_claiming_and_joining() -> None:
     postgres, sqlite = (set(load(dialect, backend)) for backend, dialect in BACKENDS.items())
     # PostgreSQL claims in one statement; SQLite has no writing CTE and needs two.
-    assert postgres - sqlite == {"claim_waiting"}
+    # What joins a caller's transaction looks at it first, and sends the wake-up that only PostgreSQL has.
+    assert postgres - sqlite == {"claim_waiting", "inspect_joined", "wake"}
     assert sqlite - postgres == {"claim_candidates", "take_waiting"}
 
 

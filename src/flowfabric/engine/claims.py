@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from flowfabric.core import limits, requests
@@ -13,12 +14,14 @@ from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import Claim, LeaseTerms
 from flowfabric.engine.context import Context
 from flowfabric.ops.claim import claim
-from flowfabric.ops.claim_execution import claim_execution
+from flowfabric.ops.claim_execution import claim_execution, claim_resumed
 from flowfabric.ops.held import held
 from flowfabric.ops.reclaim import reclaim
 from flowfabric.store.executions import Claimed
+from flowfabric.store.transaction import Transaction
 
 _CLAIM_TRIES = 3
+ClaimById = Callable[[Transaction, str, UUID, LeaseTerms, Collection[str]], Coroutine[Any, Any, Lease]]
 
 
 class Claims:
@@ -52,13 +55,14 @@ class Claims:
         lease_ttl: limits.Duration | None = None,
     ) -> Lease:  # fmt: skip
         """A lease on this very execution, if it waits and the worker offers what it requires."""
-        found, offered = parse_id(id), limits.capabilities(capabilities, "capabilities")
-        terms = self._terms(worker, lease_ttl)
-        lease = await self._context.store.run(
-            lambda tx: claim_execution(tx, self._context.namespace, found, terms, offered)
-        )
-        self._hint([lease])
-        return lease
+        return await self._claim_by_id(claim_execution, id, worker, capabilities, lease_ttl)
+
+    async def claim_resumed(
+        self, id: UUID | str, worker: WorkerId | str, *, capabilities: Collection[str] = (),
+        lease_ttl: limits.Duration | None = None,
+    ) -> Lease:  # fmt: skip
+        """The same, but only to go on with an attempt that was interrupted, else `not_a_resumed_execution`."""
+        return await self._claim_by_id(claim_resumed, id, worker, capabilities, lease_ttl)
 
     async def reclaim(
         self, grant: Grant | UUID | str, worker: WorkerId | str, *, lease_ttl: limits.Duration | None = None
@@ -74,6 +78,15 @@ class Claims:
         """The live leases of a worker instance: what it got, even if the reply to its claim was lost."""
         name = limits.name(instance, "instance")
         return await self._context.store.read(lambda tx: held(tx, self._context.namespace, name))
+
+    async def _claim_by_id(
+        self, body: ClaimById, id: object, worker: object, capabilities: object, lease_ttl: object
+    ) -> Lease:
+        found, offered = parse_id(id), limits.capabilities(capabilities, "capabilities")
+        terms = self._terms(worker, lease_ttl)
+        lease = await self._context.store.run(lambda tx: body(tx, self._context.namespace, found, terms, offered))
+        self._hint([lease])
+        return lease
 
     async def _claim(self, request: Claim) -> Claimed:
         lease_ids = [self._context.new_lease_id() for _ in range(request.limit)]

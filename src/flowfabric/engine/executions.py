@@ -21,6 +21,7 @@ from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
 from flowfabric.core.views import Count, Description, Outcome, Page
 from flowfabric.engine.context import Context
+from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
 from flowfabric.ops import reading
 from flowfabric.ops.routes import ensure_routes
@@ -33,7 +34,7 @@ _FIRST_LOOK_S = 0.005
 _LONGEST_LOOK_S = 0.25
 
 
-class Executions:
+class Executions(Joining):
     """Submits executions, and reads what became of them."""
 
     def __init__(self, context: Context) -> None:

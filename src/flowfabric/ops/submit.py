@@ -82,10 +82,10 @@ async def _explain_late(tx: Transaction, namespace: str, item: Arrival, now: dat
 
 
 async def _explain(tx: Transaction, namespace: str, item: Arrival) -> Duplicate:
-    existing = (await tx.executions.get(namespace, [item.id])).get(item.id)
-    if existing is not None and existing.fingerprint == item.submission.fingerprint(namespace):
+    known = await tx.executions.fingerprint(namespace, item.id)
+    if known == item.submission.fingerprint(namespace):
         return Duplicate(item.id)
-    if existing is None and await tx.lanes.state(namespace, item.submission.lane) is LaneState.DRAINING:
+    if known is None and await tx.lanes.state(namespace, item.submission.lane) is LaneState.DRAINING:
         message = f"lane {item.submission.lane!r} is draining and takes no new work; use another lane or resume it"
         raise Refused("lane_draining", message, lane=item.submission.lane)
     raise _mismatch(f"id {item.id}", item.id)

@@ -22,6 +22,10 @@ class SqlExecutions:
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
         return _by_id(await self._session.fetch("get_executions", ids=list(ids), namespace=namespace))
 
+    async def fingerprint(self, namespace: str, id_: UUID) -> bytes | None:
+        found = await self._session.fetch("execution_fingerprint", id=id_, namespace=namespace)
+        return found[0]["fingerprint"] if found else None
+
     async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
         return _by_id(await self._session.fetch("lock_executions", ids=list(ids), namespace=namespace))
 

@@ -55,6 +55,9 @@ class Executions(Protocol):
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
         """The executions among these ids that exist in the namespace (None: in any)."""
 
+    async def fingerprint(self, namespace: str, id_: UUID) -> bytes | None:
+        """What the submission of an execution is compared by; None if there is no such execution."""
+
     async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
         """The same, locked until the transaction ends; waits for other holders, in id order."""
 

@@ -52,7 +52,16 @@ class Transaction(Protocol):
         """The store's clock, read now: after a lock, this is later than the wait for it."""
 
 
+class JoinedTransaction(Transaction, Protocol):
+    """A transaction of the caller's own, which only the caller commits or rolls back."""
+
+    async def wake(self, namespace: str, lane: str) -> None:
+        """Lets whoever waits for work on the lane know of it when the transaction commits; where nothing can, no more
+        happens than that they find it at their next look."""
+
+
 Body = Callable[[Transaction], Coroutine[Any, Any, Answer]]
+JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Answer]]
 
 
 class Store(Protocol):
@@ -66,6 +75,13 @@ class Store(Protocol):
 
     async def read(self, body: Body[Answer]) -> Answer:
         """Runs a body that only reads."""
+
+    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        """Runs a body once in the open transaction of a caller's asynchronous connection. With `savepoint`, what it
+        wrote before it refused is taken back; a body that refuses only before it writes does not need one."""
+
+    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        """The same for a synchronous connection, in the caller's thread."""
 
     async def ping(self) -> None:
         """Returns if the store answers."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from flowfabric.sqlstore.session import Parameters, Row
 from flowfabric.sqlstore.statements import Statement, columns
 
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
-
 Clock = Callable[[], datetime]
 
 
+class Queries(Protocol):
+    """What is needed of a connection, in the words of asyncpg."""
+
+    def fetch(self, query: str, /, *arguments: Any) -> Coroutine[Any, Any, Any]:
+        """The rows of a statement."""
+
+    def fetchmany(self, query: str, arguments: Any, /) -> Coroutine[Any, Any, Any]:
+        """The rows of a statement that is run once for each list of arguments."""
+
+
 class PostgresSession:
-    """A pooled connection; the time is the server's unless a test clock stands in for it."""
+    """A connection; the time is the server's unless a test clock stands in for it."""
 
     def __init__(
         self,
-        connection: PoolConnectionProxy[Any],
+        connection: Queries,
         statements: Mapping[str, Statement],
         schema: str,
         clock: Clock | None,
@@ -37,7 +44,8 @@ class PostgresSession:
     async def now(self) -> datetime:
         if self._clock:
             return self._clock()
-        return cast(datetime, await self._connection.fetchval("SELECT clock_timestamp()"))
+        [row] = await self._connection.fetch("SELECT clock_timestamp() AS now")
+        return cast(datetime, row["now"])
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         [part] = self._statements[statement].parts

@@ -12,12 +12,15 @@ import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translated
 from flowfabric.backends.postgres.hot import PostgresHotStatements
+from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
+from flowfabric.backends.postgres.links import async_link, sync_link
 from flowfabric.backends.postgres.migrate import migrate
-from flowfabric.backends.postgres.session import Clock, PostgresSession
+from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
 from flowfabric.core.errors import InvalidRequest, Unavailable
+from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
-from flowfabric.store.transaction import Answer, Body
+from flowfabric.store.transaction import Answer, Body, JoinedBody
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
@@ -73,6 +76,7 @@ class PostgresStore:
         self._settings = settings
         self._clock = clock
         self._statements = load(dialect, "flowfabric.backends.postgres")
+        self._database = ""
         self._closed = False
 
     async def run(self, body: Body[Answer]) -> Answer:
@@ -103,6 +107,16 @@ class PostgresStore:
     async def read(self, body: Body[Answer]) -> Answer:
         return await self.run(body) if self._settings.pooler else await self.run_single(body)
 
+    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        self._check_open()
+        with joined_errors():
+            return await self._join(await async_link(connection), body, savepoint)
+
+    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        self._check_open()
+        with joined_errors():
+            return drive(self._join(sync_link(connection), body, savepoint))
+
     async def ping(self) -> None:
         async with self._connection() as connection:
             await connection.execute("SELECT 1")
@@ -121,6 +135,7 @@ class PostgresStore:
         async with self._connection() as connection:
             await self._check_server(connection)
             await migrate(connection, self._settings.schema, self._dialect, self._settings.migrate)
+            self._database = await connection.fetchval("SELECT current_database()")
 
     async def _check_server(self, connection: PoolConnectionProxy[Any]) -> None:
         version = int(await connection.fetchval("SHOW server_version_num"))
@@ -144,14 +159,23 @@ class PostgresStore:
             await connection.execute("SET LOCAL enable_seqscan = off")
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
-        session = PostgresSession(connection, self._statements, self._settings.schema, self._clock)
-        return SqlTransaction(session, PostgresHotStatements)
+        return SqlTransaction(self._session(connection), PostgresHotStatements)
+
+    async def _join(self, link: Queries, body: JoinedBody[Answer], savepoint: bool) -> Answer:
+        place = Place(self._database, self._settings.schema)
+        return await run_joined(link, self._session(link), place, body, savepoint=savepoint)
+
+    def _session(self, connection: Queries) -> PostgresSession:
+        return PostgresSession(connection, self._statements, self._settings.schema, self._clock)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
         """A connection of the pool; the driver's errors leave it translated, conflicts as they are."""
-        if self._closed:
-            raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
+        self._check_open()
         try:
             async with self._pool.acquire(timeout=self._settings.statement_timeout_s) as connection:
                 yield connection

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 from flowfabric.sqlstore.rows import since_1970_us
 from flowfabric.sqlstore.session import Parameters, Row
 from flowfabric.sqlstore.statements import Statement
 
-Answer = TypeVar("Answer")
-
 
 class SqliteSession:
-    """A connection inside a transaction whose time is fixed when it begins."""
+    """A connection inside a transaction whose time is fixed when it begins, or a cursor of somebody else's."""
 
-    def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, Statement], now: datetime) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection | sqlite3.Cursor, statements: Mapping[str, Statement], now: datetime
+    ) -> None:
         self._connection = connection
         self._statements = statements
         self.bound_now: datetime | None = now
@@ -48,28 +48,23 @@ class SqliteSession:
         return found
 
 
-def drive(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-    """Runs the body of an operation to its end at once, which it does because its transaction never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return cast(Answer, done.value)
-    coroutine.close()
-    raise RuntimeError("an operation awaited something other than its transaction")
-
-
 def _bound(parameters: Parameters) -> dict[str, object]:
-    """The values as SQLite stores them; what is not listed it stores as it is."""
-    bound = dict(parameters)
-    for name, value in parameters.items():
-        stored = _STORED_AS.get(type(value))
-        if stored is not None:
-            bound[name] = stored(value)
-    return bound
+    """The values as SQLite stores them."""
+    return {name: value if type(value) in _PLAIN else _stored(value) for name, value in parameters.items()}
 
 
-def _as_json(values: list[object]) -> str:
-    return json.dumps([str(value) if isinstance(value, UUID) else value for value in values])
+def _stored(value: object) -> object:
+    match value:
+        case UUID():
+            return str(value)
+        case datetime():
+            return since_1970_us(value)
+        case list():
+            return json.dumps([_stored(item) for item in value])
+        case str():
+            return str(value)
+        case _:
+            return value
 
 
-_STORED_AS: dict[type, Callable[[Any], object]] = {UUID: str, datetime: since_1970_us, list: _as_json}
+_PLAIN = frozenset({str, int, bytes, type(None), bool})

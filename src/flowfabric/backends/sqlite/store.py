@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
@@ -19,14 +20,16 @@ from flowfabric.backends.sqlite.connection import (
     use_write_ahead_log,
 )  # fmt: skip
 from flowfabric.backends.sqlite.errors import translated
+from flowfabric.backends.sqlite.joining import async_refusal, run_joined
 from flowfabric.backends.sqlite.migrate import migrate
-from flowfabric.backends.sqlite.session import SqliteSession, drive
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.writer import Clock, Writer
 from flowfabric.core.errors import Unavailable
+from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.rows import when
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
-from flowfabric.store.transaction import Answer, Body
+from flowfabric.store.transaction import Answer, Body, JoinedBody
 
 DIALECT = Dialect(table_prefix="ff_", numbered=False)
 _READERS = 2
@@ -50,6 +53,7 @@ class SqliteStore:
 
     def __init__(self, path: str, writer: Writer, clock: Clock, durable: bool, timeout_s: float) -> None:
         self._path = path
+        self._file = path if path == MEMORY else str(Path(path).resolve())
         self._writer = writer
         self._clock = clock
         self._durable = durable
@@ -75,6 +79,14 @@ class SqliteStore:
             return await self.run(body)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read, body)
+
+    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        self._check_usable()
+        raise async_refusal(connection)
+
+    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        self._check_usable()
+        return run_joined(connection, self._file, self._statements, self._clock, body)
 
     async def ping(self) -> None:
         await self.read(_nothing)

@@ -18,8 +18,9 @@ from typing import Any
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translated
-from flowfabric.backends.sqlite.session import SqliteSession, drive
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.core.errors import Unavailable
+from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.rows import since_1970_us, when
 from flowfabric.sqlstore.statements import Statement
 from flowfabric.sqlstore.transaction import SqlTransaction

@@ -21,6 +21,12 @@ FROM ff.execution AS e
 WHERE e.id IN :ids
     AND e.namespace = COALESCE(:namespace, e.namespace)
 
+-- name: execution_fingerprint
+SELECT fingerprint
+FROM ff.execution
+WHERE id = :id
+    AND namespace = :namespace
+
 -- name: lock_executions
 SELECT
 {execution}

@@ -15,7 +15,7 @@ INSERT INTO ff.execution (
 )
 SELECT
     item.id, :namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding,
-    item.tags, item.policy, item.idempotency_key, item.fingerprint,
+    item.tags::JSONB, item.policy::JSONB, item.idempotency_key, item.fingerprint,
     item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
     item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, TRUE,
     clock.now, clock.now, item.ready_at,
@@ -23,7 +23,7 @@ SELECT
     0, 'fresh', 0, 0, 0, 0
 FROM clock, unnest(
     :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route_id::BIGINT[], :priority::INTEGER[], :payload::BYTEA[],
-    :encoding::TEXT[], :tags::JSONB[], :policy::JSONB[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
+    :encoding::TEXT[], :tags::TEXT[], :policy::TEXT[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
     :lease_ttl_policy_us::BIGINT[], :attempt_timeout_policy_us::BIGINT[], :retention_policy_us::BIGINT[],
     :state::TEXT[], :blocking_reason::TEXT[], :ready_at::TIMESTAMPTZ[], :deadline_at::TIMESTAMPTZ[],
     :deadline_us::BIGINT[]

@@ -1,0 +1,16 @@
+-- What a transaction of the caller's needs besides the ordinary statements.
+
+-- name: inspect_joined
+SELECT
+    current_database() AS database,
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    EXISTS (
+        SELECT 1
+        FROM pg_catalog.pg_class AS c
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = :schema
+            AND c.relname = 'execution'
+    ) AS has_schema
+
+-- name: wake
+SELECT pg_notify(:channel, :payload)

@@ -1,0 +1,237 @@
+"""Programs with a database connection of their own, one per library, each with a transaction that can be joined."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol
+
+import asyncpg
+import psycopg
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from flowfabric import Engine, Submission, Submitted
+from tests.postgres_server import PostgresServer
+from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
+
+
+class Caller(Protocol):
+    """One connection of the program, which begins anew after each commit or rollback."""
+
+    connection: Any
+
+    async def submit(self, submission: Submission) -> Submitted:
+        """Submits in the transaction that is open, by the call for this kind of connection."""
+
+    async def note(self, text: str) -> None:
+        """Writes a row of the program's own in that transaction."""
+
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+
+
+class AsyncpgCaller:
+    """asyncpg: the connection itself, or the proxy that its pool hands out."""
+
+    def __init__(self, connection: Any, engine: Engine, table: str) -> None:
+        self.connection = connection
+        self._engine = engine
+        self._table = table
+
+    async def submit(self, submission: Submission) -> Submitted:
+        return await self._engine.executions.submit_within(self.connection, submission)
+
+    async def note(self, text: str) -> None:
+        await self.connection.execute(f"INSERT INTO {self._table} (text) VALUES ($1)", text)
+
+    async def commit(self) -> None:
+        await self.connection.execute("COMMIT")
+        await self.connection.execute("BEGIN")
+
+    async def rollback(self) -> None:
+        await self.connection.execute("ROLLBACK")
+        await self.connection.execute("BEGIN")
+
+
+class SyncCaller:
+    """sqlite3, psycopg's Connection, SQLAlchemy's Connection and Session: the words are the same."""
+
+    def __init__(self, connection: Any, engine: Engine, execute: Callable[[str], object]) -> None:
+        self.connection = connection
+        self._engine = engine
+        self._execute = execute
+
+    async def submit(self, submission: Submission) -> Submitted:
+        return self._engine.executions.submit_within_sync(self.connection, submission)
+
+    async def note(self, text: str) -> None:
+        self._execute(text)
+
+    async def commit(self) -> None:
+        self.connection.commit()
+
+    async def rollback(self) -> None:
+        self.connection.rollback()
+
+
+class AsyncCaller:
+    """psycopg's AsyncConnection, SQLAlchemy's AsyncConnection and AsyncSession."""
+
+    def __init__(self, connection: Any, engine: Engine, execute: Callable[[str], Any]) -> None:
+        self.connection = connection
+        self._engine = engine
+        self._execute = execute
+
+    async def submit(self, submission: Submission) -> Submitted:
+        return await self._engine.executions.submit_within(self.connection, submission)
+
+    async def note(self, text: str) -> None:
+        await self._execute(text)
+
+    async def commit(self) -> None:
+        await self.connection.commit()
+
+    async def rollback(self) -> None:
+        await self.connection.rollback()
+
+
+async def make_table(store: TestStore) -> None:
+    """The table of the program's own, beside the engine's; empty."""
+    await store.query("CREATE TABLE IF NOT EXISTS ff.note (text TEXT)")
+    await store.query("DELETE FROM ff.note")
+
+
+@contextmanager
+def shared_schema(server: PostgresServer) -> Iterator[PostgresTestStore]:
+    """A schema for many tests, which therefore act in namespaces of their own."""
+    store = PostgresTestStore(server.dsn)
+    yield store
+    asyncio.run(store.drop())
+
+
+def own_namespace() -> str:
+    """A namespace that no other test uses."""
+    return uuid.uuid4().hex
+
+
+async def notes(store: TestStore) -> list[str]:
+    """What the program has committed."""
+    return [row["text"] for row in await store.query("SELECT text FROM ff.note ORDER BY text")]
+
+
+@asynccontextmanager
+async def asyncpg_connection(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    connection = await asyncpg.connect(store.url)
+    try:
+        await connection.execute("BEGIN")
+        yield AsyncpgCaller(connection, engine, _table(store))
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def asyncpg_pool(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    async with asyncpg.create_pool(store.url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        await connection.execute("BEGIN")
+        yield AsyncpgCaller(connection, engine, _table(store))
+
+
+@asynccontextmanager
+async def psycopg_connection(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    with psycopg.connect(store.url) as connection:
+        insert: Any = f"INSERT INTO {_table(store)} (text) VALUES (%s)"
+        yield SyncCaller(connection, engine, lambda text: connection.execute(insert, [text]))
+
+
+@asynccontextmanager
+async def psycopg_async(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    async with await psycopg.AsyncConnection.connect(store.url) as connection:
+        insert: Any = f"INSERT INTO {_table(store)} (text) VALUES (%s)"
+        yield AsyncCaller(connection, engine, lambda text: connection.execute(insert, [text]))
+
+
+@asynccontextmanager
+async def sqlalchemy_connection(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    database = sqlalchemy.create_engine(_sqlalchemy_url(store, "psycopg"))
+    with database.connect() as connection:
+        yield SyncCaller(connection, engine, lambda text: connection.execute(_insert(store), {"text": text}))
+    database.dispose()
+
+
+@asynccontextmanager
+async def sqlalchemy_session(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    database = sqlalchemy.create_engine(_sqlalchemy_url(store, "psycopg"))
+    with Session(database) as session:
+        yield SyncCaller(session, engine, lambda text: session.execute(_insert(store), {"text": text}))
+    database.dispose()
+
+
+def sqlalchemy_async(driver: str, kind: type[AsyncConnection] | type[AsyncSession]) -> Opening:
+    """SQLAlchemy's asynchronous face over a driver."""
+
+    @asynccontextmanager
+    async def opening(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
+        database = create_async_engine(_sqlalchemy_url(store, driver))
+        async with database.connect() if kind is AsyncConnection else AsyncSession(database) as connection:
+            yield AsyncCaller(connection, engine, lambda text: connection.execute(_insert(store), {"text": text}))
+        await database.dispose()
+
+    return opening
+
+
+@asynccontextmanager
+async def sqlite3_connection(store: SqliteTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    connection = sqlite3.connect(store.path)
+    try:
+        connection.execute("BEGIN")
+        yield SqliteCaller(
+            connection, engine, lambda text: connection.execute("INSERT INTO ff_note VALUES (?)", [text])
+        )
+    finally:
+        connection.close()
+
+
+class SqliteCaller(SyncCaller):
+    """sqlite3 begins by itself only before it writes, so here the program does."""
+
+    async def commit(self) -> None:
+        await super().commit()
+        self.connection.execute("BEGIN")
+
+    async def rollback(self) -> None:
+        await super().rollback()
+        self.connection.execute("BEGIN")
+
+
+Opening = Callable[[Any, Engine], AbstractAsyncContextManager[Caller]]
+
+ON_POSTGRES: dict[str, Opening] = {
+    "asyncpg": asyncpg_connection,
+    "asyncpg pool": asyncpg_pool,
+    "psycopg": psycopg_connection,
+    "psycopg async": psycopg_async,
+    "sqlalchemy connection": sqlalchemy_connection,
+    "sqlalchemy session": sqlalchemy_session,
+    "sqlalchemy async connection, asyncpg": sqlalchemy_async("asyncpg", AsyncConnection),
+    "sqlalchemy async connection, psycopg": sqlalchemy_async("psycopg", AsyncConnection),
+    "sqlalchemy async session, asyncpg": sqlalchemy_async("asyncpg", AsyncSession),
+    "sqlalchemy async session, psycopg": sqlalchemy_async("psycopg", AsyncSession),
+}
+ON_SQLITE: dict[str, Opening] = {"sqlite3": sqlite3_connection}
+
+
+def _table(store: PostgresTestStore) -> str:
+    return f'"{store.schema}".note'
+
+
+def _insert(store: PostgresTestStore) -> sqlalchemy.TextClause:
+    return sqlalchemy.text(f"INSERT INTO {_table(store)} (text) VALUES (:text)")
+
+
+def _sqlalchemy_url(store: PostgresTestStore, driver: str) -> str:
+    return store.url.replace("postgresql://", f"postgresql+{driver}://", 1)

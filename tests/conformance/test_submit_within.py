@@ -1,0 +1,175 @@
+"""submit_within: an execution is there if and only if the caller's own transaction commits, with every library."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import Conflict, Created, Duplicate, Engine, InvalidRequest, NotFound, Refused, State, Submission
+from tests.callers import ON_POSTGRES, ON_SQLITE, Caller, make_table, notes, own_namespace, shared_schema
+from tests.postgres_server import PostgresServer
+from tests.stores import PostgresTestStore, SqliteTestStore, TestStore, opened
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An engine, and a program with a connection of its own to the same store."""
+
+    store: TestStore
+    engine: Engine
+    caller: Caller
+
+
+@pytest.fixture(scope="module")
+def schema(postgres: PostgresServer) -> Iterator[PostgresTestStore]:
+    with shared_schema(postgres) as store:
+        yield store
+
+
+def _named(libraries: Iterable[str]) -> list[Any]:
+    """Test parameters that a selection of `postgres` finds."""
+    return [pytest.param(name, id=f"postgres: {name}" if name in ON_POSTGRES else name) for name in libraries]
+
+
+LIBRARIES = _named([*ON_SQLITE, *ON_POSTGRES])
+# SQLAlchemy only hands over one of these, so what depends on statements need not be shown for it again.
+DRIVERS = _named(["sqlite3", "asyncpg", "psycopg", "psycopg async"])
+
+
+@pytest.fixture(params=LIBRARIES)
+async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Joined]:
+    """One per library."""
+    if request.param in ON_SQLITE:
+        files = SqliteTestStore(tmp_path)
+        async with opened(files) as engine:
+            await make_table(files)
+            async with ON_SQLITE[request.param](files, engine) as caller:
+                yield Joined(files, engine, caller)
+        return
+    schema: PostgresTestStore = request.getfixturevalue("schema")
+    async with opened(schema, namespace=own_namespace()) as engine:
+        await make_table(schema)
+        async with ON_POSTGRES[request.param](schema, engine) as caller:
+            yield Joined(schema, engine, caller)
+
+
+async def sizes(joined: Joined) -> dict[str, int]:
+    """How many rows the tables have that a submit writes to."""
+    counts = [
+        f"(SELECT count(*) FROM ff.{table} WHERE namespace = ?) AS {table}"
+        for table in ("execution", "submission_key", "route")
+    ]
+    [row] = await joined.store.query(f"SELECT {', '.join(counts)}", *[joined.engine.namespace] * 3)
+    return row
+
+
+async def test_it_commits_with_the_rows_of_the_caller_and_can_be_worked_on(joined: Joined) -> None:
+    engine, caller = joined.engine, joined.caller
+    submission = Submission(
+        kind="ship", payload=b"17", encoding="text", requires=["scale"], tags={"shop.order": "17"}, key="order-17"
+    )
+
+    await caller.note("order 17")
+    answer = await caller.submit(submission)
+    assert answer == Created(answer.id, State.WAITING)
+    later = await caller.submit(Submission(kind="bill", delay="1h"))
+    assert later == Created(later.id, State.DELAYED)
+    with pytest.raises(NotFound):
+        await engine.executions.describe(answer.id)
+    await caller.commit()
+
+    assert await notes(joined.store) == ["order 17"]
+    assert dict((await engine.executions.describe(answer.id)).tags) == {"shop.order": "17"}
+    [lease] = await engine.leases.claim(["default"], "packer", capabilities=["scale"])
+    assert (lease.execution_id, lease.payload, lease.encoding, lease.plain) == (answer.id, b"17", "text", True)
+    await engine.leases.complete(lease.fence, b"shipped")
+    outcome = await engine.executions.result(answer.id)
+    assert outcome is not None and outcome.result == b"shipped"
+
+
+async def test_it_vanishes_with_the_rows_of_the_caller(joined: Joined) -> None:
+    engine, caller = joined.engine, joined.caller
+    submission = Submission(kind="ship", key="order-17")
+
+    await caller.note("order 17")
+    gone = await caller.submit(submission)
+    await caller.rollback()
+
+    assert await notes(joined.store) == []
+    assert await sizes(joined) == {"execution": 0, "submission_key": 0, "route": 0}
+    again = await engine.executions.submit("ship", key="order-17")
+    assert again == Created(again.id, State.WAITING) and again.id != gone.id
+    assert await caller.submit(submission) == Duplicate(again.id)
+
+
+@pytest.mark.parametrize("joined", DRIVERS, indirect=True)
+async def test_the_route_of_what_vanished_is_not_remembered(joined: Joined) -> None:
+    engine, caller = joined.engine, joined.caller
+    await caller.submit(Submission(kind="ship"))
+    await caller.rollback()
+
+    # The number of the route that vanished may belong to another one by now.
+    other = await engine.executions.submit("bill")
+    first = await engine.executions.submit("ship")
+    second = await caller.submit(Submission(kind="ship"))
+    await caller.commit()
+
+    shipped = await engine.leases.claim(["default"], "packer", kinds=["ship"], limit=3)
+    assert [lease.execution_id for lease in shipped] == [first.id, second.id]
+    billed = await engine.leases.claim(["default"], "clerk", kinds=["bill"], limit=3)
+    assert [lease.execution_id for lease in billed] == [other.id]
+
+
+@pytest.mark.parametrize("joined", DRIVERS, indirect=True)
+async def test_a_repeated_key_or_id_is_a_duplicate_inside_and_outside_of_the_transaction(joined: Joined) -> None:
+    engine, caller = joined.engine, joined.caller
+    outside = await engine.executions.submit("ship", b"1", key="order-1")
+
+    assert await caller.submit(Submission(kind="ship", payload=b"1", key="order-1")) == Duplicate(outside.id)
+    assert await caller.submit(Submission(kind="ship", payload=b"1", id=outside.id)) == Duplicate(outside.id)
+    inside = await caller.submit(Submission(kind="ship", payload=b"2", key="order-2"))
+    assert await caller.submit(Submission(kind="ship", payload=b"2", key="order-2")) == Duplicate(inside.id)
+    assert await caller.submit(Submission(kind="ship", payload=b"2", id=inside.id)) == Duplicate(inside.id)
+    await caller.commit()
+
+    assert await engine.executions.submit("ship", b"2", key="order-2") == Duplicate(inside.id)
+    assert (await sizes(joined))["execution"] == 2
+
+
+async def test_a_refusal_leaves_the_transaction_as_it_was(joined: Joined) -> None:
+    engine, caller = joined.engine, joined.caller
+    known = await engine.executions.submit("ship", b"1", key="order-1")
+    await engine.lanes.drain("old")
+
+    await caller.note("kept")
+    for wrong in (
+        Submission(kind="ship", payload=b"2", key="order-1"),
+        Submission(kind="ship", payload=b"2", id=known.id),
+        # The key is free, so it is taken before the id turns out to be used.
+        Submission(kind="ship", payload=b"2", id=known.id, key="order-2"),
+    ):
+        with pytest.raises(Conflict) as conflict:
+            await caller.submit(wrong)
+        assert conflict.value.code == "idempotency_mismatch"
+    for wrong in (Submission(kind="ship", lane="old"), Submission(kind="ship", lane="old", key="order-3")):
+        with pytest.raises(Refused) as refused:
+            await caller.submit(wrong)
+        assert refused.value.code == "lane_draining"
+    with pytest.raises(InvalidRequest):
+        await caller.submit("ship")  # type: ignore[arg-type]
+    fine = await caller.submit(Submission(kind="ship", payload=b"3", key="order-4"))
+    await caller.commit()
+
+    assert await notes(joined.store) == ["kept"]
+    held = await joined.store.query(
+        "SELECT key, execution_id FROM ff.submission_key WHERE namespace = ? ORDER BY key", engine.namespace
+    )
+    assert [(row["key"], str(row["execution_id"])) for row in held] == [
+        ("order-1", str(known.id)),
+        ("order-4", str(fine.id)),
+    ]
+    assert (await sizes(joined))["execution"] == 2
