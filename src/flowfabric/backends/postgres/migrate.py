@@ -24,7 +24,8 @@ async def migrate(connection: PoolConnectionProxy[Any], schema: str, dialect: Di
         return
     if not may_migrate:
         raise Unavailable("schema_outdated", f"the schema lacks {missing[0].name}; connect with migrate=True once")
-    async with connection.transaction():
+    # A server may default to a stricter isolation, which would not see what was committed during the wait.
+    async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK, schema)
         if not await connection.fetchval(_SCHEMA_EXISTS, schema):
             await connection.execute(f'CREATE SCHEMA "{schema}"')

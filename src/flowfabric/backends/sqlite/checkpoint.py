@@ -13,9 +13,8 @@ import os
 import sqlite3
 from pathlib import Path
 
-from flowfabric.backends.sqlite.connection import BUSY_MS
-
 _EVERY_BYTES = 4 * 1024 * 1024
+_WAIT_FOR_READERS_MS = 250
 
 
 class Checkpointer:
@@ -32,20 +31,23 @@ class Checkpointer:
         with contextlib.suppress(FileNotFoundError):
             size = self._log.stat().st_size
             if size >= self._next_size:
-                self.checkpoint()
+                self.checkpoint(wait_ms=0 if size < 2 * _EVERY_BYTES else _WAIT_FOR_READERS_MS)
                 # A reader may hold the log back; then it is tried again after the next step of growth.
                 self._next_size = self._log.stat().st_size + _EVERY_BYTES
 
-    def checkpoint(self) -> bool:
-        """Moves what it can into the file; False if another process is the one to do it."""
+    def checkpoint(self, wait_ms: int = 0) -> bool:
+        """Moves what it can into the file; False if another process is the one to do it.
+
+        What readers still need stays in the log, unless they are done within the time that they are waited for.
+        """
         if not self._locked():
             return False
+        [busy_ms] = self._connection.execute("PRAGMA busy_timeout").fetchone()
         try:
-            # Readers are not waited for: what they still need stays in the log, the rest is moved.
-            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
             fcntl.flock(self._lock, fcntl.LOCK_UN)
         return True
 

@@ -10,14 +10,15 @@ from flowfabric.core.errors import InvalidRequest, Unavailable
 
 MEMORY = ":memory:"
 _OLDEST = (3, 38, 0)
-BUSY_MS = 10_000
+_LONGEST_WAIT_S = 10.0
 _NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "fuse.sshfs", "lustre", "9p.ssh")
 _CHECK_EVERY_STEPS = 100_000
 
 
-def connect(path: str, *, durable: bool, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: str, *, durable: bool, timeout_s: float, read_only: bool = False) -> sqlite3.Connection:
     """A connection in manual transaction mode. Nobody checkpoints by itself: see `checkpoint.py`."""
-    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+    wait_s = min(timeout_s, _LONGEST_WAIT_S)
+    connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -26,25 +27,11 @@ def connect(path: str, *, durable: bool, read_only: bool = False) -> sqlite3.Con
     return connection
 
 
-def use_write_ahead_log(connection: sqlite3.Connection, path: str) -> None:
+def use_write_ahead_log(connection: sqlite3.Connection, path: str, timeout_s: float) -> None:
     """Switches the file to write-ahead logging, which is what lets readers and the writer work side by side."""
-    [mode] = _switch(connection)
+    [mode] = _switch(connection, min(timeout_s, _LONGEST_WAIT_S))
     if path != MEMORY and mode != "wal":
         raise Unavailable("storage_without_wal", f"{path} cannot use write-ahead logging here; move it to a local disk")
-
-
-def _switch(connection: sqlite3.Connection) -> tuple[str]:
-    """SQLite does not wait by itself for a writer here, so this does, as long as any other statement would."""
-    ends = time.monotonic() + BUSY_MS / 1000
-    while True:
-        try:
-            found: tuple[str] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(0.01)
-        else:
-            return found
 
 
 def limit_statements(connection: sqlite3.Connection, timeout_s: float) -> None:
@@ -69,6 +56,20 @@ def check_environment(path: str) -> None:
             f"{path} is on a network file system ({kind}), where SQLite cannot lock; use a local disk or PostgreSQL"
         )
         raise InvalidRequest("network_file_system", message, file_system=kind)
+
+
+def _switch(connection: sqlite3.Connection, wait_s: float) -> tuple[str]:
+    """SQLite does not wait by itself for a writer here, so this does, as long as any other statement would."""
+    ends = time.monotonic() + wait_s
+    while True:
+        try:
+            found: tuple[str] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.01)
+        else:
+            return found
 
 
 def _file_system(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from flowfabric.core.errors import FlowFabricError, Unavailable
+from flowfabric.core.errors import Unavailable
 
 _PRIMARY_CODE = 0xFF
 _MEANING = {
@@ -22,10 +22,15 @@ _MEANING = {
 
 def translated(error: BaseException) -> BaseException:
     """Our error for one of the driver's; anything else as it is."""
-    if not isinstance(error, sqlite3.Error) or isinstance(error, FlowFabricError):
+    if isinstance(error, OSError):
+        return _caused(Unavailable("storage_read_only", f"a file beside the database cannot be used ({error})"), error)
+    if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
     name, advice = _MEANING.get(code, ("storage_error", "the database refused a statement"))
-    ours = Unavailable(name, f"{advice} (SQLite: {error})")
+    return _caused(Unavailable(name, f"{advice} (SQLite: {error})"), error)
+
+
+def _caused(ours: Unavailable, error: BaseException) -> Unavailable:
     ours.__cause__ = error
     return ours

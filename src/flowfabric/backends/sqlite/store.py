@@ -125,7 +125,7 @@ class SqliteStore:
 
     def _reading_connection(self) -> sqlite3.Connection:
         if not hasattr(self._own, "connection"):
-            self._own.connection = connect(self._path, durable=self._durable, read_only=True)
+            self._own.connection = connect(self._path, durable=self._durable, timeout_s=self._timeout_s, read_only=True)
             self._opened.append(self._own.connection)
         connection: sqlite3.Connection = self._own.connection
         return connection
@@ -134,12 +134,19 @@ class SqliteStore:
 def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
     check_environment(path)
     try:
-        connection = connect(path, durable=durable)
-        use_write_ahead_log(connection, path)
-        migrate(connection, DIALECT, may_migrate)
-        checkpointer = None if path == MEMORY else Checkpointer(connection, path)
+        connection = connect(path, durable=durable, timeout_s=timeout_s)
     except sqlite3.Error as error:
         raise translated(error) from error
+    try:
+        use_write_ahead_log(connection, path, timeout_s)
+        migrate(connection, DIALECT, may_migrate)
+        checkpointer = None if path == MEMORY else Checkpointer(connection, path)
+    except BaseException as error:
+        connection.close()
+        ours = translated(error)
+        if ours is error:
+            raise
+        raise ours from error
     statements = load(DIALECT, "flowfabric.backends.sqlite")
     return SqliteStore(path, Writer(connection, statements, clock, timeout_s, checkpointer), clock, durable, timeout_s)
 

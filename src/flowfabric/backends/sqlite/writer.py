@@ -83,8 +83,8 @@ class Writer:
                 self._fail_all(jobs, error)
             for job in jobs:
                 _answer(job)
-            if self._checkpointer and not self._jobs:
-                self._checkpoint()
+            if self._checkpointer:
+                self._checkpoint(self._checkpointer)
         self._finish()
 
     def _next_jobs(self) -> list[_Job]:
@@ -128,10 +128,9 @@ class Writer:
         for job in jobs:
             job.error = job.error or error
 
-    def _checkpoint(self) -> None:
-        assert self._checkpointer is not None, "the caller looked"
+    def _checkpoint(self, checkpointer: Checkpointer) -> None:
         try:
-            self._checkpointer.checkpoint_if_grown()
+            checkpointer.checkpoint_if_grown()
         except sqlite3.Error:
             return  # The log stays longer; the next commit tries again.
 
