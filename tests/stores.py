@@ -14,6 +14,11 @@ import asyncpg
 from flowfabric import Engine, connect
 from flowfabric.testing import VirtualClock
 
+_SHAPE = """
+    SELECT string_agg(attrelid::regclass::TEXT || attname || atttypid || attnotnull, ',' ORDER BY attrelid, attnum)
+    FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = $1
+"""
 TABLES = ("execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route")
 
 
@@ -79,6 +84,55 @@ class PostgresTestStore:
 
     async def drop(self) -> None:
         await self.query(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
+
+    async def shape(self) -> str:
+        """What the schema looks like: its tables, columns and indexes, and the migrations that made them."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            columns = str(await connection.fetchval(_SHAPE, self.schema)).replace(self.schema, "")
+            migrations = await connection.fetch(
+                f'SELECT version, sha256 FROM "{self.schema}".migration ORDER BY version'
+            )
+        finally:
+            await connection.close()
+        return columns + repr([tuple(row) for row in migrations])
+
+    async def empty(self) -> None:
+        """Removes every row."""
+        statements = "; ".join(f'DELETE FROM "{self.schema}".{table}' for table in TABLES)
+        connection = await asyncpg.connect(self.url)
+        try:
+            await connection.execute(f"SET lock_timeout = '2s'; {statements}")
+        finally:
+            await connection.close()
+
+
+class PostgresSchemas:
+    """Schemas for tests, one each. One that is as it was made is emptied and used again, which takes a tenth of the
+    time of making another."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._spare: list[PostgresTestStore] = []
+        self._pristine: str | None = None
+
+    async def take(self) -> PostgresTestStore:
+        if self._pristine is None:
+            fresh = PostgresTestStore(self._dsn)
+            async with fresh.connecting():
+                self._pristine = await fresh.shape()
+            return fresh
+        return self._spare.pop() if self._spare else PostgresTestStore(self._dsn)
+
+    async def give_back(self, store: PostgresTestStore) -> None:
+        try:
+            if await store.shape() == self._pristine:
+                await store.empty()
+                self._spare.append(store)
+                return
+        except asyncpg.PostgresError:
+            pass  # It was never made, or is locked or broken: then another one is made for the next test.
+        await store.drop()
 
 
 async def snapshot(store: TestStore) -> dict[str, list[str]]:

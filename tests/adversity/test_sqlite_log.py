@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from flowfabric import Engine, Lease, Step, Submission
+from tests.concurrency.gates import eventually
 from tests.scenarios import submitted
 from tests.stores import SqliteTestStore, opened
 
@@ -68,16 +70,13 @@ async def test_only_the_holder_of_the_lock_file_checkpoints(store: SqliteTestSto
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         in_file = store.path.stat().st_size
         for _ in range(12):
-            await submitted(engine, payload=MEGABYTE)
-        await engine.executions.count()
+            await write_and_rest(engine)
         assert log.look() > 12 * len(MEGABYTE)
         assert store.path.stat().st_size == in_file
     finally:
         os.close(lock)
-    for _ in range(40):
-        await submitted(engine, payload=MEGABYTE)
-        if log.look() < 12 * len(MEGABYTE):
-            break
+    for _ in range(6):
+        await write_and_rest(engine)
     assert log.look() < 12 * len(MEGABYTE)
     assert store.path.stat().st_size > 12 * len(MEGABYTE)
 
@@ -142,6 +141,18 @@ async def write(engine: Engine, log: Log, number: int, payload: bytes, *, writer
             log.look()
 
     await asyncio.gather(*(go_on() for _ in range(writers)))
+
+
+async def write_and_rest(engine: Engine) -> None:
+    """Writes a megabyte and lets the writer do whatever it does when it has nothing to write."""
+    await submitted(engine, payload=MEGABYTE)
+    await eventually(lambda: rests(engine))
+
+
+async def rests(engine: Engine) -> bool:
+    store: Any = engine._context.store
+    frame = sys._current_frames().get(store._writer._thread.ident)
+    return frame is not None and frame.f_code.co_name == "wait"
 
 
 def connections_of(engine: Engine) -> list[sqlite3.Connection]:

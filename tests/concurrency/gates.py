@@ -13,7 +13,7 @@ from flowfabric import Engine
 from flowfabric.store.transaction import Body, Transaction
 from tests.stores import PostgresTestStore, TestStore
 
-_DEADLINE_S = 20.0
+_DEADLINE_S = 10.0
 _LOOK_EVERY_S = 0.002
 _WAITERS = """
     SELECT COUNT(*) AS waiting
