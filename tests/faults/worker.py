@@ -203,8 +203,10 @@ class Worker:
                 self.witness.write("accepted", operation=operation, answer=repr(answer), **self.facts(lease))
             except FlowFabricError as error:
                 self.witness.write("stale", operation=operation, code=error.code, **self.facts(lease))
-        effect = self.run.take_effect(str(lease.execution_id), lease.epoch, str(lease.fence.lease_id))
-        self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))
+        # The outside world can refuse an old fence only once it has seen a newer one.
+        if self.run.effects(str(lease.execution_id)):
+            effect = self.run.take_effect(str(lease.execution_id), lease.epoch, str(lease.fence.lease_id))
+            self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))
         await engine.close()
 
 
