@@ -102,6 +102,11 @@ class Load:
                 await asyncio.gather(*[self.submit(random.choice(PLANS)) for _ in range(5)])
             await asyncio.sleep(0.02)
 
+    async def reached(self, number: int) -> None:
+        """Returns when so many submissions were acknowledged."""
+        while self.acknowledged < number:  # noqa: ASYNC110 - several may be acknowledged at once
+            await asyncio.sleep(0.01)
+
     async def submit(self, plan: str) -> None:
         name, by_key = uuid4(), random.random() < 0.3
         again = random.random() < 0.2

@@ -175,7 +175,7 @@ class Worker:
             try:
                 return await call()
             except Unavailable as error:
-                self.witness.write("unavailable", code=error.code)
+                self.witness.write("unavailable", code=error.code, error=str(error))
                 await asyncio.sleep(random.uniform(0, min(0.5, 0.01 * 2**tries)))
         raise RuntimeError("the store did not come back")
 
