@@ -28,6 +28,7 @@ PROJECT = ROOT / "pyproject.toml"
 # What each part of the project may add to the time of a plain `dev.py test`, in seconds.
 TEST_BUDGETS_S = {
     "foundation": 180,
+    "faults": 60,
 }
 
 CHECKS = (

@@ -80,12 +80,18 @@ async def test_zombies_change_nothing(
             zombies = Graveyard(engine, crew, client)
             ids = await zombies.freeze(width)
             await asyncio.sleep(1.1 * LEASE_S)
-            # A third wakes before anybody has noticed that the leases ran out, the others when the work is done.
-            await wakes_in_vain(store, zombies, ids[: width // 3])
+            # A third wakes before anybody has noticed that the leases ran out, a third while another worker holds
+            # them, and the last third when the work is done.
+            await wakes_in_vain(store, zombies, ids[::3])
+            await engine.reconcilers.tick()
+            holders = [await engine.leases.claim_execution(id_, "holder", lease_ttl="1m") for id_ in ids[1::3]]
+            await wakes_in_vain(store, zombies, ids[1::3])
+            for holder in holders:
+                await engine.leases.release(holder.fence)
             crew.hire(FINISHERS)
             await all_ended(camera)
             crew.dismiss()
-            await wakes_in_vain(store, zombies, ids[width // 3 :])
+            await wakes_in_vain(store, zombies, ids[2::3])
             await terminal_is_final(engine, ids)
         found = await Findings.gather(run, camera)
         await camera.close()

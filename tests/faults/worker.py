@@ -7,10 +7,12 @@ writes down anything else as `broke`, which no run may contain.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import mmap
 import os
 import random
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -191,12 +193,8 @@ class Worker:
         engine = await self.opened()
         lease = await engine.leases.claim_execution(self.order["execution"], WorkerId("zombie", self.instance))
         self.witness.write("holding", **self.facts(lease))
-        try:
-            while True:
-                await engine.leases.renew(lease.fence)
-                await asyncio.sleep(0.02)
-        except FlowFabricError as error:
-            self.witness.write("stale", operation="renew", code=error.code, **self.facts(lease))
+        with contextlib.suppress(FlowFabricError):
+            await self.renew_until_frozen(engine, lease)
         for operation, write in stale_writes(engine, lease.fence).items():
             try:
                 answer = await write()
@@ -209,12 +207,21 @@ class Worker:
             self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))
         await engine.close()
 
+    async def renew_until_frozen(self, engine: Engine, lease: Lease) -> None:
+        """Returns when the clock has jumped: this process was frozen."""
+        jumped_s = 0.0
+        while jumped_s < lease.ttl.total_seconds():
+            began = time.monotonic()
+            await engine.leases.renew(lease.fence)
+            await asyncio.sleep(0.02)
+            jumped_s = time.monotonic() - began
+
 
 def stale_writes(engine: Engine, fence: Fence) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Every write that a worker can make."""
     leases = engine.leases
     return {
-        "renew again": lambda: leases.renew(fence),
+        "renew": lambda: leases.renew(fence),
         "progress": lambda: leases.progress(fence, 99, "zombie"),
         "checkpoint": lambda: leases.checkpoint(fence, [Step("zombie", b"zombie")]),
         "complete": lambda: leases.complete(fence, b"zombie"),
