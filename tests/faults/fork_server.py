@@ -65,6 +65,9 @@ def fork_server() -> Iterator[ForkServer]:
 
 def main() -> None:
     """Serves requests until the pipe closes."""
+    # An engine imports its backend when it is opened; here both are there before the first fork.
+    import flowfabric.backends.postgres
+    import flowfabric.backends.sqlite  # noqa: F401
     from tests.faults import worker
 
     children: set[int] = set()

@@ -168,6 +168,11 @@ class Verdict:
     took_s: float
     output: str
 
+    @property
+    def reason(self) -> str:
+        """The first line of the failure, which shows that it is the right one."""
+        return next((line[1:].strip() for line in self.output.splitlines() if line.startswith("E  ")), "")
+
 
 def hunt(fault: Planted) -> Verdict:
     """Runs the harness against a copy of the sources with the fault in it."""
@@ -185,7 +190,7 @@ def hunt(fault: Planted) -> Verdict:
             )
         except subprocess.TimeoutExpired:
             return Verdict(False, LONGEST_S, "the test did not come to an end\n")
-        return Verdict(done.returncode == TESTS_FAILED, time.monotonic() - began, done.stdout[-4000:])
+        return Verdict(done.returncode == TESTS_FAILED, time.monotonic() - began, done.stdout)
 
 
 def main(arguments: list[str]) -> int:
@@ -196,9 +201,10 @@ def main(arguments: list[str]) -> int:
         missed += not verdict.caught
         word = "caught" if verdict.caught else "NOT CAUGHT"
         sys.stdout.write(f"{word:10} {verdict.took_s:5.1f} s  {fault.name}  ({fault.test.split('::')[0]})\n")
+        sys.stdout.write(f"{'':20}{verdict.reason[:160]}\n")
         sys.stdout.flush()
         if not verdict.caught:
-            sys.stdout.write(verdict.output)
+            sys.stdout.write(verdict.output[-4000:])
     sys.stdout.write(f"{len(chosen) - missed} of {len(chosen)} planted faults caught\n")
     return 1 if missed or not chosen else 0
 

@@ -20,7 +20,7 @@ PAUSE_S = 0.08
 async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
     store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], run_all: bool
 ) -> None:
-    seconds, least_kills, least_executions = (30.0, 150, 300) if run_all else (6.0, 25, 50)
+    seconds, least_kills, least_executions = (30.0, 100, 200) if run_all else (6.0, 15, 40)
     run = Run(tmp_path / "run")
     async with opened(store) as engine:
         camera, crew = await camera_on(store), Crew(forks, run, store)
