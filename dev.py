@@ -28,7 +28,6 @@ PROJECT = ROOT / "pyproject.toml"
 # What each part of the project may add to the time of a plain `dev.py test`, in seconds.
 TEST_BUDGETS_S = {
     "foundation": 180,
-    "joins": 15,
 }
 
 CHECKS = (

@@ -7,9 +7,11 @@ import asyncpg
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 
 _ERRORS = asyncpg.exceptions
+# An InternalClientError is what the driver says when the connection ended between two of its own steps.
 _LOST = (
     _ERRORS.PostgresConnectionError, _ERRORS.ConnectionDoesNotExistError, _ERRORS.InterfaceError,
-    _ERRORS.CannotConnectNowError, _ERRORS.AdminShutdownError, _ERRORS.CrashShutdownError, OSError,
+    _ERRORS.CannotConnectNowError, _ERRORS.AdminShutdownError, _ERRORS.CrashShutdownError,
+    _ERRORS.InternalClientError, OSError,
 )  # fmt: skip
 _DENIED = (
     _ERRORS.InvalidAuthorizationSpecificationError, _ERRORS.InvalidCatalogNameError, _ERRORS.InsufficientPrivilegeError,
@@ -49,7 +51,7 @@ def translated(error: BaseException) -> BaseException:
         return _caused(
             InvalidRequest("invalid_request", f"the database cannot hold a value of the call ({_short(error)})"), error
         )
-    if isinstance(error, (_ERRORS.PostgresError, _ERRORS.InternalClientError)):
+    if isinstance(error, _ERRORS.PostgresError):
         return _caused(Unavailable("storage_error", f"the database refused a statement ({_short(error)})"), error)
     return error
 

@@ -1,0 +1,115 @@
+"""A process that has imported everything once and forks workers on request, which takes milliseconds.
+
+    test ──one JSON line per request──▶ fork server ──fork──▶ worker, worker, worker …
+
+A forked worker opens its own engine. The fork server waits for a child only when it is told to, so that the number of a
+killed worker is not given to another process before its killer has heard of its end. When the test ends, however it
+ends, its pipe closes; the fork server kills its workers and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parent.parent.parent
+PR_SET_PDEATHSIG = 1
+
+
+class ForkServer:
+    """The test's end of the line."""
+
+    def __init__(self, requests: IO[str], replies: IO[str]) -> None:
+        self._requests = requests
+        self._replies = replies
+
+    def spawn(self, **order: Any) -> int:
+        """The process id of a new worker with this order."""
+        return self._ask({"do": "spawn", "order": order})
+
+    def kill(self, pid: int) -> None:
+        """Kills a worker; it is gone when this returns."""
+        os.kill(pid, signal.SIGKILL)
+        self.wait(pid)
+
+    def wait(self, pid: int) -> int:
+        """The wait status of a worker, once it has ended."""
+        return self._ask({"do": "wait", "pid": pid})
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        self._requests.write(json.dumps(request, default=str) + "\n")
+        self._requests.flush()
+        line = self._replies.readline()
+        if not line:
+            raise RuntimeError("the fork server died")
+        return int(line)
+
+
+@contextmanager
+def fork_server() -> Iterator[ForkServer]:
+    """A running fork server; its workers end with the block."""
+    command = [sys.executable, "-m", "tests.faults.fork_server"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None, "asked for as pipes"
+        yield ForkServer(process.stdin, process.stdout)
+
+
+def main() -> None:
+    """Serves requests until the pipe closes."""
+    # An engine imports its backend when it is opened; here both are there before the first fork.
+    import flowfabric.backends.postgres
+    import flowfabric.backends.sqlite  # noqa: F401
+    from tests.faults import worker
+
+    children: set[int] = set()
+    try:
+        for line in sys.stdin:
+            answer = _obey(json.loads(line), children, worker.main)
+            os.write(sys.stdout.fileno(), f"{answer}\n".encode())
+    finally:
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _obey(request: dict[str, Any], children: set[int], work: Any) -> int:
+    match request:
+        case {"do": "spawn", "order": order}:
+            pid = os.fork()
+            if pid == 0:
+                _become_worker(work, order)
+            children.add(pid)
+            return pid
+        case {"do": "wait", "pid": pid}:
+            children.discard(pid)
+            return os.waitpid(pid, 0)[1]
+    raise ValueError(request)
+
+
+def _become_worker(work: Any, order: dict[str, Any]) -> None:
+    """In the child: works, and leaves without going back to the fork server's code."""
+    code = 1
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The pipe to the test is the fork server's alone.
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        work(order)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

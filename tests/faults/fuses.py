@@ -1,0 +1,164 @@
+"""Making the driver fail at the N-th statement of an operation, before or after the database has executed it.
+
+The fuse sits below everything that is ours: on SQLite in the writer's connection, where BEGIN, SAVEPOINT and COMMIT
+count too, on PostgreSQL in the pool's connections, where BEGIN and COMMIT count.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from flowfabric import Engine
+
+
+def _io_error() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    return error
+
+
+FAILURES: dict[str, dict[str, Callable[[], Exception]]] = {
+    # The store as a whole does not answer, or it refuses this one statement: the engine takes different ways.
+    "sqlite": {"outage": _io_error, "refusal": lambda: sqlite3.OperationalError("no such thing")},
+    "postgres": {
+        "outage": lambda: asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        "refusal": lambda: asyncpg.InternalServerError("no such thing"),
+        "serialization": lambda: asyncpg.SerializationError("could not serialize access"),
+        "deadlock": lambda: asyncpg.DeadlockDetectedError("deadlock detected"),
+    },
+}
+
+
+class Fuse:
+    """Counts statements while it is armed, and blows once at the chosen one."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.blown = False
+        self._armed = False
+        self._at = 0
+        self._after = False
+        self._failure: Callable[[], Exception] = RuntimeError
+
+    def arm(self, at: int, failure: Callable[[], Exception] = RuntimeError, *, after: bool = False) -> None:
+        """Blow at the `at`-th statement from now; 0 only counts."""
+        self.statements, self.blown, self._armed = [], False, True
+        self._at, self._after, self._failure = at, after, failure
+
+    def disarm(self) -> None:
+        self._armed = False
+
+    def before(self, statement: str) -> None:
+        if self._armed:
+            self.statements.append(statement)
+            self._blow(after=False)
+
+    def after(self) -> None:
+        if self._armed:
+            self._blow(after=True)
+
+    def _blow(self, *, after: bool) -> None:
+        if len(self.statements) == self._at and after == self._after and not self.blown:
+            self.blown = True
+            raise self._failure()
+
+
+def fit_fuse(engine: Engine) -> Fuse:
+    """Puts a fuse between the engine and its driver."""
+    fuse, store = Fuse(), engine._context.store
+    if hasattr(store, "_writer"):
+        store._writer._connection = FusedSqlite(store._writer._connection, fuse)
+    else:
+        vars(store)["_pool"] = FusedPool(vars(store)["_pool"], fuse)
+    return fuse
+
+
+class FusedSqlite:
+    """A SQLite connection whose `execute` goes through the fuse."""
+
+    def __init__(self, connection: Any, fuse: Fuse) -> None:
+        self._connection = connection
+        self._fuse = fuse
+
+    def execute(self, sql: str, *arguments: Any) -> Any:
+        self._fuse.before(sql)
+        # A statement that returns rows is done when they are fetched; half fetched it would hold its locks.
+        found = Fetched(self._connection.execute(sql, *arguments).fetchall())
+        self._fuse.after()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class Fetched:
+    """The rows of a statement, as a cursor gives them."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
+
+    def fetchone(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+
+class FusedPool:
+    """A pool whose connections go through the fuse."""
+
+    def __init__(self, pool: Any, fuse: Fuse) -> None:
+        self._pool = pool
+        self._fuse = fuse
+
+    @asynccontextmanager
+    async def acquire(self, **options: Any) -> AsyncIterator[FusedPostgres]:
+        async with self._pool.acquire(**options) as connection:
+            yield FusedPostgres(connection, self._fuse)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+
+class FusedPostgres:
+    """An asyncpg connection whose statements and transactions go through the fuse."""
+
+    def __init__(self, connection: Any, fuse: Fuse) -> None:
+        self._connection = connection
+        self._fuse = fuse
+
+    async def fetch(self, sql: str, *arguments: Any) -> Any:
+        return await self._fused(self._connection.fetch, sql, *arguments)
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        return await self._fused(self._connection.fetchval, sql, *arguments)
+
+    async def fetchmany(self, sql: str, arguments: Any) -> Any:
+        return await self._fused(self._connection.fetchmany, sql, arguments)
+
+    async def execute(self, sql: str, *arguments: Any) -> Any:
+        return await self._fused(self._connection.execute, sql, *arguments)
+
+    @asynccontextmanager
+    async def transaction(self, **options: Any) -> AsyncIterator[None]:
+        # Failing before COMMIT and after BEGIN leaves by the exception, which rolls back as in real life.
+        self._fuse.before("BEGIN")
+        async with self._connection.transaction(**options):
+            self._fuse.after()
+            yield
+            self._fuse.before("COMMIT")
+        self._fuse.after()
+
+    async def _fused(self, method: Any, sql: str, *arguments: Any) -> Any:
+        self._fuse.before(sql)
+        found = await method(sql, *arguments)
+        self._fuse.after()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)

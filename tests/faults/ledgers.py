@@ -1,0 +1,98 @@
+"""The ledgers that a run is judged by, and what its processes share.
+
+    client ledger    every submit and whether it was acknowledged; written through to the disk
+    witness ledger   what each handler run did, one append-only file per process
+    fenced service   the outside world: takes effects, and refuses one whose fence is older than the newest it saw
+    flags            one byte per worker in shared memory: whether it is inside a transaction right now
+
+A process that is killed leaves whole lines only, because each is one write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+OUTSIDE, IN_TRANSACTION, IN_STATEMENT = 0, 1, 2
+FLAGS = 64
+
+
+class Ledger:
+    """An append-only file of JSON lines."""
+
+    def __init__(self, path: Path, *, synced: bool = False) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._synced = synced
+
+    def write(self, what: str, **facts: Any) -> None:
+        line = json.dumps({"what": what, "at": time.time()} | facts, default=str)
+        os.write(self._file, line.encode() + b"\n")
+        if self._synced:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read_ledger(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Run:
+    """The folder of one run, and what lies where in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("witness", "effects"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        flags = folder / "flags"
+        if not flags.exists():
+            flags.write_bytes(bytes(FLAGS))
+
+    @property
+    def client_path(self) -> Path:
+        return self.folder / "client.jsonl"
+
+    def client(self) -> Ledger:
+        """The client ledger, for the load generator."""
+        return Ledger(self.client_path, synced=True)
+
+    def witness(self, instance: str) -> Ledger:
+        """The witness ledger of one worker process."""
+        return Ledger(self.folder / "witness" / f"{instance}.jsonl")
+
+    def witnessed(self) -> Iterator[dict[str, Any]]:
+        """What all workers wrote; each line names its worker."""
+        for path in sorted((self.folder / "witness").iterdir()):
+            yield from (line | {"instance": path.stem} for line in read_ledger(path))
+
+    def flags(self) -> mmap.mmap:
+        """The shared bytes, one per worker."""
+        with (self.folder / "flags").open("r+b") as file:
+            return mmap.mmap(file.fileno(), FLAGS)
+
+    def take_effect(self, execution: str, epoch: int, lease_id: str) -> bool:
+        """The fenced service: an effect under this fence; False if a newer fence was here before."""
+        file = os.open(self.folder / "effects" / execution, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            seen = [int(line.split()[0]) for line in os.read(file, 1 << 20).splitlines()]
+            if seen and max(seen) > epoch:
+                return False
+            os.write(file, f"{epoch} {lease_id}\n".encode())
+            return True
+        finally:
+            os.close(file)
+
+    def effects(self, execution: str) -> list[tuple[int, str]]:
+        """The effects that the service took for an execution, in order."""
+        path = self.folder / "effects" / execution
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [(int(epoch), lease_id) for epoch, lease_id in (line.split() for line in lines)]

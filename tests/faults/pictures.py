@@ -1,0 +1,104 @@
+"""What a store holds, in a form in which two runs of the same operation can be compared.
+
+Ids that are random and times that passed before are left out; everything else is in it, down to the last column.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+import asyncpg
+
+from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
+
+# Routes are names with a number. They are made in a transaction of their own, and one that nobody uses does no harm.
+TABLES = ("execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane")
+# `step_seq` is there because a repeated checkpoint uses up numbers, which nobody can see.
+MINTED = {"id", "execution_id", "lease_id", "former_lease_id", "consumed_by", "transaction_id", "route_id", "step_seq"}
+VOLATILE_TEXT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\d[T ][\d:.]+\+00:00")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Picture = dict[str, list[tuple[Any, ...]]]
+
+
+class Camera(Protocol):
+    """A connection of its own to a store, behind the engine's back."""
+
+    async def rows(self, sql: str) -> list[dict[str, Any]]:
+        """The rows of a raw statement; tables are written `ff.execution`."""
+
+    async def script(self, sql: str) -> None:
+        """Runs several statements in one transaction."""
+
+    async def close(self) -> None: ...
+
+
+class SqliteCamera:
+    def __init__(self, store: SqliteTestStore) -> None:
+        self._connection = sqlite3.connect(store.path, isolation_level=None, timeout=10)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    async def rows(self, sql: str) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._connection.execute(sql.replace("ff.", "ff_")).fetchall()]
+
+    async def script(self, sql: str) -> None:
+        self._connection.executescript(f"BEGIN IMMEDIATE; {sql.replace('ff.', 'ff_')}; COMMIT")
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresCamera:
+    def __init__(self, connection: asyncpg.Connection[Any], schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+
+    async def rows(self, sql: str) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._connection.fetch(sql.replace("ff.", f'"{self._schema}".'))]
+
+    async def script(self, sql: str) -> None:
+        await self._connection.execute(sql.replace("ff.", f'"{self._schema}".'))
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def camera_on(store: TestStore) -> Camera:
+    """A camera on the store; close it."""
+    if isinstance(store, SqliteTestStore):
+        return SqliteCamera(store)
+    assert isinstance(store, PostgresTestStore), "there are two backends"
+    return PostgresCamera(await asyncpg.connect(store.url), store.schema)
+
+
+async def picture(camera: Camera, since: datetime) -> Picture:
+    """Everything stored, with times as distances from `since`."""
+    found = {}
+    for table in TABLES:
+        rows = await camera.rows(f"SELECT * FROM ff.{table}")
+        found[table] = sorted(tuple(_shown(name, value, since) for name, value in row.items()) for row in rows)
+    return found
+
+
+async def wipe(camera: Camera) -> None:
+    """Empties the store."""
+    await camera.script("; ".join(f"DELETE FROM ff.{table}" for table in (*TABLES, "route")))
+
+
+def _shown(name: str, value: Any, since: datetime) -> Any:
+    """A value that is the same in two runs of the same thing; text, so that rows can be sorted."""
+    if value is None:
+        return "-"
+    if name in MINTED or isinstance(value, UUID):
+        return "set"
+    if isinstance(value, datetime):
+        return f"{(value - since).total_seconds():+}"
+    if isinstance(value, int) and (name == "at" or name.endswith(("_at", "_until"))):
+        return f"{(EPOCH + timedelta(microseconds=value) - since).total_seconds():+}"
+    return VOLATILE_TEXT.sub("…", str(value))

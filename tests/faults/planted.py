@@ -1,0 +1,213 @@
+"""Faults planted on purpose, one at a time, in a copy of the sources: the harness is worth what it finds of them.
+
+usage: python -m tests.faults.planted [part of a name]
+
+For every fault the test that should find it runs against the copy, in a process of its own. A fault that is not found
+fails the command, and so does one whose place in the sources is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+TESTS_FAILED = 1
+LONGEST_S = 120.0
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A replacement in a file of the package: everywhere, or once, at the first place after another text."""
+
+    file: str
+    text: str
+    other: str
+    after: str = ""
+
+    def apply(self, source: Path) -> None:
+        """Changes the file; a text that is not there means that the fault must be written anew."""
+        path = source / "flowfabric" / self.file
+        before, mark, behind = path.read_text().partition(self.after) if self.after else ("", "", path.read_text())
+        if self.text not in behind:
+            raise LookupError(f"{self.file} does not contain {self.text!r} any more")
+        path.write_text(before + mark + behind.replace(self.text, self.other, 1 if self.after else -1))
+
+
+class Planted:
+    """A fault: the test that finds it, and the edits that plant it."""
+
+    def __init__(self, name: str, test: str, *edits: Edit) -> None:
+        self.name = name
+        self.test = test
+        self.edits = edits
+
+
+POSTGRES = "backends/postgres/store.py"
+POSTGRES_SQL, SQLITE_SQL = "backends/postgres/sql/hot.sql", "backends/sqlite/sql/hot.sql"
+REFUSE_CONFLICTS = """
+def refuse(error: Exception) -> bool:
+    raise InvalidRequest("stale_lease", "somebody else was faster") from error
+
+
+"""
+KILLS = "test_kills.py::test_workers_killed_at_random_lose_nothing_and_double_nothing"
+ZOMBIES = "test_zombies.py::test_zombies_change_nothing"
+STATEMENTS = "test_statements_fail.py::test_all_or_nothing_at_every_statement_of_every_operation"
+CONFLICTS = "test_statements_fail.py::test_a_conflict_at_any_statement_is_retried_and_never_seen"
+AWAITS = "test_cancelled_awaits.py::test_every_await_of_every_operation_can_be_cancelled"
+REPLIES = "test_lost_replies.py::test_a_lost_reply_to_a_commit_never_makes_a_second_effect"
+OUTAGES = "test_outages.py::test_engines_come_back_by_themselves"
+IN_FLIGHT = "test_narrow_places.py::test_a_write_that_waits_while_its_lease_is_lost_is_refused"
+CLOCK = "test_narrow_places.py::test_the_clock_of_a_client_moves_no_lease"
+KEYS = "test_narrow_places.py::test_the_same_key_in_two_namespaces_is_two_submissions"
+
+PLANTED = (
+    Planted(
+        "no fence check",
+        f"{ZOMBIES}[sqlite]",
+        Edit(SQLITE_SQL, "    AND e.lease_id = :lease_id\n", ""),
+        Edit(SQLITE_SQL, "    AND e.epoch = :epoch\n", ""),
+    ),
+    Planted(
+        "no fence check in one statement",
+        f"{ZOMBIES}[postgres]",
+        Edit(POSTGRES_SQL, "        AND e.epoch = item.epoch\n", "", after="-- name: complete_if_owned"),
+        Edit(POSTGRES_SQL, "        AND e.lease_id = item.lease_id\n", "", after="-- name: complete_if_owned"),
+    ),
+    Planted(
+        "no phase guard",
+        f"{ZOMBIES}[sqlite]",
+        Edit("core/transitions.py", "if execution.state not in transition.sources or wrong_owner:", "if wrong_owner:"),
+    ),
+    Planted(
+        "no bump on expiry",
+        f"{ZOMBIES}[sqlite]",
+        Edit("core/transitions.py", ", new_epoch=True", "", after="REQUEUE_EXPIRED = "),
+    ),
+    Planted("epoch starts over", f"{ZOMBIES}[sqlite]", Edit(SQLITE_SQL, "epoch = e.epoch + 1,", "epoch = 1,")),
+    Planted(
+        "renewal revives",
+        f"{ZOMBIES}[sqlite]",
+        Edit(SQLITE_SQL, "    AND e.lease_expires_at > :now\n", "", after="-- name: renew_if_owned"),
+    ),
+    Planted(
+        "checkpoint by plain join",
+        f"{IN_FLIGHT}[postgres]",
+        Edit(POSTGRES_SQL, "    FOR NO KEY UPDATE OF e SKIP LOCKED\n", "", after="-- name: record_steps_if_owned"),
+    ),
+    Planted(
+        "naive claim without lock",
+        f"{KILLS}[postgres]",
+        Edit(POSTGRES_SQL, "        FOR NO KEY UPDATE SKIP LOCKED\n", "", after="-- name: claim_waiting"),
+    ),
+    Planted(
+        "event outside the transaction",
+        f"{STATEMENTS}[postgres]",
+        Edit(POSTGRES, 'async with connection.transaction(isolation="read_committed"):', "if True:"),
+    ),
+    Planted(
+        "failed operation not rolled back",
+        f"{STATEMENTS}[sqlite]",
+        Edit("backends/sqlite/writer.py", 'self._connection.execute("ROLLBACK TO operation")', "pass"),
+    ),
+    Planted(
+        "client clock",
+        f"{CLOCK}[postgres]",
+        Edit("backends/postgres/session.py", "if self._clock else None", "if self._clock else datetime.now(UTC)"),
+        Edit("backends/postgres/session.py", "from datetime import datetime", "from datetime import UTC, datetime"),
+    ),
+    Planted(
+        "retry mapped to stale",
+        f"{CONFLICTS}[postgres]",
+        Edit(POSTGRES, "if not is_conflict(error):", "if not is_conflict(error) or refuse(error):", after="def run("),
+        Edit(POSTGRES, "class Settings(Protocol)", REFUSE_CONFLICTS + "class Settings(Protocol)"),
+    ),
+    Planted("unscoped key", f"{KEYS}[sqlite]", Edit("ops/submit.py", "tx.keys.take(namespace,", 'tx.keys.take("",')),
+    Planted(
+        "repeated request not recognised",
+        REPLIES,
+        Edit("core/fences.py", "and former.digest == digest:", "and not former.digest:"),
+    ),
+    Planted(
+        "reclaim forgets its lease",
+        REPLIES,
+        Edit("ops/reclaim.py", "if _answered_before(execution, grant):", "if False:"),
+    ),
+    Planted(
+        "acknowledged before it is durable",
+        OUTAGES,
+        Edit(POSTGRES, '"synchronous_commit": "on"', '"synchronous_commit": "off"'),
+    ),
+    Planted(
+        "reconcilers end with the first outage",
+        OUTAGES,
+        Edit("reconcilers/loop.py", '_log.warning("reconcilers: %s", error)', "return"),
+    ),
+    Planted(
+        "connection lost with a cancelled call",
+        f"{AWAITS}[postgres]",
+        Edit(POSTGRES, "async with self._pool.acquire(", "connection = await self._pool.acquire("),
+        Edit(POSTGRES, "_timeout_s) as connection:", "_timeout_s)"),
+        Edit(POSTGRES, "    yield connection", "yield connection\n            await self._pool.release(connection)"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the harness found a fault, how long it took, and what it said."""
+
+    caught: bool
+    took_s: float
+    output: str
+
+    @property
+    def reason(self) -> str:
+        """The first line of the failure, which shows that it is the right one."""
+        return next((line[1:].strip() for line in self.output.splitlines() if line.startswith("E  ")), "")
+
+
+def hunt(fault: Planted) -> Verdict:
+    """Runs the harness against a copy of the sources with the fault in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for edit in fault.edits:
+            edit.apply(source)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/faults/{fault.test}"]
+        began = time.monotonic()
+        environment = os.environ | {"PYTHONPATH": str(source)}
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict(False, LONGEST_S, "the test did not come to an end\n")
+        return Verdict(done.returncode == TESTS_FAILED, time.monotonic() - began, done.stdout)
+
+
+def main(arguments: list[str]) -> int:
+    chosen = [fault for fault in PLANTED if not arguments or arguments[0] in fault.name]
+    missed = 0
+    for fault in chosen:
+        verdict = hunt(fault)
+        missed += not verdict.caught
+        word = "caught" if verdict.caught else "NOT CAUGHT"
+        sys.stdout.write(f"{word:10} {verdict.took_s:5.1f} s  {fault.name}  ({fault.test.split('::')[0]})\n")
+        sys.stdout.write(f"{'':20}{verdict.reason[:160]}\n")
+        sys.stdout.flush()
+        if not verdict.caught:
+            sys.stdout.write(verdict.output[-4000:])
+    sys.stdout.write(f"{len(chosen) - missed} of {len(chosen)} planted faults caught\n")
+    return 1 if missed or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""Load on one side, kills on the other, and the wait until everything has ended well."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from flowfabric import Backoff, BackoffKind, Engine, Policy, Unavailable
+from tests.faults.checker import Findings
+from tests.faults.fork_server import ForkServer
+from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, Ledger, Run
+from tests.faults.pictures import Camera
+from tests.stores import PostgresTestStore, TestStore
+
+LEASE_S = 2.0
+PATIENCE_S = 2 * LEASE_S + 5
+MOST_WAITING = 40
+AIMED = 0.7
+PLANS = ("plain", "plain", "steps", "retry", "rest", "slow")
+POLICY = Policy(lease_ttl=LEASE_S, backoff=Backoff(kind=BackoffKind.FIXED, initial="50ms", jitter=False))
+UNFINISHED = "SELECT COUNT(*) AS number FROM ff.execution WHERE ended_at IS NULL"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Who was killed, when, and what its flag said at its death."""
+
+    instance: str
+    at: float
+    flag: int
+
+
+@dataclass
+class Crew:
+    """Worker processes on one store; each has a slot, and a killed one is replaced."""
+
+    forks: ForkServer
+    run: Run
+    store: TestStore
+    pids: dict[int, int] = field(default_factory=dict)
+    kills: list[Kill] = field(default_factory=list)
+
+    def hire(self, number: int) -> None:
+        for slot in range(number):
+            self.pids[slot] = self.spawn(slot)
+
+    def spawn(self, slot: int, **order: Any) -> int:
+        options: dict[str, Any] = {"durable": False}
+        if isinstance(self.store, PostgresTestStore):
+            options |= {"schema": self.store.schema, "pool_size": 3}
+        basics = {"slot": slot, "folder": self.run.folder, "url": self.store.url, "options": options}
+        return self.forks.spawn(**basics, lease_s=LEASE_S, **order)
+
+    def kill_for(self, seconds: float, pause_s: float) -> None:
+        """Kills workers at random, most times one that is inside a transaction."""
+        flags, chance, ends = self.run.flags(), random.Random(), time.monotonic() + seconds
+        while time.monotonic() < ends:
+            time.sleep(chance.expovariate(1 / pause_s))
+            slot = self._aim(flags, chance) if chance.random() < AIMED else chance.choice(list(self.pids))
+            pid = self.pids[slot]
+            self.forks.kill(pid)
+            self.kills.append(Kill(f"{slot}-{pid}", time.time(), flags[slot]))
+            self.pids[slot] = self.spawn(slot)
+
+    def _aim(self, flags: Any, chance: random.Random) -> int:
+        """A worker that is inside a transaction at this moment, if there is one soon."""
+        slots = list(self.pids)
+        chance.shuffle(slots)
+        ends = time.monotonic() + 0.05
+        while time.monotonic() < ends:
+            for slot in slots:
+                if flags[slot] == IN_TRANSACTION:
+                    return slot
+        return slots[0]
+
+    def dismiss(self) -> None:
+        for pid in self.pids.values():
+            self.forks.kill(pid)
+        self.pids.clear()
+
+
+class Load:
+    """Submits work and keeps the client ledger."""
+
+    def __init__(self, engine: Engine, run: Run, camera: Camera) -> None:
+        self._engine = engine
+        self._camera = camera
+        self._ledger: Ledger = run.client()
+        self.acknowledged = 0
+
+    async def submit_until(self, stop: asyncio.Event) -> None:
+        """Submits by id and by key, now and then twice, as long as not too much is waiting."""
+        while not stop.is_set():
+            [row] = await self._camera.rows(UNFINISHED)
+            if row["number"] < MOST_WAITING:
+                await asyncio.gather(*[self.submit(random.choice(PLANS)) for _ in range(5)])
+            await asyncio.sleep(0.02)
+
+    async def reached(self, number: int) -> None:
+        """Returns when so many submissions were acknowledged."""
+        while self.acknowledged < number:  # noqa: ASYNC110 - several may be acknowledged at once
+            await asyncio.sleep(0.01)
+
+    async def submit(self, plan: str) -> None:
+        name, by_key = uuid4(), random.random() < 0.3
+        again = random.random() < 0.2
+        for _ in range(1 + again):
+            self._ledger.write("asked", asked=name)
+            options: dict[str, Any] = {"key": str(name)} if by_key else {"id": name}
+            payload = json.dumps({"plan": plan}).encode()
+            answer = await self._insist("job", payload, policy=POLICY, **options)
+            self._ledger.write("acknowledged", asked=name, execution=answer.id)
+        self.acknowledged += 1
+
+    async def _insist(self, *arguments: Any, **options: Any) -> Any:
+        for _ in range(200):
+            try:
+                return await self._engine.executions.submit(*arguments, **options)
+            except Unavailable:
+                await asyncio.sleep(random.uniform(0, 0.1))
+        raise RuntimeError("the store did not come back")
+
+
+async def all_ended(camera: Camera, patience_s: float = PATIENCE_S) -> float:
+    """How long it took until every execution was terminal; stops waiting when the patience is over."""
+    began = time.monotonic()
+    while (await camera.rows(UNFINISHED))[0]["number"] and time.monotonic() - began < patience_s:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began
+
+
+def recoveries(found: Findings, kills: list[Kill]) -> list[float]:
+    """For every lease that died with its worker, how long until somebody else had the work."""
+    died = {kill.instance: kill.at for kill in kills}
+    times = []
+    for events in found.events.values():
+        lost_at: float | None = None
+        for event in events:
+            if event["name"] == "expired":
+                lost_at = died.get(event["instance"])
+            elif event["name"] == "acquired" and lost_at is not None:
+                times.append(_seconds(event["at"]) - lost_at)
+                lost_at = None
+    return sorted(times)
+
+
+def killed_inside(kills: list[Kill]) -> tuple[int, int]:
+    """How many died inside a transaction, and how many in a statement that is one by itself."""
+    flags = [kill.flag for kill in kills]
+    return flags.count(IN_TRANSACTION), flags.count(IN_STATEMENT)
+
+
+def spread(times: list[float]) -> str:
+    if not times:
+        return "none"
+    p50, p99 = times[len(times) // 2], times[min(len(times) - 1, int(len(times) * 0.99))]
+    return f"p50 {p50:.1f} s, p99 {p99:.1f} s, max {times[-1]:.1f} s"
+
+
+def _seconds(at: Any) -> float:
+    return at.astimezone(UTC).timestamp() if isinstance(at, datetime) else at / 1e6

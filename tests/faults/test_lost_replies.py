@@ -1,0 +1,61 @@
+"""The reply to a COMMIT is lost: the caller does not know, repeats its call, and there is one effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle, islice
+
+from flowfabric import Unavailable
+from flowfabric.testing import VirtualClock
+from tests.faults.bench import Call, Fault, Whole, check, opened_bench
+from tests.faults.operations import OPERATIONS
+from tests.faults.proxy import Proxy, proxied
+from tests.postgres_server import PostgresServer
+from tests.stores import PostgresTestStore
+
+CALLS = ["submit", "complete", "complete with steps", "fail, to be retried", "delay", "operator cancel", "reclaim"]
+MORE_CALLS = [
+    "submit with a key", "submit_many", "claim", "renew", "progress", "checkpoint", "complete_many",
+    "complete, not plain", "fail, for good", "release", "own cancel", "revoke_lease", "grant_reclaim", "replay", "hold",
+    "unhold", "change_priority",
+]  # fmt: skip
+
+
+async def test_a_lost_reply_to_a_commit_never_makes_a_second_effect(
+    postgres: PostgresServer, clock: VirtualClock, scoreboard: Callable[[str], None], run_all: bool
+) -> None:
+    replies, calls = (500, CALLS + MORE_CALLS) if run_all else (50, CALLS)
+    store = PostgresTestStore(postgres.dsn)
+    wholes: dict[str, Whole] = {}
+    committed = 0
+    with proxied(postgres.dsn) as (proxy, dsn):
+        behind = PostgresTestStore(dsn)
+        behind.schema = store.schema
+        async with behind.connecting(clock) as engine, opened_bench(store, clock, engine) as bench:
+            for name in islice(cycle(calls), replies):
+                operation = OPERATIONS[name]
+                whole = wholes.get(name) or await bench.whole(operation, undisturbed)
+                wholes[name] = whole
+                shots = await bench.disturbed(operation, losing(proxy, 2 if name.startswith("submit") else 1))
+                check(f"{name}: reply lost", whole, shots)
+                committed += shots.error is not None and shots.after == whole.after
+    await store.drop()
+    scoreboard(f"{proxy.lost} replies lost (at least {replies}), {committed} of them held the whole effect, 0 doubled")
+    assert proxy.lost >= replies
+    assert committed >= 0.9 * replies
+
+
+async def undisturbed(call: Call) -> BaseException | None:
+    return await call()
+
+
+def losing(proxy: Proxy, place: int) -> Fault:
+    """The fault of a connection that breaks between a commit and its reply; a submit commits its route before."""
+
+    async def fault(call: Call) -> BaseException | None:
+        proxy.arm(place)
+        error = await call()
+        assert isinstance(error, Unavailable), f"the caller must be told, not {error!r}"
+        return error
+
+    return fault

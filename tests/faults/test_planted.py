@@ -1,0 +1,24 @@
+"""The harness finds faults that were planted on purpose."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.planted import PLANTED, ROOT, Planted, hunt
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_caught(fault: Planted) -> None:
+    verdict = hunt(fault)
+    assert verdict.caught, verdict.output
+
+
+@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
+def test_the_place_of_a_planted_fault_is_still_there(fault: Planted, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for edit in fault.edits:
+        edit.apply(tmp_path / "src")

@@ -1,0 +1,117 @@
+"""Workers frozen beyond their lease wake up and try every write: none is accepted, and nothing in the store moves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from flowfabric import Engine, Policy, Refused
+from tests.faults.checker import Findings, violations
+from tests.faults.fork_server import ForkServer
+from tests.faults.ledgers import OUTSIDE, Ledger, Run, read_ledger
+from tests.faults.pictures import camera_on
+from tests.faults.storm import Crew, all_ended
+from tests.stores import TestStore, opened, snapshot
+
+LEASE_S = 1.0
+FINISHERS = 2
+FIRST_SLOT = 8
+REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
+
+
+class Graveyard:
+    """Zombies on one store, from their claim to their last try."""
+
+    def __init__(self, engine: Engine, crew: Crew, client: Ledger) -> None:
+        self.engine = engine
+        self.crew = crew
+        self.client = client
+        self.pids: dict[UUID, int] = {}
+
+    async def freeze(self, number: int) -> list[UUID]:
+        """So many fresh executions, each leased by a process that is frozen while it works."""
+        ids = []
+        for place in range(number):
+            answer = await self.engine.executions.submit("job", b'{"plan": "plain"}', policy=Policy(lease_ttl=LEASE_S))
+            self.client.write("asked", asked=answer.id)
+            self.client.write("acknowledged", asked=answer.id, execution=answer.id)
+            order = {"zombie": True, "execution": str(answer.id)}
+            self.pids[answer.id] = self.crew.spawn(FIRST_SLOT + place, **order)
+            ids.append(answer.id)
+        for place, id_ in enumerate(ids):
+            await asyncio.to_thread(self._freeze, FIRST_SLOT + place, self.pids[id_])
+        return ids
+
+    async def wake(self, ids: list[UUID]) -> None:
+        """Lets zombies go on, and waits until they have tried everything."""
+        for id_ in ids:
+            os.kill(self.pids[id_], signal.SIGCONT)
+        for id_ in ids:
+            await asyncio.to_thread(self.crew.forks.wait, self.pids.pop(id_))
+
+    def _freeze(self, slot: int, pid: int) -> None:
+        # A process frozen inside a transaction keeps its locks; then there is nobody who could take over.
+        path, flags = self.crew.run.folder / "witness" / f"{slot}-{pid}.jsonl", self.crew.run.flags()
+        while not any(line["what"] == "holding" for line in read_ledger(path)):
+            time.sleep(0.005)
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            if flags[slot] == OUTSIDE:
+                return
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.001)
+
+
+async def test_zombies_change_nothing(
+    store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], run_all: bool
+) -> None:
+    waves, width, least = (10, 20, 1000) if run_all else (1, 12, 80)
+    run = Run(tmp_path / "run")
+    async with opened(store) as engine:
+        camera, crew, client = await camera_on(store), Crew(forks, run, store), run.client()
+        for _ in range(waves):
+            zombies = Graveyard(engine, crew, client)
+            ids = await zombies.freeze(width)
+            await asyncio.sleep(1.1 * LEASE_S)
+            # A third wakes before anybody has noticed that the leases ran out, a third while another worker holds
+            # them, and the last third when the work is done.
+            await wakes_in_vain(store, zombies, ids[::3])
+            await engine.reconcilers.tick()
+            holders = [await engine.leases.claim_execution(id_, "holder", lease_ttl="1m") for id_ in ids[1::3]]
+            await wakes_in_vain(store, zombies, ids[1::3])
+            for holder in holders:
+                await engine.leases.release(holder.fence)
+            crew.hire(FINISHERS)
+            await all_ended(camera)
+            crew.dismiss()
+            await wakes_in_vain(store, zombies, ids[2::3])
+            await terminal_is_final(engine, ids)
+        found = await Findings.gather(run, camera)
+        await camera.close()
+
+    tried = [line for line in found.witness if line["what"] in ("stale", "accepted")]
+    accepted = [line for line in tried if line["what"] == "accepted"]
+    scoreboard(f"{waves * width} zombies, {len(tried)} stale writes (at least {least}), {len(accepted)} accepted")
+    assert accepted == []
+    assert violations(found) == []
+    assert len(tried) >= least
+    assert {line["code"] for line in tried if "code" in line} <= REASONS
+
+
+async def wakes_in_vain(store: TestStore, zombies: Graveyard, ids: list[UUID]) -> None:
+    before = await snapshot(store)
+    await zombies.wake(ids)
+    assert await snapshot(store) == before
+
+
+async def terminal_is_final(engine: Engine, ids: list[UUID]) -> None:
+    for id_ in ids:
+        with pytest.raises(Refused):
+            await engine.operator.cancel(id_, "too late")

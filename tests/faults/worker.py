@@ -1,0 +1,239 @@
+"""What a worker process of the harness does: claims, works as the payload says, and lets its witness write it down.
+
+It knows nothing of the faults. It repeats a call that the store could not answer, gives up work that was refused, and
+writes down anything else as `broke`, which no run may contain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import mmap
+import os
+import random
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flowfabric import Engine, Fence, FlowFabricError, Lease, Refused, Step, Unavailable, WorkerId, connect
+from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.transaction import Body, JoinedBody, Store, Transaction
+from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
+
+Answer = TypeVar("Answer")
+LANE = "default"
+STEPS = ("first", "second")
+
+
+def main(order: dict[str, Any]) -> None:
+    """The life of a worker process."""
+    worker = Worker(order)
+    try:
+        asyncio.run(worker.zombie() if order.get("zombie") else worker.work())
+    except BaseException:
+        worker.witness.write("broke", error=traceback.format_exc())
+        raise
+
+
+class WatchedStore:
+    """The store, with a byte in shared memory that says whether this process is inside a transaction.
+
+    The byte is set when the transaction has begun, and cleared when the process has heard of its end.
+    """
+
+    def __init__(self, store: Store, flags: mmap.mmap, slot: int, single: int) -> None:
+        self._store = store
+        self._flags = flags
+        self._slot = slot
+        self._single = single
+        self._inside = 0
+
+    async def run(self, body: Body[Answer]) -> Answer:
+        return await self._watched(self._store.run, body, IN_TRANSACTION)
+
+    async def run_single(self, body: Body[Answer]) -> Answer:
+        return await self._watched(self._store.run_single, body, self._single)
+
+    async def read(self, body: Body[Answer]) -> Answer:
+        return await self._store.read(body)
+
+    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        return await self._store.run_within(connection, body, savepoint=savepoint)
+
+    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+        return self._store.run_within_sync(connection, body, savepoint=savepoint)
+
+    async def ping(self) -> None:
+        await self._store.ping()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _watched(self, run: Callable[[Body[Answer]], Awaitable[Answer]], body: Body[Answer], flag: int) -> Answer:
+        entered = False
+
+        async def watched(tx: Transaction) -> Answer:
+            nonlocal entered
+            if not entered:
+                entered = True
+                self._inside += 1
+                self._flags[self._slot] = flag
+            return await body(tx)
+
+        try:
+            return await run(watched)
+        finally:
+            if entered:
+                self._inside -= 1
+                if not self._inside:
+                    self._flags[self._slot] = OUTSIDE
+
+
+def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
+    """The same engine over the same store, with its transactions watched."""
+    context = engine._context
+    single = IN_TRANSACTION if hasattr(context.store, "_writer") else IN_STATEMENT
+    store = WatchedStore(context.store, flags, slot, single)
+    return Engine(replace(context, store=store, reconcilers=Reconcilers(store, poll_s=0.25), batchers={}))
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.instance = f"{order['slot']}-{os.getpid()}"
+        self.run = Run(Path(order["folder"]))
+        self.witness: Ledger = self.run.witness(self.instance)
+        self.flags = self.run.flags()
+        self.flags[order["slot"]] = OUTSIDE
+        random.seed(os.urandom(8))
+
+    async def work(self) -> None:
+        """Claims and works until it is killed."""
+        engine = await self.opened()
+        async with engine.reconcilers.running():
+            while True:
+                leases = await self.insist(lambda: self.claim(engine))
+                for lease in leases:
+                    await self.handle(engine, lease)
+                if not leases:
+                    await asyncio.sleep(random.uniform(0.01, 0.05))
+
+    async def opened(self) -> Engine:
+        opening = connect(self.order["url"], **self.order["options"])
+        engine = await self.insist(opening._open)
+        return watched(engine, self.flags, self.order["slot"])
+
+    async def claim(self, engine: Engine) -> list[Lease]:
+        worker = WorkerId("harness", self.instance)
+        return await engine.leases.claim([LANE], worker, limit=2, lease_ttl=self.order["lease_s"])
+
+    async def handle(self, engine: Engine, lease: Lease) -> None:
+        """One run of the handler; a refusal means that the work is somebody else's now."""
+        self.witness.write("began", **self.facts(lease))
+        try:
+            await self.perform(engine, lease, json.loads(lease.payload)["plan"])
+        except Refused as error:
+            self.witness.write("refused", code=error.code, **self.facts(lease))
+
+    async def perform(self, engine: Engine, lease: Lease, plan: str) -> None:
+        fence = lease.fence
+        if plan == "retry" and lease.attempt_index == 0:
+            await self.insist(lambda: engine.leases.fail(fence, "not yet"))
+            self.witness.write("failed", **self.facts(lease))
+            return
+        if plan == "rest" and lease.origin == "fresh":
+            await self.insist(lambda: engine.leases.delay(fence, after="50ms"))
+            self.witness.write("delayed", **self.facts(lease))
+            return
+        if plan == "steps":
+            await self.record_steps(engine, lease)
+        if plan == "slow":
+            await asyncio.sleep(random.uniform(0, 0.2))
+            await self.insist(lambda: engine.leases.renew(fence))
+            await self.insist(lambda: engine.leases.progress(fence, 50, self.instance))
+        if not self.run.take_effect(str(fence.execution_id), fence.epoch, str(fence.lease_id)):
+            self.witness.write("effect refused", **self.facts(lease))
+        await self.complete(engine, lease)
+
+    async def record_steps(self, engine: Engine, lease: Lease) -> None:
+        """Records the steps that are not there yet; their content never depends on who does it."""
+        known = {step.name for step in await self.insist(lambda: engine.executions.steps(lease.execution_id))}
+        for name in STEPS:
+            if name not in known:
+                step = Step(name, f"{lease.execution_id} {name}".encode())
+                await self.insist(lambda step=step: engine.leases.checkpoint(lease.fence, [step]))  # type: ignore[misc]
+                self.witness.write("recorded", step=name, **self.facts(lease))
+
+    async def complete(self, engine: Engine, lease: Lease) -> None:
+        """The result says under which fence and by whom it was made."""
+        result = f"{lease.epoch} {lease.fence.lease_id} {self.instance}"
+        self.witness.write("completing", result=result, **self.facts(lease))
+        await self.insist(lambda: engine.leases.complete(lease.fence, result.encode()))
+        self.witness.write("completed", result=result, **self.facts(lease))
+
+    async def insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer of a call that is repeated, as it may be, while the store cannot answer."""
+        for tries in range(200):
+            try:
+                return await call()
+            except Unavailable as error:
+                self.witness.write("unavailable", code=error.code, error=str(error))
+                await asyncio.sleep(random.uniform(0, min(0.5, 0.01 * 2**tries)))
+        raise RuntimeError("the store did not come back")
+
+    def facts(self, lease: Lease) -> dict[str, Any]:
+        fence = lease.fence
+        return {
+            "execution": fence.execution_id, "attempt": lease.attempt_index, "epoch": fence.epoch,
+            "lease": fence.lease_id, "pid": os.getpid(),
+        }  # fmt: skip
+
+    async def zombie(self) -> None:
+        """Keeps one lease busy until it is lost, then tries every write with the stale fence."""
+        engine = await self.opened()
+        lease = await engine.leases.claim_execution(self.order["execution"], WorkerId("zombie", self.instance))
+        self.witness.write("holding", **self.facts(lease))
+        with contextlib.suppress(FlowFabricError):
+            await self.renew_until_frozen(engine, lease)
+        for operation, write in stale_writes(engine, lease.fence).items():
+            try:
+                answer = await write()
+                self.witness.write("accepted", operation=operation, answer=repr(answer), **self.facts(lease))
+            except FlowFabricError as error:
+                self.witness.write("stale", operation=operation, code=error.code, **self.facts(lease))
+        # The outside world can refuse an old fence only once it has seen a newer one.
+        if self.run.effects(str(lease.execution_id)):
+            effect = self.run.take_effect(str(lease.execution_id), lease.epoch, str(lease.fence.lease_id))
+            self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))
+        await engine.close()
+
+    async def renew_until_frozen(self, engine: Engine, lease: Lease) -> None:
+        """Returns when the clock has jumped: this process was frozen."""
+        jumped_s = 0.0
+        while jumped_s < lease.ttl.total_seconds():
+            began = time.monotonic()
+            await engine.leases.renew(lease.fence)
+            await asyncio.sleep(0.02)
+            jumped_s = time.monotonic() - began
+
+
+def stale_writes(engine: Engine, fence: Fence) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Every write that a worker can make."""
+    leases = engine.leases
+    return {
+        "renew": lambda: leases.renew(fence),
+        "progress": lambda: leases.progress(fence, 99, "zombie"),
+        "checkpoint": lambda: leases.checkpoint(fence, [Step("zombie", b"zombie")]),
+        "complete": lambda: leases.complete(fence, b"zombie"),
+        "complete with steps": lambda: leases.complete(fence, b"zombie", steps=[Step("zombie", b"zombie")]),
+        "fail": lambda: leases.fail(fence, "zombie"),
+        "delay": lambda: leases.delay(fence, after="1h"),
+        "release": lambda: leases.release(fence),
+        "cancel": lambda: leases.cancel(fence, "zombie"),
+    }
