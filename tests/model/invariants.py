@@ -1,0 +1,176 @@
+"""The invariants of the reliability reference, checked on stored rows alone: they know nothing of the model.
+
+Each check takes the rows before and after a step and raises if something is true that never may be. The numbers are
+those of the reference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+from flowfabric.core.transitions import TRANSITIONS
+from tests.model.sides import Row, Rows
+
+TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
+_BEGINS = frozenset({"acquired", "reclaimed"})
+_ARMED = ("ready_at", "attempt_timeout_at", "lease_check_at", "lease_expires_at", "attempt_timeout_left_us")
+_DUE = ("lease_expires_at", "ready_at", "attempt_timeout_at", "deadline_at", "purge_at")
+_DEPENDANTS = ("attempt", "step", "reclaim_grant", "submission_key")
+_ALLOWED = {
+    (source.value, f"{move.event[0]}.{move.event[1]}", (move.target or source).value)
+    for move in TRANSITIONS
+    for source in move.sources
+}
+
+
+def check_rows(rows: Rows) -> None:
+    """What must be true of the rows at any time."""
+    histories = histories_of(rows)
+    for execution in rows["execution"]:
+        history = histories.pop(execution["id"], [])
+        _check_execution(execution, history)
+        _check_history(history)
+        _check_counts(execution, history, rows)
+    for history in histories.values():
+        _check_history(history)
+        assert history[-1]["state"] in TERMINAL, "I-16: only what has ended may be gone"
+    _check_leases(rows)
+    _check_orphans(rows)
+
+
+def check_step(before: Rows, after: Rows) -> None:
+    """What no step may do to rows: rewrite history, change a result, shorten a live lease, lower an epoch."""
+    for table, key in (("event", ("execution_id", "version")), ("attempt", ("execution_id", "attempt_index"))):
+        later = {tuple(row[name] for name in key): row for row in after[table]}
+        living = {row["id"] for row in after["execution"]}
+        for row in before[table]:
+            if row.get("version") is None and table == "event":
+                continue
+            if table == "event" or row["execution_id"] in living:
+                found = later.get(tuple(row[name] for name in key))
+                assert found == row, f"I-13, I-20: a written {table} row is never changed or lost"
+    now_there = {row["id"]: row for row in after["execution"]}
+    for row in before["execution"]:
+        found = now_there.get(row["id"])
+        if found is None:
+            continue
+        assert found["epoch"] >= row["epoch"], "I-02: epochs only grow"
+        assert found["version"] >= row["version"], "I-20: versions only grow"
+        lost = row["lease_id"] is not None and found["lease_id"] != row["lease_id"]
+        ended_by_holder = found["state"] in ("completed", "failed") and found["version"] == row["version"] + 1
+        assert not lost or found["epoch"] > row["epoch"] or ended_by_holder, "I-04: a lost lease moves the epoch"
+        if found["lease_id"] is not None and found["lease_id"] == row["lease_id"]:
+            assert found["lease_expires_at"] >= row["lease_expires_at"], "I-07: a renewal never shortens a lease"
+
+
+def check_accepted(before: Rows, after: Rows, fence: tuple[str, int, str], now_us: int) -> None:
+    """I-05, I-07: a worker's call that changed its execution presented the live lease, which had time left."""
+    row, changed = ({item["id"]: item for item in rows["execution"]}.get(fence[0]) for rows in (before, after))
+    steps = [[row for row in rows["step"] if row["execution_id"] == fence[0]] for rows in (before, after)]
+    if row == changed and steps[0] == steps[1]:
+        return
+    assert row is not None, "I-05: nothing can be written to what does not exist"
+    assert (row["epoch"], row["lease_id"]) == fence[1:], f"I-05: {fence} wrote over {row['epoch'], row['lease_id']}"
+    assert row["lease_expires_at"] > now_us, "I-07: a lease that ran out wrote"
+
+
+def check_never_early(before: Rows, after: Rows, now_us: int) -> None:
+    """I-35, I-37: a duty changes an execution only when one of its times has come, and a lease only past its own."""
+    now_there = {row["id"]: row for row in after["execution"]}
+    for row in before["execution"]:
+        found = now_there.get(row["id"])
+        if found == row or (found and _only_looks_again_later(row, found)):
+            continue
+        due = [name for name in _DUE if row[name] is not None and row[name] <= now_us]
+        assert due, f"I-35: {row['id']} was changed at {now_us} although none of its times has come"
+    expired = [row for row in after["event"] if (row["family"], row["name"]) == ("lease", "expired")]
+    known = {(row["execution_id"], row["version"]) for row in before["event"]}
+    leases = {row["lease_id"]: row for row in before["execution"] if row["lease_id"]}
+    for event in expired:
+        if (event["execution_id"], event["version"]) not in known:
+            assert leases[event["lease_id"]]["lease_expires_at"] <= now_us, "I-35: a lease expired before its time"
+
+
+def histories_of(rows: Rows) -> dict[str, list[Row]]:
+    """The events of each execution, in order."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for event in rows["event"]:
+        if event["execution_id"] is not None:
+            found[event["execution_id"]].append(event)
+    return {id_: sorted(events, key=lambda event: event["version"]) for id_, events in found.items()}
+
+
+def _check_execution(row: Row, history: list[Row]) -> None:
+    leased = row["ownership"] == "leased"
+    assert leased == (row["lease_id"] is not None), "I-01: a lease is live exactly when the execution is leased"
+    assert (row["state"] == "active") == (row["ownership"] is not None), "I-01: only what is active is owned"
+    versions = [event["version"] for event in history]
+    assert versions == list(range(1, row["version"] + 1)), "I-20: one event per version, without a gap"
+    if history:
+        last = history[-1]
+        now = (row["state"], row["epoch"], row["generation"])
+        assert (last["state"], last["epoch"], last["generation"]) == now, "I-20: the last event says what is"
+    if row["state"] in TERMINAL:
+        armed = [name for name in _ARMED if row[name] is not None]
+        assert not armed, f"I-37: {armed} still armed after the end"
+        assert row["purge_at"] is not None and row["ended_at"] is not None, "I-49: what has ended will be purged"
+
+
+def _check_history(history: list[Row]) -> None:
+    previous = None
+    for event in history:
+        word = f"{event['family']}.{event['name']}"
+        sources = [previous] if previous else ["waiting", "delayed"]
+        allowed = [source for source in sources if (source, word, event["state"]) in _ALLOWED]
+        assert allowed, f"I-10: {previous} → {event['state']} by {word} is not in the table"
+        if previous in TERMINAL:
+            assert word == "operator.replayed", f"I-11: {word} after the end"
+        if event["family"] == "operator" or event["name"] == "revoked":
+            assert event["principal"] and event["reason"] is not None, "I-47: who did it, and why"
+        previous = event["state"]
+    ends = Counter(event["generation"] for event in history if event["family"] == "completion")
+    assert all(count == 1 for count in ends.values()), "I-12: one terminal event per generation"
+    begins = [event["epoch"] for event in history if event["name"] in _BEGINS]
+    assert all(first < second for first, second in pairwise(begins)), "I-02: every lease has a higher epoch"
+    times = [event["at"] for event in history]
+    assert times == sorted(times), "I-20: events are in order of time"
+
+
+def _check_counts(row: Row, history: list[Row], rows: Rows) -> None:
+    policy = row["policy"]
+    most_retries, most_reclaims = policy.get("max_retries", 3), policy.get("max_reclaims", 100)
+    present = [event for event in history if event["generation"] == row["generation"]]
+    names = Counter(event["name"] for event in present)
+    assert names["retry_scheduled"] == row["retry_count"] <= most_retries, "I-18: no more retries than allowed"
+    assert row["reclaim_count"] <= most_reclaims, "I-19: no more reclaims than allowed"
+    assert row["replay_count"] == row["generation"] <= policy.get("max_replays", 10), "I-11: replays are capped"
+    whole = Counter(event["name"] for event in history)
+    allowed = 1 + whole["retry_scheduled"] + whole["expired"] + whole["revoked"] + whole["replayed"]
+    attempts = [item for item in rows["attempt"] if item["execution_id"] == row["id"]]
+    assert len(attempts) <= allowed, "I-18: attempts are bounded by what opened them"
+    assert [item["attempt_index"] for item in sorted(attempts, key=lambda item: item["attempt_index"])] == list(
+        range(len(attempts))
+    ), "I-18: attempts are numbered without a gap"
+    assert row["attempt_index"] <= len(attempts), "I-18: at most one attempt is not history yet"
+
+
+def _check_leases(rows: Rows) -> None:
+    begun = Counter(
+        event["lease_id"] for event in rows["event"] if event["family"] == "lease" and event["name"] in _BEGINS
+    )
+    assert all(count == 1 for count in begun.values()), "I-03: a lease id is used once"
+    for row in rows["execution"]:
+        assert row["lease_id"] is None or begun[row["lease_id"]] == 1, "I-03: a live lease has its event"
+
+
+def _check_orphans(rows: Rows) -> None:
+    living = {row["id"] for row in rows["execution"]}
+    for table in _DEPENDANTS:
+        orphans = [row for row in rows[table] if row["execution_id"] not in living]
+        assert not orphans, f"I-49: {table} rows of an execution that is gone: {orphans}"
+
+
+def _only_looks_again_later(row: Row, found: Row) -> bool:
+    """The expiry duty found a renewed lease."""
+    return row | {"lease_check_at": found["lease_check_at"]} == found and found["lease_id"] is not None

@@ -1,0 +1,169 @@
+"""The reference model of `engine.operator`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+from flowfabric import (
+    AlreadySatisfied,
+    AttemptState,
+    Ended,
+    Grant,
+    Held,
+    NotFound,
+    PriorityChanged,
+    Replayed,
+    Revoked,
+    State,
+    Unheld,
+    WorkerId,
+)  # fmt: skip
+from tests.model.records import KEPT_EXPIRED, KEPT_REVOKED, Execution
+from tests.model.world import World, answering, check_capabilities, refused, seconds
+
+OPERATOR = "operator"
+GRANT_TTL = timedelta(seconds=60)
+
+
+class Operator:
+    """What an operator does; each action leaves an event with principal and reason."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def cancel(self, namespace: str, *, id: UUID, reason: str) -> Ended:
+        """Already cancelled is answered alike, another outcome refused."""
+        execution = self._world.find(namespace, id)
+        if execution.state is State.CANCELLED:
+            return Ended(State.CANCELLED)
+        if execution.state.is_terminal:
+            raise refused(execution, "execution_not_active")
+        return self._world.cancel(execution, "operator_override", OPERATOR, reason)
+
+    def revoke_lease(
+        self, namespace: str, *, id: UUID, reason: str, instance: str | None, lease_id: UUID | None, epoch: int | None
+    ) -> Revoked | AlreadySatisfied:
+        """Never an error; whatever is named must be that of the live lease."""
+        execution = self._world.find(namespace, id)
+        lease = execution.lease
+        if lease is None:
+            kept = {KEPT_EXPIRED: "already_expired", KEPT_REVOKED: "already_revoked"}
+            return AlreadySatisfied(kept.get(execution.ownership or "", "no_active_lease"))
+        if epoch is not None and epoch != execution.epoch:
+            return AlreadySatisfied("epoch_moved")
+        if instance is not None and instance != lease.worker.instance:
+            return AlreadySatisfied("different_worker_instance")
+        if lease_id is not None and lease_id != lease.id:
+            return AlreadySatisfied("different_lease")
+        if lease.expires_at <= self._world.now:
+            return AlreadySatisfied("already_expired")
+        self._world.lose_lease(execution, "lease.revoked", OPERATOR, reason)
+        return Revoked(lease.id, execution.epoch)
+
+    def grant_reclaim(self, namespace: str, *, id: UUID, worker: str, capabilities: Collection[str]) -> Grant:
+        """One worker at a time may take over what is kept for a hand-off."""
+        world, execution = self._world, self._world.find(namespace, id)
+        if execution.ownership not in (KEPT_EXPIRED, KEPT_REVOKED):
+            raise refused(execution, "execution_not_reclaimable")
+        check_capabilities(execution, capabilities)
+        for grant in world.grants.values():
+            if grant.execution_id == id and grant.consumed_by is None and grant.expires_at > world.now:
+                if grant.worker != WorkerId(worker, worker):
+                    raise refused(execution, "grant_already_exists")
+                return grant
+        grant = Grant(
+            id=world.mint(), execution_id=id, worker=WorkerId(worker, worker), granted_at=world.now,
+            expires_at=world.now + GRANT_TTL,
+        )  # fmt: skip
+        world.grants[grant.id] = grant
+        execution.plain = False
+        return grant
+
+    def change_priority(self, namespace: str, *, id: UUID, priority: int, reason: str) -> PriorityChanged:
+        """Only eligible work."""
+        execution = self._world.find(namespace, id)
+        if execution.state is not State.WAITING:
+            raise refused(execution, "execution_not_eligible")
+        answer = PriorityChanged(execution.priority, min(max(priority, 0), 9000))
+        if answer.old != answer.new:
+            execution.priority = answer.new
+            self._world.note(execution, "operator.priority_changed", replace(execution), OPERATOR, reason)
+        return answer
+
+    def hold(self, namespace: str, *, id: UUID, reason: str) -> Held:
+        """Waiting or delayed work stops; its time is kept."""
+        execution = self._world.find(namespace, id)
+        if execution.state is State.BLOCKED:
+            return Held(execution.hold_reason or "")
+        if execution.state not in (State.WAITING, State.DELAYED):
+            raise refused(execution, "execution_not_eligible")
+        execution.state, execution.hold_reason = State.BLOCKED, reason
+        self._world.note(execution, "operator.held", replace(execution), OPERATOR, reason)
+        return Held(reason)
+
+    def unhold(self, namespace: str, *, id: UUID, reason: str) -> Unheld | AlreadySatisfied:
+        """It goes on where it was."""
+        execution = self._world.find(namespace, id)
+        if execution.state in (State.WAITING, State.DELAYED):
+            return AlreadySatisfied("not_held")
+        if execution.state is not State.BLOCKED:
+            raise refused(execution, "execution_not_eligible")
+        later = execution.ready_at is not None and execution.ready_at > self._world.now
+        execution.state, execution.hold_reason = State.DELAYED if later else State.WAITING, None
+        execution.ready_at = execution.ready_at if later else None
+        self._world.note(execution, "operator.unheld", replace(execution), OPERATOR, reason)
+        return Unheld(execution.state)
+
+    def unhold_all(self, namespace: str, *, kind: str | None, held_for: str | None, reason: str) -> int:
+        """Everything that is held, or one kind, or what was held for one reason."""
+        chosen = [
+            item
+            for item in self._world.executions.values()
+            if item.state is State.BLOCKED
+            and item.namespace == namespace
+            and kind in (None, item.kind)
+            and held_for in (None, item.hold_reason)
+        ]
+        for item in chosen:
+            self.unhold(namespace, id=item.id, reason=reason)
+        return len(chosen)
+
+    def replay(
+        self, namespace: str, *, id: UUID, reason: str, from_step: str | None, expected_generation: int | None
+    ) -> Replayed:
+        """A terminal execution runs again as a new generation. Steps recorded before the named one still answer."""
+        execution = self._world.find(namespace, id)
+        if expected_generation is not None and expected_generation == execution.generation - 1:
+            return Replayed(execution.generation, execution.vector.public_state)
+        if expected_generation is not None and expected_generation != execution.generation:
+            raise refused(execution, "generation_moved")
+        if not execution.state.is_terminal:
+            raise refused(execution, "execution_not_terminal")
+        if execution.replays >= execution.policy.max_replays:
+            raise refused(execution, "max_replays_exhausted")
+        named = answering(execution, from_step) if from_step else None
+        if from_step and named is None:
+            raise NotFound("step_not_found", "")
+        keeps = named is not None
+        for step in execution.steps:
+            keeps = keeps and step is not named
+            if not keeps and step.struck_by is None:
+                step.struck_by = execution.generation + 1
+        self._world.open_attempt(execution, "replayed")
+        self._begin_generation(execution)
+        self._world.note(execution, "operator.replayed", replace(execution), OPERATOR, reason)
+        return Replayed(execution.generation, execution.vector.public_state)
+
+    def _begin_generation(self, execution: Execution) -> None:
+        relative = execution.policy.deadline
+        execution.deadline_at = None if relative is None else self._world.now + seconds(relative)
+        execution.generation += 1
+        execution.epoch += 1
+        execution.replays += 1
+        execution.retries = execution.reclaims = 0
+        execution.percent = execution.message = execution.category = None
+        execution.cancelled_by = execution.cancel_reason = execution.ended_at = execution.purge_at = None
+        execution.state, execution.attempt_state = State.WAITING, AttemptState.PENDING_REPLAY
