@@ -27,7 +27,7 @@ COLD = (
     "list_executions", "held_for_operator", "history_of", "attempts_of", "attempt_at", "steps_of", "step_named",
     "record_step", "strike_steps", "take_key", "key_holder", "open_grants", "next_due", "due_for_lease_expiry",
     "due_for_delayed_work", "due_for_attempt_timeout", "due_for_deadline", "due_for_retention", "delete_executions",
-    "delete_attempts", "delete_steps", "delete_grants", "drop_key",
+    "delete_attempts", "delete_steps", "delete_grants", "delete_keys",
 )  # fmt: skip
 BY_ID = {"renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution"}
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")

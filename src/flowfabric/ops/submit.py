@@ -111,5 +111,5 @@ def _is_late(item: Arrival, now: datetime | None) -> bool:
 
 
 def _mismatch(what: str, id_: UUID) -> Conflict:
-    message = f"{what} was used before for a different submission; use another one, or send the same body"
+    message = f"{what} was used before, and not for this submission; use another one, or send the same body"
     return Conflict("idempotency_mismatch", message, execution_id=id_)

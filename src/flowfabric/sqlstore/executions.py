@@ -68,15 +68,8 @@ class SqlExecutions:
         await self._session.fetch("set_tags", id=id_, tags=rows.to_json(tags))
 
     async def purge(self, executions: Sequence[Execution]) -> None:
-        keyed = [
-            {"namespace": item.namespace, "key": item.idempotency_key, "execution_id": item.id}
-            for item in executions
-            if item.idempotency_key is not None
-        ]
-        if keyed:
-            await self._session.fetch_each("drop_key", keyed)
         ids = [item.id for item in executions]
-        for statement in ("delete_attempts", "delete_steps", "delete_grants", "delete_executions"):
+        for statement in ("delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_executions"):
             await self._session.fetch(statement, ids=ids)
 
 

@@ -29,8 +29,6 @@ WHERE expires_at <= :now
     )
 RETURNING key
 
--- name: drop_key
+-- name: delete_keys
 DELETE FROM ff.submission_key
-WHERE namespace = :namespace
-    AND key = :key
-    AND execution_id = :execution_id
+WHERE execution_id IN :ids

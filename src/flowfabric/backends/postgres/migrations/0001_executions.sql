@@ -126,6 +126,7 @@ CREATE TABLE ff.submission_key (
     PRIMARY KEY (namespace, key)
 );
 CREATE INDEX submission_key_expires ON ff.submission_key (expires_at);
+CREATE INDEX submission_key_execution ON ff.submission_key (execution_id);
 
 CREATE TABLE ff.attempt (
     execution_id UUID NOT NULL,

@@ -129,6 +129,7 @@ CREATE TABLE ff.submission_key (
     PRIMARY KEY (namespace, key)
 ) STRICT;
 CREATE INDEX ff_submission_key_expires ON ff.submission_key (expires_at);
+CREATE INDEX ff_submission_key_execution ON ff.submission_key (execution_id);
 
 CREATE TABLE ff.attempt (
     execution_id TEXT NOT NULL,

@@ -22,6 +22,12 @@ WHERE NOT EXISTS (
         AND l.name = :lane
         AND l.state = 'draining'
 )
+    -- The history of an execution outlives it, so its id is never used for another.
+    AND NOT EXISTS (
+        SELECT 1
+        FROM ff.event AS past
+        WHERE past.execution_id = :id
+    )
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
