@@ -54,6 +54,11 @@ class Batcher(Generic[Item, Outcome]):
         self._start()
         return await future
 
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing waits and nothing is under way."""
+        return not self._waiting and not self._tasks
+
     def _start(self) -> None:
         if not self._committing and (batch := self._next_batch()):
             self._committing = True
@@ -85,9 +90,12 @@ class Batcher(Generic[Item, Outcome]):
             self._committing = False
             self._start()
 
-    def _settle(self, entry: _Waiting[Item, Outcome], answer: Outcome | None) -> None:
+    def _settle(self, entry: _Waiting[Item, Outcome], answer: Outcome | FlowFabricError | None) -> None:
         if answer is None:
             self._spawn(self._look_alone(entry))
+            return
+        if isinstance(answer, FlowFabricError):
+            self._finish(entry, answer)
             return
         self._subjects.discard(entry.subject)
         if not entry.future.done():
@@ -135,14 +143,17 @@ async def run_batch(
 
 async def run_together(
     store: Store, namespace: str, operation: HotOperation[Item, Outcome], items: Sequence[Item]
-) -> list[Outcome | None]:
-    """What one statement could decide, and None for the rest. A refused batch is split until the bad one is alone."""
+) -> list[Outcome | FlowFabricError | None]:
+    """What one statement could decide, and None for the rest. A batch that the database refuses is split until the bad
+    item is alone; when the store does not answer, that is the answer of every item it was asked about."""
     run = store.run_single if operation.one_statement else store.run
     try:
-        return await run(lambda tx: operation.together(tx, namespace, items))
-    except (NotTogether, InvalidRequest, Unavailable) as error:
-        if isinstance(error, Unavailable) and error.code != "storage_error":
-            raise
+        return [*await run(lambda tx: operation.together(tx, namespace, items))]
+    except (NotTogether, InvalidRequest):
+        pass
+    except Unavailable as error:
+        if error.code != "storage_error":
+            return [_for_one(error) for _ in items]
     if len(items) == 1:
         return [None]
     half = len(items) // 2
@@ -153,6 +164,13 @@ async def run_together(
 async def run_alone(store: Store, namespace: str, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
     """The outcome of one item, locked and waited for; its refusal is raised."""
     return await store.run(lambda tx: operation.alone(tx, namespace, item))
+
+
+def _for_one(error: Unavailable) -> Unavailable:
+    """The same error for one caller alone, since callers add to the traceback of what they get."""
+    own = Unavailable(error.code, error.message, **error.fields)
+    own.__cause__ = error
+    return own
 
 
 def _rounds(operation: HotOperation[Item, Outcome], items: Sequence[Item]) -> list[list[int]]:

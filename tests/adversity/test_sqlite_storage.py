@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sqlite3
 import warnings
 from pathlib import Path
@@ -190,6 +191,7 @@ def in_a_fork(look: Any) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        signal.alarm(5)  # A child that hangs must not hang its parent.
         os.write(writing, str(look()).encode())
         os._exit(0)
     os.close(writing)

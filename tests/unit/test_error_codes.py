@@ -35,12 +35,14 @@ TABLE = {
     "Unavailable": """
         access_denied connection_closed connection_lost transaction_conflict
         retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
-        storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
+        storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only storage_refused
         storage_without_wal store_closed store_forked too_many_connections
     """,
 }
 # Where a code does not stand in the call itself, it comes from one of these.
-INDIRECT = {
+INDIRECT: dict[str, set[tuple[str, str]]] = {
+    "batching.py": set(),  # The same error once more, for each caller of a batch.
+    "engine/executions.py": set(),  # The same error with the id that was minted.
     "core/fences.py": {("Refused", "lease_expired"), ("Refused", "lease_revoked"), ("Refused", "execution_not_active")},
     "core/transitions.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/control.py": {("Refused", transition.refusal) for transition in TRANSITIONS},

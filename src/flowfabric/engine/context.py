@@ -21,6 +21,7 @@ from flowfabric.store.transaction import Store
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+_MOST_BATCHERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,15 @@ class Context:
         if key not in self.batchers:
             self.batchers[key] = Batcher(self.store, self.namespace, operation)
         batcher: Batcher[Item, Outcome] = self.batchers[key]
-        return await batcher.submit(item)
+        try:
+            return await batcher.submit(item)
+        finally:
+            if len(self.batchers) > _MOST_BATCHERS:
+                self._drop_idle_batchers()
+
+    def _drop_idle_batchers(self) -> None:
+        for key in [key for key, batcher in self.batchers.items() if batcher.is_idle]:
+            del self.batchers[key]
 
     def within(self, namespace: str) -> Context:
         """The same surroundings for another namespace."""

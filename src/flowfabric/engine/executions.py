@@ -12,7 +12,7 @@ from uuid import UUID
 
 from flowfabric.batching import run_batch
 from flowfabric.core import limits
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import Created, Submitted
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
@@ -30,6 +30,7 @@ from flowfabric.ops.tags import set_tags
 from flowfabric.store.transaction import Answer
 
 _NO_TAGS: Mapping[str, str] = {}
+_MOST_ROUTES = 10_000
 _FIRST_LOOK_S = 0.005
 _LONGEST_LOOK_S = 0.25
 
@@ -49,14 +50,18 @@ class Executions(Joining):
         """Stores one execution.
 
         Repeated with the same id or key and the same body it answers `Duplicate`; with another body it raises
-        `Conflict` with code `idempotency_mismatch`.
+        `Conflict` with code `idempotency_mismatch`. If the store does not answer, the `id` among the fields of the
+        error makes repeating it harmless.
         """
         submission = Submission(
             kind=kind, payload=payload, encoding=encoding, lane=lane, priority=priority, requires=requires,
             policy=policy, tags=tags, id=id, key=key, ready_at=ready_at, delay=delay, deadline=deadline,
         )  # fmt: skip
         [arrival] = await self._arrivals([submission])
-        answer = await self._context.one(SUBMIT, arrival)
+        try:
+            answer = await self._context.one(SUBMIT, arrival)
+        except Unavailable as error:
+            raise _with_id(error, arrival.id) from error
         self._hint(answer, submission)
         return answer
 
@@ -68,7 +73,11 @@ class Executions(Joining):
                     "invalid_type", f"submissions must be Submission records, not {type(item).__name__}"
                 )
         arrivals = await self._arrivals(submissions)
-        answers = await run_batch(self._context.store, self._context.namespace, SUBMIT, arrivals)
+        found = await run_batch(self._context.store, self._context.namespace, SUBMIT, arrivals)
+        answers = [
+            _with_id(answer, arrival.id) if isinstance(answer, Unavailable) else answer
+            for answer, arrival in zip(found, arrivals, strict=True)
+        ]
         for answer, submission in zip(answers, submissions, strict=True):
             self._hint(answer, submission)
         return answers
@@ -139,6 +148,8 @@ class Executions(Joining):
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
         context = self._context
         routes = [Route(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]
+        if len(context.routes) > _MOST_ROUTES:
+            context.routes.clear()
         unknown = [route for route in dict.fromkeys(routes) if route not in context.routes]
         if unknown:
             # A route must be committed before it is remembered, so it is made in a transaction of its own.
@@ -156,6 +167,11 @@ class Executions(Joining):
         for due in (submission.ready_at, submission.deadline):
             if due is not None:
                 self._context.due_at(due)
+
+
+def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
+    """The same error with the id that was minted for the submission, by which it can be repeated."""
+    return Unavailable(error.code, error.message, **{**error.fields, "id": id_})
 
 
 def _window(after: object, limit: object) -> tuple[int, int]:

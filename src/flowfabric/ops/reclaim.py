@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from flowfabric.core.errors import NotFound, Refused
-from flowfabric.core.leasing import decide_reclaim
+from flowfabric.core.leasing import MAX_RECLAIMS_EXCEEDED, decide_reclaim
 from flowfabric.core.outcomes import Ended, Lease, lease_of
 from flowfabric.core.records import Execution, Grant
 from flowfabric.core.requests import LeaseTerms
@@ -31,6 +31,8 @@ async def reclaim(tx: Transaction, namespace: str, grant_id: UUID, terms: LeaseT
         )
     if _answered_before(execution, grant):
         return lease_of(execution)
+    if grant.consumed_by is not None and execution.failure_category == MAX_RECLAIMS_EXCEEDED:
+        return Ended(execution.state)  # Using it was what ended the execution.
     decision = decide_reclaim(execution, grant, terms, now)
     await tx.grants.consume(grant_id, terms.lease_id)
     await write(tx, [decision])

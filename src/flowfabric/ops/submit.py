@@ -42,10 +42,11 @@ async def submit_together(tx: Transaction, namespace: str, items: Sequence[Arriv
 
 async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submitted:
     """Inserts one execution, under its key if it has one."""
-    now = await tx.now()
-    known = await _take_key(tx, namespace, item, now)
+    known = await _take_key(tx, namespace, item)
     if known is not None:
         return known
+    # The key may have been waited for, so the time is read after it.
+    now = await tx.now()
     if _is_late(item, now):
         return await _explain_late(tx, namespace, item, now)
     row = _row(namespace, item, now)
@@ -54,17 +55,20 @@ async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submit
     return await _explain(tx, namespace, item)
 
 
-SUBMIT = HotOperation(
-    submit_together, submit_alone, subject=lambda item: item.id, solitary=lambda item: item.submission.key is not None
-)
+def _may_meet_a_twin(item: Arrival) -> bool:
+    """With a key or an id of the caller's own, an insert may have to wait for somebody else's transaction."""
+    return item.submission.key is not None or item.submission.id is not None
 
 
-async def _take_key(tx: Transaction, namespace: str, item: Arrival, now: datetime) -> Duplicate | None:
+SUBMIT = HotOperation(submit_together, submit_alone, subject=lambda item: item.id, solitary=_may_meet_a_twin)
+
+
+async def _take_key(tx: Transaction, namespace: str, item: Arrival) -> Duplicate | None:
     submission, window = item.submission, span(item.submission.policy.dedup_window)
     if submission.key is None or window == timedelta(0):
         return None
     fingerprint = submission.fingerprint(namespace)
-    holder = await tx.keys.take(namespace, submission.key, item.id, fingerprint, now, now + window)
+    holder = await tx.keys.take(namespace, submission.key, item.id, fingerprint, window)
     if holder is None:
         return None
     id_, known = holder

@@ -97,13 +97,23 @@ class Reconcilers:
         self._sleeps_until = None
         now, due = await self._store.read(partial(_look, after=limits.EARLIEST))
         overdue = {name for name, time in due.items() if time is not None and time <= now}
-        ticks = [await duty.tick(self._store) for duty in self._duties if duty.name in overdue]
+        ticks = [await self._tick(duty) for duty in self._duties if duty.name in overdue]
         if any(tick.more or tick.done for tick in ticks):
             return 0.0
         if overdue:
             # Rows that fail or that others have locked must not hide the ones to come.
             now, due = await self._store.read(partial(_look, after=now))
         return self._pause(now, due)
+
+    async def _tick(self, duty: Tickable) -> Tick:
+        """One duty that cannot go on does not keep the others from going on."""
+        try:
+            return await duty.tick(self._store)
+        except FlowFabricError as error:
+            _log.warning("reconcilers: %s is tried again: %s", duty.name, error)
+        except Exception:
+            _log.exception("reconcilers: %s broke and is tried again", duty.name)
+        return Tick(duty.name, done=0, failed=0, more=False)
 
     def _pause(self, now: datetime, due: Mapping[str, datetime | None]) -> float:
         later = [time - now for time in due.values() if time is not None and time > now]

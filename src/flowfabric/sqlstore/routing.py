@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.records import Grant, Route
@@ -87,19 +87,28 @@ class SqlKeys:
         self._session = session
 
     async def take(
-        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, now: datetime, expires_at: datetime
+        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
     ) -> tuple[UUID, bytes] | None:
+        now = await self._session.now()
         taken = await self._session.fetch(
             "take_key", namespace=namespace, key=key, execution_id=execution_id, fingerprint=fingerprint, now=now,
-            expires_at=expires_at,
+            expires_at=now + window,
         )  # fmt: skip
-        if taken:
-            return None
-        [holder] = await self._session.fetch("key_holder", namespace=namespace, key=key)
-        return rows.identity(holder["execution_id"]), holder["fingerprint"]
+        if not taken:
+            [holder] = await self._session.fetch("key_holder", namespace=namespace, key=key)
+            return rows.identity(holder["execution_id"]), holder["fingerprint"]
+        later = await self._session.now()
+        if later > now:
+            # Somebody else's transaction may have been waited for, and the window begins after that.
+            await self._session.fetch("extend_key", namespace=namespace, key=key, expires_at=later + window)
+        return None
 
     async def drop_expired(self, now: datetime, limit: int) -> int:
-        return len(await self._session.fetch("drop_expired_keys", now=now, limit=limit))
+        expired = await self._session.fetch("expired_keys", now=now, limit=limit)
+        await self._session.fetch_each(
+            "drop_key", [{"namespace": row["namespace"], "key": row["key"]} for row in expired]
+        )
+        return len(expired)
 
 
 class SqlDue:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
@@ -61,9 +61,9 @@ class Keys(Protocol):
     """Idempotency keys of submissions."""
 
     async def take(
-        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, now: datetime, expires_at: datetime
+        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
     ) -> tuple[UUID, bytes] | None:
-        """Takes a free or expired key; else answers the id and fingerprint that hold it."""
+        """Takes a free or expired key for that long from now; else answers the id and fingerprint that hold it."""
 
     async def drop_expired(self, now: datetime, limit: int) -> int:
         """Removes keys whose window has passed; answers how many."""

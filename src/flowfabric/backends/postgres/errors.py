@@ -16,6 +16,8 @@ _LOST = (
 _DENIED = (
     _ERRORS.InvalidAuthorizationSpecificationError, _ERRORS.InvalidCatalogNameError, _ERRORS.InsufficientPrivilegeError,
 )  # fmt: skip
+# What is wrong with one row, and not with the store as a whole.
+_OF_A_ROW = (_ERRORS.IntegrityConstraintViolationError, _ERRORS.ProgramLimitExceededError)
 _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
     ((_ERRORS.QueryCanceledError,), "statement_timeout", "a statement took longer than the statement timeout"),
     ((TimeoutError,), "statement_timeout", "the database did not answer in time; repeat the call"),
@@ -51,8 +53,10 @@ def translated(error: BaseException) -> BaseException:
         return _caused(
             InvalidRequest("invalid_request", f"the database cannot hold a value of the call ({_short(error)})"), error
         )
+    if isinstance(error, _OF_A_ROW):
+        return _caused(Unavailable("storage_error", f"the database refused a row ({_short(error)})"), error)
     if isinstance(error, _ERRORS.PostgresError):
-        return _caused(Unavailable("storage_error", f"the database refused a statement ({_short(error)})"), error)
+        return _caused(Unavailable("storage_refused", f"the database refused a statement ({_short(error)})"), error)
     return error
 
 

@@ -105,7 +105,12 @@ class PostgresStore:
         return await self.run(body)
 
     async def read(self, body: Body[Answer]) -> Answer:
-        return await self.run(body) if self._settings.pooler else await self.run_single(body)
+        async with (
+            self._connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            await self._set_locally(connection)
+            return await body(self._transaction(connection))
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
@@ -154,9 +159,10 @@ class PostgresStore:
         """Behind a pooler the session is shared with others, so settings last for the transaction only."""
         if self._settings.pooler:
             timeout_ms = int(self._settings.statement_timeout_s * 1000)
-            await connection.execute(f"SET LOCAL statement_timeout = {timeout_ms}")
-            await connection.execute("SET LOCAL synchronous_commit = on")
-            await connection.execute("SET LOCAL enable_seqscan = off")
+            await connection.execute(
+                f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL synchronous_commit = on; "
+                "SET LOCAL enable_seqscan = off"
+            )
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements)

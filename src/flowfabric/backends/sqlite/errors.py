@@ -8,6 +8,9 @@ from flowfabric.core.errors import Unavailable
 
 _PRIMARY_CODE = 0xFF
 _MEANING = {
+    sqlite3.SQLITE_CONSTRAINT: ("storage_error", "the database refused a row"),
+    sqlite3.SQLITE_MISMATCH: ("storage_error", "the database refused a row"),
+    sqlite3.SQLITE_TOOBIG: ("storage_error", "the database refused a row"),
     sqlite3.SQLITE_BUSY: ("storage_busy", "another process kept the file locked for too long; repeat the call"),
     sqlite3.SQLITE_LOCKED: ("storage_busy", "another connection kept a table locked for too long; repeat the call"),
     sqlite3.SQLITE_INTERRUPT: ("statement_timeout", "a statement took longer than the statement timeout"),
@@ -27,7 +30,7 @@ def translated(error: BaseException) -> BaseException:
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-    name, advice = _MEANING.get(code, ("storage_error", "the database refused a statement"))
+    name, advice = _MEANING.get(code, ("storage_refused", "the database refused a statement"))
     return _caused(Unavailable(name, f"{advice} (SQLite: {error})"), error)
 
 

@@ -132,6 +132,8 @@ class SqliteStore:
 
 
 def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
+    # The program may change its folder later, and the readers open the file again.
+    path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
     try:
         connection = connect(path, durable=durable, timeout_s=timeout_s)

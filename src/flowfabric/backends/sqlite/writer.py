@@ -7,6 +7,7 @@ own: one that fails takes nothing back but itself. Callers are answered after th
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections import deque
@@ -28,6 +29,7 @@ from flowfabric.store.transaction import Body
 
 Clock = Callable[[], datetime]
 _MOST_TOGETHER = 200
+_log = logging.getLogger("flowfabric.sqlite")
 
 
 @dataclass(slots=True)
@@ -76,16 +78,38 @@ class Writer:
         self._thread.join()
 
     def _work(self) -> None:
-        while jobs := self._next_jobs():
-            try:
-                self._commit_together(jobs)
-            except BaseException as error:
-                self._fail_all(jobs, error)
+        jobs: list[_Job] = []
+        try:
+            while jobs := self._next_jobs():
+                self._commit_or_fail(jobs)
+                for job in jobs:
+                    _answer(job)
+                self._checkpoint()
+        except BaseException as error:
+            _log.exception("the writer thread ends")
+            self._give_up(jobs, error)
+        finally:
+            self._finish()
+
+    def _commit_or_fail(self, jobs: list[_Job]) -> None:
+        try:
+            self._commit_together(jobs)
+        except BaseException as error:
+            # What the bodies decided, refusals too, is only as true as their commit.
             for job in jobs:
-                _answer(job)
-            if self._checkpointer:
-                self._checkpoint(self._checkpointer)
-        self._finish()
+                job.error = error
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _give_up(self, jobs: list[_Job], error: BaseException) -> None:
+        """The thread cannot go on: nobody may wait for it any more."""
+        with self._wake:
+            self._closing = True
+            waiting = [*jobs, *self._jobs]
+            self._jobs.clear()
+        for job in waiting:
+            job.error = error
+            _answer(job)
 
     def _next_jobs(self) -> list[_Job]:
         with self._wake:
@@ -122,17 +146,14 @@ class Writer:
             self._connection.execute("ROLLBACK TO operation")
         self._connection.execute("RELEASE operation")
 
-    def _fail_all(self, jobs: list[_Job], error: BaseException) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        for job in jobs:
-            job.error = job.error or error
-
-    def _checkpoint(self, checkpointer: Checkpointer) -> None:
+    def _checkpoint(self) -> None:
         try:
-            checkpointer.checkpoint_if_grown()
-        except sqlite3.Error:
-            return  # The log stays longer; the next commit tries again.
+            if self._checkpointer:
+                self._checkpointer.checkpoint_if_grown()
+        except (sqlite3.Error, OSError):
+            _log.warning(
+                "the log could not be moved into the file; it stays longer until the next commit", exc_info=True
+            )
 
     def _finish(self) -> None:
         if self._checkpointer:

@@ -13,7 +13,7 @@ SELECT
 SELECT e.id
 FROM ff.execution AS e
 WHERE e.lease_check_at <= :now
-ORDER BY e.lease_check_at, e.id
+ORDER BY e.lease_check_at
 LIMIT :limit
 
 -- name: due_for_delayed_work
@@ -21,14 +21,14 @@ SELECT e.id
 FROM ff.execution AS e
 WHERE e.state = 'delayed'
     AND e.ready_at <= :now
-ORDER BY e.ready_at, e.id
+ORDER BY e.ready_at
 LIMIT :limit
 
 -- name: due_for_attempt_timeout
 SELECT e.id
 FROM ff.execution AS e
 WHERE e.attempt_timeout_at <= :now
-ORDER BY e.attempt_timeout_at, e.id
+ORDER BY e.attempt_timeout_at
 LIMIT :limit
 
 -- name: due_for_deadline
@@ -36,12 +36,12 @@ SELECT e.id
 FROM ff.execution AS e
 WHERE e.deadline_at <= :now
     AND e.ended_at IS NULL
-ORDER BY e.deadline_at, e.id
+ORDER BY e.deadline_at
 LIMIT :limit
 
 -- name: due_for_retention
 SELECT e.id
 FROM ff.execution AS e
 WHERE e.purge_at <= :now
-ORDER BY e.purge_at, e.id
+ORDER BY e.purge_at
 LIMIT :limit

@@ -17,17 +17,24 @@ FROM ff.submission_key
 WHERE namespace = :namespace
     AND key = :key
 
--- name: drop_expired_keys
-DELETE FROM ff.submission_key
+-- name: extend_key
+UPDATE ff.submission_key
+SET expires_at = :expires_at
+WHERE namespace = :namespace
+    AND key = :key
+
+-- name: expired_keys
+SELECT namespace, key
+FROM ff.submission_key
 WHERE expires_at <= :now
-    AND key IN (
-        SELECT k.key
-        FROM ff.submission_key AS k
-        WHERE k.expires_at <= :now
-        ORDER BY k.expires_at, k.key
-        LIMIT :limit
-    )
-RETURNING key
+ORDER BY expires_at
+LIMIT :limit
+FOR NO KEY UPDATE SKIP LOCKED
+
+-- name: drop_key
+DELETE FROM ff.submission_key
+WHERE namespace = :namespace
+    AND key = :key
 
 -- name: delete_keys
 DELETE FROM ff.submission_key

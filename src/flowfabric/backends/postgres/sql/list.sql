@@ -1,4 +1,5 @@
--- Listings: the newest of each state, merged, so that a page costs the same however long the table is.
+-- Listings: the newest of each state, merged. Without filters a page costs the same however long the table is; a filter
+-- that few rows pass walks the others.
 
 -- name: list_executions
 SELECT
