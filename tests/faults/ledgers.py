@@ -73,6 +73,10 @@ class Run:
         for path in sorted((self.folder / "witness").iterdir()):
             yield from (line | {"instance": path.stem} for line in read_ledger(path))
 
+    def woken_path(self, instance: str) -> Path:
+        """A file that is there when a frozen worker has been woken."""
+        return self.folder / f"woken-{instance}"
+
     def flags(self) -> mmap.mmap:
         """The shared bytes, one per worker."""
         with (self.folder / "flags").open("r+b") as file:

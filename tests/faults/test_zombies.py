@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -18,10 +20,11 @@ from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import OUTSIDE, Ledger, Run, read_ledger
 from tests.faults.pictures import camera_on
 from tests.faults.storm import Crew, all_ended
-from tests.stores import TestStore, opened, snapshot
+from tests.stores import SqliteTestStore, TestStore, opened, snapshot
 
 LEASE_S = 1.0
 FINISHERS = 2
+PATIENCE_S = 30.0
 FIRST_SLOT = 8
 REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
 
@@ -34,6 +37,7 @@ class Graveyard:
         self.crew = crew
         self.client = client
         self.pids: dict[UUID, int] = {}
+        self.instances: dict[UUID, str] = {}
 
     async def freeze(self, number: int) -> list[UUID]:
         """So many fresh executions, each leased by a process that is frozen while it works."""
@@ -44,7 +48,10 @@ class Graveyard:
             self.client.write("acknowledged", asked=answer.id, execution=answer.id)
             order = {"zombie": True, "execution": str(answer.id)}
             self.pids[answer.id] = self.crew.spawn(FIRST_SLOT + place, **order)
+            self.instances[answer.id] = f"{FIRST_SLOT + place}-{self.pids[answer.id]}"
             ids.append(answer.id)
+        for place, id_ in enumerate(ids):
+            await asyncio.to_thread(self._await_lease, FIRST_SLOT + place, self.pids[id_])
         for place, id_ in enumerate(ids):
             await asyncio.to_thread(self._freeze, FIRST_SLOT + place, self.pids[id_])
         return ids
@@ -52,21 +59,40 @@ class Graveyard:
     async def wake(self, ids: list[UUID]) -> None:
         """Lets zombies go on, and waits until they have tried everything."""
         for id_ in ids:
+            self.crew.run.woken_path(self.instances[id_]).touch()
             os.kill(self.pids[id_], signal.SIGCONT)
         for id_ in ids:
             await asyncio.to_thread(self.crew.forks.wait, self.pids.pop(id_))
 
+    def _await_lease(self, slot: int, pid: int) -> None:
+        path, ends = self.crew.run.folder / "witness" / f"{slot}-{pid}.jsonl", time.monotonic() + PATIENCE_S
+        while not any(line["what"] == "holding" for line in read_ledger(path)):
+            assert time.monotonic() < ends, f"a worker got no lease: {read_ledger(path)}"
+            time.sleep(0.005)
+
     def _freeze(self, slot: int, pid: int) -> None:
         # A process frozen inside a transaction keeps its locks; then there is nobody who could take over.
-        path, flags = self.crew.run.folder / "witness" / f"{slot}-{pid}.jsonl", self.crew.run.flags()
-        while not any(line["what"] == "holding" for line in read_ledger(path)):
-            time.sleep(0.005)
-        while True:
+        flags = self.crew.run.flags()
+        for _ in range(100):
             os.kill(pid, signal.SIGSTOP)
-            if flags[slot] == OUTSIDE:
+            if flags[slot] == OUTSIDE and can_write(self.crew.store):
                 return
             os.kill(pid, signal.SIGCONT)
-            time.sleep(0.001)
+            time.sleep(0.002)
+        raise AssertionError("a worker is never outside a transaction")
+
+
+def can_write(store: TestStore) -> bool:
+    """False if somebody keeps the write lock of a SQLite file; PostgreSQL has none."""
+    if not isinstance(store, SqliteTestStore):
+        return True
+    with closing(sqlite3.connect(store.path, isolation_level=None, timeout=0.5)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+        return True
 
 
 async def test_zombies_change_nothing(

@@ -12,7 +12,6 @@ import json
 import mmap
 import os
 import random
-import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -195,12 +194,15 @@ class Worker:
         }  # fmt: skip
 
     async def zombie(self) -> None:
-        """Keeps one lease busy until it is lost, then tries every write with the stale fence."""
+        """Keeps one lease until it was frozen and woken, then tries every write with the stale fence."""
         engine = await self.opened()
-        lease = await engine.leases.claim_execution(self.order["execution"], WorkerId("zombie", self.instance))
+        worker = WorkerId("zombie", self.instance)
+        lease = await self.insist(lambda: engine.leases.claim_execution(self.order["execution"], worker))
         self.witness.write("holding", **self.facts(lease))
         with contextlib.suppress(FlowFabricError):
-            await self.renew_until_frozen(engine, lease)
+            while not self.run.woken_path(self.instance).exists():
+                await engine.leases.renew(lease.fence)
+                await asyncio.sleep(0.02)
         for operation, write in stale_writes(engine, lease.fence).items():
             try:
                 answer = await write()
@@ -212,15 +214,6 @@ class Worker:
             effect = self.run.take_effect(str(lease.execution_id), lease.epoch, str(lease.fence.lease_id))
             self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))
         await engine.close()
-
-    async def renew_until_frozen(self, engine: Engine, lease: Lease) -> None:
-        """Returns when the clock has jumped: this process was frozen."""
-        jumped_s = 0.0
-        while jumped_s < lease.ttl.total_seconds():
-            began = time.monotonic()
-            await engine.leases.renew(lease.fence)
-            await asyncio.sleep(0.02)
-            jumped_s = time.monotonic() - began
 
 
 def stale_writes(engine: Engine, fence: Fence) -> dict[str, Callable[[], Awaitable[Any]]]:
