@@ -123,7 +123,7 @@ async def test_no_error_of_a_driver_gets_out_when_tables_vanish_under_the_engine
         for name, call in CALLS.items():
             with pytest.raises(Unavailable) as failed:
                 await call(engine, lease)
-            assert failed.value.code == "storage_error", name
+            assert failed.value.code == "storage_refused", name
             assert failed.value.__cause__ is not None, name
 
 

@@ -100,7 +100,7 @@ async def test_a_duty_that_fails_does_not_keep_the_others_from_their_work(store:
         await leased(engine, lease_ttl=1)
         delayed = await submitted(engine, delay="300ms")
         async with engine.reconcilers.running(), asyncio.timeout(15):
-            while (await engine.executions.describe(delayed)).state is State.DELAYED:
+            while (await engine.executions.describe(delayed)).state is State.DELAYED:  # noqa: ASYNC110 - only rows tell
                 await asyncio.sleep(0.02)
 
 
@@ -127,7 +127,7 @@ async def test_the_window_of_a_key_begins_after_the_wait_for_it(postgres: Any) -
 async def blocked(store: PostgresTestStore) -> None:
     """Waits until some statement on the server waits for another transaction."""
     async with asyncio.timeout(10):
-        while not await store.query("SELECT 1 FROM pg_locks WHERE NOT granted"):
+        while not await store.query("SELECT 1 FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110 - only rows tell
             await asyncio.sleep(0.01)
 
 

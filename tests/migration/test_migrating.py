@@ -80,7 +80,7 @@ async def test_a_migration_that_fails_half_way_leaves_nothing_and_the_next_one_w
     before = await tables(store)
     with pytest.raises(Unavailable) as refused:
         await store.connecting()
-    assert refused.value.code == "storage_error"
+    assert refused.value.code == "storage_refused"
     assert await tables(store) == before
     await store.query("DROP TABLE ff.step")
     async with opened(store) as engine:

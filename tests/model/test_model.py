@@ -28,7 +28,7 @@ from tests.postgres_server import PostgresServer
 STEPS = 30
 # Hypothesis makes five near copies of every example beyond the first ten of a run, so many short runs see more.
 EXAMPLES = 10
-RUNS = 8
+RUNS = 3
 MORE = 20
 
 

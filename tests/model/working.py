@@ -98,6 +98,8 @@ class Leases:
             raise Refused("different_worker", "")
         if execution.lease and execution.lease.id == given.consumed_by:
             return lease_of(execution)
+        if given.consumed_by == UUID(int=0):
+            return Ended(State.FAILED)
         if execution.ownership not in (KEPT_EXPIRED, KEPT_REVOKED):
             raise refused(execution, "execution_not_reclaimable")
         if given.consumed_by is not None:

@@ -35,8 +35,8 @@ TABLE = {
     "Unavailable": """
         access_denied connection_closed connection_lost transaction_conflict
         retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
-        storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only storage_refused
-        storage_without_wal store_closed store_forked too_many_connections
+        storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
+        storage_refused storage_without_wal store_closed store_forked too_many_connections
     """,
 }
 # Where a code does not stand in the call itself, it comes from one of these.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from uuid import UUID
 
 from flowfabric.core.errors import NotFound, Refused
-from flowfabric.core.leasing import MAX_RECLAIMS_EXCEEDED, decide_reclaim
+from flowfabric.core.leasing import decide_reclaim
 from flowfabric.core.outcomes import Ended, Lease, lease_of
 from flowfabric.core.records import Execution, Grant
 from flowfabric.core.requests import LeaseTerms
+from flowfabric.core.states import State
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
+
+_NO_LEASE = UUID(int=0)
 
 
 async def reclaim(tx: Transaction, namespace: str, grant_id: UUID, terms: LeaseTerms) -> Lease | Ended:
@@ -31,10 +34,10 @@ async def reclaim(tx: Transaction, namespace: str, grant_id: UUID, terms: LeaseT
         )
     if _answered_before(execution, grant):
         return lease_of(execution)
-    if grant.consumed_by is not None and execution.failure_category == MAX_RECLAIMS_EXCEEDED:
-        return Ended(execution.state)  # Using it was what ended the execution.
+    if grant.consumed_by == _NO_LEASE:
+        return Ended(State.FAILED)  # Using it was what ended the execution.
     decision = decide_reclaim(execution, grant, terms, now)
-    await tx.grants.consume(grant_id, terms.lease_id)
+    await tx.grants.consume(grant_id, terms.lease_id if isinstance(decision.answer, Lease) else _NO_LEASE)
     await write(tx, [decision])
     return decision.answer
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import asyncpg
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _OLDEST = 140000
 _TRIES = 10
 _FIRST_BACKOFF_S = 0.005
+_Isolation = Literal["read_committed", "repeatable_read"]
 
 
 class Settings(Protocol):
@@ -80,18 +81,7 @@ class PostgresStore:
         self._closed = False
 
     async def run(self, body: Body[Answer]) -> Answer:
-        for tries in range(_TRIES):
-            if tries:
-                await asyncio.sleep(random.uniform(0, _FIRST_BACKOFF_S * 2**tries))
-            async with self._connection() as connection:
-                try:
-                    async with connection.transaction(isolation="read_committed"):
-                        await self._set_locally(connection)
-                        return await body(self._transaction(connection))
-                except Exception as error:
-                    if not is_conflict(error):
-                        raise
-        raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
+        return await self._run(body, isolation="read_committed", readonly=False)
 
     async def run_single(self, body: Body[Answer]) -> Answer:
         if self._settings.pooler:
@@ -105,12 +95,7 @@ class PostgresStore:
         return await self.run(body)
 
     async def read(self, body: Body[Answer]) -> Answer:
-        async with (
-            self._connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            await self._set_locally(connection)
-            return await body(self._transaction(connection))
+        return await self._run(body, isolation="repeatable_read", readonly=True)
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
@@ -141,6 +126,20 @@ class PostgresStore:
             await self._check_server(connection)
             await migrate(connection, self._settings.schema, self._dialect, self._settings.migrate)
             self._database = await connection.fetchval("SELECT current_database()")
+
+    async def _run(self, body: Body[Answer], isolation: _Isolation, readonly: bool) -> Answer:
+        for tries in range(_TRIES):
+            if tries:
+                await asyncio.sleep(random.uniform(0, _FIRST_BACKOFF_S * 2**tries))
+            async with self._connection() as connection:
+                try:
+                    async with connection.transaction(isolation=isolation, readonly=readonly):
+                        await self._set_locally(connection)
+                        return await body(self._transaction(connection))
+                except Exception as error:
+                    if not is_conflict(error):
+                        raise
+        raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
 
     async def _check_server(self, connection: PoolConnectionProxy[Any]) -> None:
         version = int(await connection.fetchval("SHOW server_version_num"))
