@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -35,6 +35,9 @@ class TestStore(Protocol):
     async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
         """The rows of a raw statement; tables are written `ff.execution`, parameters `?`."""
 
+    async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+        """The rows of several raw statements, by one connection."""
+
 
 class SqliteTestStore:
     """A SQLite file in the test's own folder."""
@@ -56,6 +59,9 @@ class SqliteTestStore:
             connection.row_factory = sqlite3.Row
             found = connection.execute(sql.replace("ff.", "ff_"), [_plain(value) for value in arguments]).fetchall()
             return [dict(row) for row in found]
+
+    async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+        return [await self.query(statement) for statement in statements]
 
 
 class PostgresTestStore:
@@ -82,29 +88,27 @@ class PostgresTestStore:
         finally:
             await connection.close()
 
+    async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            texts = [statement.replace("ff.", f'"{self.schema}".') for statement in statements]
+            return [[dict(row) for row in await connection.fetch(text)] for text in texts]
+        finally:
+            await connection.close()
+
     async def drop(self) -> None:
         await self.query(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 
-    async def shape(self) -> str:
+    async def shape(self, connection: asyncpg.Connection[Any]) -> str:
         """What the schema looks like: its tables, columns and indexes, and the migrations that made them."""
-        connection = await asyncpg.connect(self.url)
-        try:
-            columns = str(await connection.fetchval(_SHAPE, self.schema)).replace(self.schema, "")
-            migrations = await connection.fetch(
-                f'SELECT version, sha256 FROM "{self.schema}".migration ORDER BY version'
-            )
-        finally:
-            await connection.close()
+        columns = str(await connection.fetchval(_SHAPE, self.schema)).replace(self.schema, "")
+        migrations = await connection.fetch(f'SELECT version, sha256 FROM "{self.schema}".migration ORDER BY version')
         return columns + repr([tuple(row) for row in migrations])
 
-    async def empty(self) -> None:
+    async def empty(self, connection: asyncpg.Connection[Any]) -> None:
         """Removes every row."""
         statements = "; ".join(f'DELETE FROM "{self.schema}".{table}' for table in TABLES)
-        connection = await asyncpg.connect(self.url)
-        try:
-            await connection.execute(f"SET lock_timeout = '2s'; {statements}")
-        finally:
-            await connection.close()
+        await connection.execute(f"SET lock_timeout = '2s'; {statements}")
 
 
 class PostgresSchemas:
@@ -120,28 +124,31 @@ class PostgresSchemas:
         if self._pristine is None:
             fresh = PostgresTestStore(self._dsn)
             async with fresh.connecting():
-                self._pristine = await fresh.shape()
+                connection = await asyncpg.connect(self._dsn)
+                self._pristine = await fresh.shape(connection)
+                await connection.close()
             return fresh
         return self._spare.pop() if self._spare else PostgresTestStore(self._dsn)
 
     async def give_back(self, store: PostgresTestStore) -> None:
+        connection = await asyncpg.connect(self._dsn)
         try:
-            if await store.shape() == self._pristine:
-                await store.empty()
+            if await store.shape(connection) == self._pristine:
+                await store.empty(connection)
                 self._spare.append(store)
                 return
         except asyncpg.PostgresError:
             pass  # It was never made, or is locked or broken: then another one is made for the next test.
+        finally:
+            await connection.close()
         await store.drop()
 
 
 async def snapshot(store: TestStore) -> dict[str, list[str]]:
     """Everything that is stored, table by table; equal snapshots mean that nothing was written."""
-    contents = {}
-    for table in TABLES:
-        found = await store.query(f"SELECT * FROM ff.{table}")
-        contents[table] = sorted(repr(sorted(row.items())) for row in found)
-    return contents
+    found = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
+    contents = zip(TABLES, found, strict=True)
+    return {table: sorted(repr(sorted(row.items())) for row in rows) for table, rows in contents}
 
 
 @asynccontextmanager

@@ -191,9 +191,12 @@ def in_a_fork(look: Any) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        signal.alarm(5)  # A child that hangs must not hang its parent.
-        os.write(writing, str(look()).encode())
-        os._exit(0)
+        # A child that hangs must not hang its parent, and one that fails must not go on with the tests.
+        signal.alarm(5)
+        try:
+            os.write(writing, str(look()).encode())
+        finally:
+            os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
     with os.fdopen(reading) as answer:

@@ -110,7 +110,7 @@ PLANTED = (
     Planted(
         "event outside the transaction",
         f"{STATEMENTS}[postgres]",
-        Edit(POSTGRES, 'async with connection.transaction(isolation="read_committed"):', "if True:"),
+        Edit(POSTGRES, "async with connection.transaction(isolation=isolation, readonly=readonly):", "if True:"),
     ),
     Planted(
         "failed operation not rolled back",

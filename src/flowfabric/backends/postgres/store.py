@@ -123,7 +123,7 @@ class PostgresStore:
     async def prepare(self) -> None:
         """Checks the server and brings the schema up to date."""
         async with self._connection() as connection:
-            await self._check_server(connection)
+            await _check_server(connection, self._settings.durable)
             await migrate(connection, self._settings.schema, self._dialect, self._settings.migrate)
             self._database = await connection.fetchval("SELECT current_database()")
 
@@ -140,19 +140,6 @@ class PostgresStore:
                     if not is_conflict(error):
                         raise
         raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
-
-    async def _check_server(self, connection: PoolConnectionProxy[Any]) -> None:
-        version = int(await connection.fetchval("SHOW server_version_num"))
-        if version < _OLDEST:
-            raise InvalidRequest(
-                "unsupported_version", f"PostgreSQL {version // 10000} is too old, 14 or later is needed"
-            )
-        for setting in ("fsync", "full_page_writes") if self._settings.durable else ():
-            if await connection.fetchval(f"SHOW {setting}") != "on":
-                message = (
-                    f"{setting} is off, so the server may lose acknowledged work; switch it on, or use durable=False"
-                )
-                raise InvalidRequest("unsafe_durability", message, setting=setting)
 
     async def _set_locally(self, connection: PoolConnectionProxy[Any]) -> None:
         """Behind a pooler the session is shared with others, so settings last for the transaction only."""
@@ -189,6 +176,17 @@ class PostgresStore:
             if is_conflict(error) or ours is error:
                 raise
             raise ours from error
+
+
+async def _check_server(connection: PoolConnectionProxy[Any], durable: bool) -> None:
+    version = int(await connection.fetchval("SHOW server_version_num"))
+    if version < _OLDEST:
+        message = f"PostgreSQL {version // 10000} is too old, 14 or later is needed"
+        raise InvalidRequest("unsupported_version", message)
+    for setting in ("fsync", "full_page_writes") if durable else ():
+        if await connection.fetchval(f"SHOW {setting}") != "on":
+            message = f"{setting} is off, so the server may lose acknowledged work; switch it on, or use durable=False"
+            raise InvalidRequest("unsafe_durability", message, setting=setting)
 
 
 async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
