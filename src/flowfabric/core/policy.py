@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.frozen import put
 
 
 class BackoffKind(StrEnum):
@@ -47,13 +48,13 @@ class Backoff:
     jitter: bool = True
 
     def __post_init__(self) -> None:
-        _put(self, kind=_choice(BackoffKind, self.kind, "backoff.kind"))
-        _put(
+        put(self, kind=_choice(BackoffKind, self.kind, "backoff.kind"))
+        put(
             self,
             initial=limits.duration(self.initial, "backoff.initial"),
             most=limits.duration(self.most, "backoff.most"),
         )
-        _put(self, multiplier=_multiplier(self.multiplier), jitter=limits.truth(self.jitter, "backoff.jitter"))
+        put(self, multiplier=_multiplier(self.multiplier), jitter=limits.truth(self.jitter, "backoff.jitter"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class Policy:
     def __post_init__(self) -> None:
         if not isinstance(self.backoff, Backoff):
             raise InvalidRequest("invalid_policy", "backoff must be a Backoff", field="backoff")
-        _put(
+        put(
             self,
             max_retries=limits.whole(self.max_retries, "max_retries", 0, limits.COUNT_MOST),
             max_reclaims=limits.whole(self.max_reclaims, "max_reclaims", 0, limits.COUNT_MOST),
@@ -152,12 +153,6 @@ def _known_fields(record: type[Any], document: object, what: str) -> dict[str, A
             hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
             raise InvalidRequest("unknown_field", f"{what} has no field {limits.shown(key)}{hint}", field=str(key)[:60])
     return dict(document)
-
-
-def _put(record: Any, **values: Any) -> None:
-    """Sets normalised values on a frozen record while it is being made."""
-    for key, value in values.items():
-        object.__setattr__(record, key, value)
 
 
 def _choice(kind: type[StrEnum], value: Any, what: str) -> Any:

@@ -14,6 +14,7 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
+from flowfabric.core.frozen import put
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Fence, WorkerId
@@ -53,7 +54,7 @@ class Submission:
             raise InvalidRequest("invalid_policy", f"policy must be a Policy, not {type(self.policy).__name__}")
         if self.ready_at is not None and self.delay is not None:
             raise InvalidRequest("invalid_request", "give ready_at or delay, not both")
-        _put(
+        put(
             self,
             kind=limits.name(self.kind, "kind"),
             payload=limits.payload(self.payload, "payload"),
@@ -95,7 +96,7 @@ class Step:
     status: StepStatus = StepStatus.OK
 
     def __post_init__(self) -> None:
-        _put(
+        put(
             self,
             name=limits.name(self.name, "step name"),
             payload=limits.payload(self.payload, "step result"),
@@ -287,8 +288,3 @@ def choice(kind: type[StrEnum], value: Any, what: str) -> Any:
 def _step_parts(steps: tuple[Step, ...]) -> list[str]:
     """What the steps that ride along add to the digest of a request; nothing if there are none."""
     return [part for step in steps for part in (step.name, step.digest())]
-
-
-def _put(record: Any, **values: Any) -> None:
-    for key, value in values.items():
-        object.__setattr__(record, key, value)
