@@ -30,6 +30,8 @@ TEST_BUDGETS_S = {
     "foundation": 180,
 }
 
+SIDE_BY_SIDE = ("tests/conformance", "tests/plans", "tests/concurrency", "tests/migration")
+
 CHECKS = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
@@ -68,9 +70,18 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     prepare()
     began = time.monotonic()
-    exit_code = run(PYTHON, "-m", "pytest", *arguments)
+    whole_suite = not set(arguments) - {"--all"}
+    exit_code = test_everything(arguments) if whole_suite else run(PYTHON, "-m", "pytest", *arguments)
     report_test_time(time.monotonic() - began, whole_suite=not arguments)
     return exit_code
+
+
+def test_everything(arguments: list[str]) -> int:
+    """Tests that only need a store of their own go side by side; those that kill, freeze and time go alone after."""
+    apart = [f"--ignore={folder}" for folder in SIDE_BY_SIDE]
+    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", *SIDE_BY_SIDE, *arguments)
+    alone = run(PYTHON, "-m", "pytest", "-q", *apart, *arguments)
+    return together or alone
 
 
 def check(arguments: list[str]) -> int:

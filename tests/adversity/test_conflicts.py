@@ -58,7 +58,7 @@ async def test_what_stays_in_conflict_is_tried_ten_times_and_then_unavailable(en
         assert exhausted.value.code == "retry_exhausted"
         return tries
 
-    runs = [(run, conflict) for run in (store.run, store.run_single) for conflict in CONFLICTS]
+    runs = zip((store.run, store.run_single), CONFLICTS, strict=True)
     assert {await tries for tries in [asyncio.create_task(tries_of(*run)) for run in runs]} <= {10, 11}
 
 

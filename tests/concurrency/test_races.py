@@ -45,7 +45,7 @@ def rival_clock() -> VirtualClock:
 
 @pytest.fixture
 def rounds(run_all: bool) -> int:
-    return 200 if run_all else 12
+    return 200 if run_all else 8
 
 
 async def race(rounds: int, first: Act, second: Act) -> list[tuple[Any, Any]]:
