@@ -259,6 +259,8 @@ async def test_a_renewal_comes_before_the_expiry_or_is_refused(
     clock.advance("29s")
     rival_clock.advance("31s")
     answers = await race(rounds, lambda n: engine.leases.renew(leases[n].fence), lambda n: rival.reconcilers.tick())
+    for _ in range(3):
+        await rival.reconcilers.tick()
     for lease, (renewed, _) in zip(leases, answers, strict=True):
         names = [event.name for event in await engine.executions.history(lease.execution_id)]
         if isinstance(renewed, Renewed):
@@ -275,7 +277,8 @@ async def test_of_complete_and_the_deadline_one_ends_the_execution(
     leases = [await leased(engine, policy=Policy(deadline="10s")) for _ in range(rounds)]
     rival_clock.advance("11s")
     answers = await race(rounds, lambda n: engine.leases.complete(leases[n].fence), lambda n: rival.reconcilers.tick())
-    await rival.reconcilers.tick()
+    for _ in range(3):
+        await rival.reconcilers.tick()
     for lease, (completed, _) in zip(leases, answers, strict=True):
         state = (await engine.executions.describe(lease.execution_id)).state
         if isinstance(completed, Ended):

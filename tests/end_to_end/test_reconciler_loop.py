@@ -94,7 +94,8 @@ async def test_timers_behind_each_other_fire_in_their_order(store: TestStore) ->
     async with opened(store) as engine, engine.reconcilers.running():
         ids = [await submitted(engine, delay=f"{delay}ms") for delay in (3_600_000, 260, 100, 180)]
         times = [await time_of(engine, id_, "ready") for id_ in ids[1:]]
-    assert times[1] < times[2] < times[0]
+    # On a busy machine two of them may be settled by one look, at one time.
+    assert times[1] <= times[2] <= times[0]
 
 
 async def test_a_bad_row_is_logged_and_does_not_hold_up_later_timers(
