@@ -10,26 +10,40 @@ import argparse
 import asyncio
 import os
 import platform
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.bars import Report
+from benchmarks.filling import postgres_filler, sqlite_filler
 from benchmarks.measure import Ratio, Stopwatch, in_turns, server_cpu_s
 from benchmarks.peers import pgbench_rate, pgbench_script, raw_sqlite_rate
+from benchmarks.queues import Store, backlog, leases_in_flight, routing, unroutable
+from benchmarks.waits import many_signals, round_trips, timeouts
 from flowfabric import Engine, Lease, Submission, connect
 from tests.postgres_server import postgres_server
 
+# A small server's own memory and log; fsync and full_page_writes as they must be for work that matters.
+SERVER = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "max_wal_size": "4GB"}
 BATCH = 100
 ABREAST = 4
 IN_FLIGHT = 256
 SCHEMA = "flowfabric"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long each figure is measured, how often ratios take turns, and how much is piled up."""
+
+    seconds: float
+    rounds: int
+    backlog: int
+    signals: int
+    timeouts: int
 
 
 async def cycle(engine: Engine, size: int) -> int:
@@ -77,59 +91,7 @@ async def single_rate(engine: Engine, seconds: float) -> float:
     return done / watch.wall_s
 
 
-async def claim_median_ms(engine: Engine, number: int = 60) -> float:
-    """The median time of a claim of one, which is given back by completing it."""
-    times = []
-    for _ in range(number):
-        began = time.perf_counter()
-        [lease] = await engine.leases.claim(["default"], "bench")
-        times.append(time.perf_counter() - began)
-        await engine.leases.complete(lease.fence, b"1")
-    return statistics.median(times) * 1000
-
-
-async def pile_up(engine: Engine, number: int, requires: Sequence[str] = (), priority: int = 0) -> None:
-    for _ in range(number // 1000):
-        work = [Submission(kind="noop", requires=requires, priority=priority) for _ in range(1000)]
-        await engine.executions.submit_many(work)
-
-
-async def backlog(name: str, engine: Engine, sizes: Sequence[int]) -> None:
-    """The claim's median as the backlog grows, and behind 10,000 executions that this worker cannot take."""
-    await pile_up(engine, sizes[0])
-    first = last = await claim_median_ms(engine)
-    for smaller, size in pairwise(sizes):
-        await pile_up(engine, size - smaller)
-        last = await claim_median_ms(engine)
-    grown = f"{last:.2f} ms at {sizes[-1]:,}: {last / first:.2f}x"
-    say(f"{name}: claim p50 is {first:.2f} ms at a backlog of {sizes[0]:,} and {grown}")
-    await pile_up(engine, 10_000, requires=["gpu"], priority=9000)
-    behind = await claim_median_ms(engine)
-    say(f"{name}: claim p50 behind 10,000 more urgent ones that it cannot take is {behind:.2f} ms: {last / behind:.2f}")
-
-
-async def leases_in_flight(name: str, engine: Engine) -> None:
-    """A complete of 200, with few and with 10,000 leases in flight beside it."""
-    few = await complete_200_ms(engine)
-    await pile_up(engine, 10_000)
-    for _ in range(10):
-        await engine.leases.claim(["default"], "others", limit=1000, lease_ttl="1h")
-    many = await complete_200_ms(engine)
-    say(f"{name}: complete of 200 takes {few:.1f} ms, with 10,000 leases in flight {many:.1f} ms: {many / few:.2f}x")
-
-
-async def complete_200_ms(engine: Engine) -> float:
-    times = []
-    for _ in range(7):
-        await engine.executions.submit_many([Submission(kind="noop") for _ in range(200)])
-        leases = await engine.leases.claim(["default"], "bench", limit=200)
-        began = time.perf_counter()
-        await engine.leases.complete_many([(lease.fence, b"1") for lease in leases])
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1000
-
-
-async def bench_postgres(dsn: str, seconds: float, rounds: int, sizes: Sequence[int]) -> None:
+async def bench_postgres(dsn: str, plan: Plan, report: Report) -> None:
     async with connect(dsn, schema=SCHEMA) as engine:
         await batch_rate(engine, 1)
         route = next(iter(engine._context.routes.values()))
@@ -137,19 +99,24 @@ async def bench_postgres(dsn: str, seconds: float, rounds: int, sizes: Sequence[
             script = Path(folder) / "cycle.sql"
             script.write_text(pgbench_script(SCHEMA, route, BATCH), encoding="utf-8")
             peer = partial(pgbench_rate, dsn, script, BATCH, ABREAST)
-            tell(
-                "PostgreSQL, batches of 100",
-                await in_turns(partial(batch_rate, engine), peer, seconds, rounds),
-                "pgbench",
-            )
-        await report_cpu(engine, seconds)
-        rate = await single_rate(engine, seconds)
-        say(f"PostgreSQL: {IN_FLIGHT} callers, one execution each at a time: {rate:,.0f}/s")
-        await leases_in_flight("PostgreSQL", engine.within("leases"))
-        await backlog("PostgreSQL", engine.within("backlog"), sizes)
+            ratio = await in_turns(partial(batch_rate, engine), peer, plan.seconds, plan.rounds)
+        report.at_least("B2", ratio.value, 0.5, told("PostgreSQL, batches of 100", ratio, "pgbench"))
+        await report_cpu(engine, plan.seconds, report)
+        rate = await single_rate(engine, plan.seconds)
+        report.say(f"PostgreSQL: {IN_FLIGHT} callers, one execution each at a time: {rate:,.0f}/s")
+        await leases_in_flight("PostgreSQL", engine.within("leases"), report)
+        await routing("PostgreSQL", engine.within("routing"), report)
+        await unroutable("PostgreSQL", engine, report)
+        await round_trips("PostgreSQL", engine.within("waits"), plan.seconds, report)
+        await many_signals("PostgreSQL", engine.within("signals"), plan.signals, report)
+        await timeouts("PostgreSQL", engine.within("timeouts"), plan.timeouts, report)
+    async with connect(dsn, schema="small") as few, connect(dsn, schema="large") as many:
+        small = Store(few, postgres_filler(few, dsn, "small"))
+        large = Store(many, postgres_filler(many, dsn, "large"))
+        await backlog("PostgreSQL", small, large, plan.backlog, report)
 
 
-async def bench_sqlite(path: str, seconds: float, rounds: int, sizes: Sequence[int]) -> None:
+async def bench_sqlite(path: str, plan: Plan, report: Report) -> None:
     async with connect(path) as engine:
         await batch_rate(engine, 1)
         route = next(iter(engine._context.routes.values()))
@@ -157,24 +124,36 @@ async def bench_sqlite(path: str, seconds: float, rounds: int, sizes: Sequence[i
         async def peer(limit_s: float) -> float:
             return await asyncio.to_thread(raw_sqlite_rate, path, route, BATCH, limit_s)
 
-        tell(
-            "SQLite, batches of 100", await in_turns(partial(batch_rate, engine), peer, seconds, rounds), "raw sqlite3"
-        )
-        rate = await single_rate(engine, seconds)
-        say(f"SQLite: {IN_FLIGHT} callers, one execution each at a time: {rate:,.0f}/s")
-        await leases_in_flight("SQLite", engine.within("leases"))
-        await backlog("SQLite", engine.within("backlog"), sizes)
+        ratio = await in_turns(partial(batch_rate, engine), peer, plan.seconds, plan.rounds)
+        report.at_least("B12", ratio.value, 0.5, told("SQLite, batches of 100", ratio, "raw sqlite3"))
+        rate = await single_rate(engine, plan.seconds)
+        report.at_least("B12", rate, 3000, f"SQLite: {IN_FLIGHT} callers, one execution each at a time: {rate:,.0f}/s")
+        await leases_in_flight("SQLite", engine.within("leases"), report)
+        await routing("SQLite", engine.within("routing"), report)
+        await unroutable("SQLite", engine, report)
+        await round_trips("SQLite", engine.within("waits"), plan.seconds, report)
+        await many_signals("SQLite", engine.within("signals"), plan.signals, report)
+        await timeouts("SQLite", engine.within("timeouts"), plan.timeouts, report)
+    paths = (f"{path}.small", f"{path}.large")
+    async with connect(paths[0]) as few, connect(paths[1]) as many:
+        small, large = Store(few, sqlite_filler(few, paths[0])), Store(many, sqlite_filler(many, paths[1]))
+        await backlog("SQLite", small, large, plan.backlog, report)
 
 
-async def report_cpu(engine: Engine, seconds: float) -> None:
+async def report_cpu(engine: Engine, seconds: float, report: Report) -> None:
     """CPU per execution on both sides of the connection, in batches."""
     pid = await engine._context.store.read(_backend_pid)
     before, watch = server_cpu_s(pid), Stopwatch()
     rate = await batch_rate(engine, seconds)
     done, client = rate * watch.wall_s, watch.cpu_s
     after = server_cpu_s(pid)
-    server = "unknown" if before is None or after is None else f"{(after - before) / done * 1e6:.0f} µs"
-    say(f"PostgreSQL: CPU per execution {client / done * 1e6:.0f} µs here and {server} in the server")
+    here_us = client / done * 1e6
+    report.at_most("B3", here_us, 150, f"PostgreSQL: CPU per execution is {here_us:.0f} µs here")
+    if before is None or after is None:
+        report.say("PostgreSQL: this system does not tell the CPU of the server")
+        return
+    there_us = (after - before) / done * 1e6
+    report.at_most("B3", there_us, 120, f"PostgreSQL: CPU per execution is {there_us:.0f} µs in the server")
 
 
 async def _backend_pid(tx: object) -> int:
@@ -182,28 +161,31 @@ async def _backend_pid(tx: object) -> int:
     return int(await connection.fetchval("SELECT pg_backend_pid()"))
 
 
-def tell(what: str, ratio: Ratio, peer: str) -> None:
+def told(what: str, ratio: Ratio, peer: str) -> str:
     spread = f"({ratio.low:.2f} to {ratio.high:.2f})"
-    say(f"{what}: {ratio.ours:,.0f}/s, {peer} {ratio.theirs:,.0f}/s: {ratio.value:.2f} {spread} of the same statements")
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
+    return (
+        f"{what}: {ratio.ours:,.0f}/s, {peer} {ratio.theirs:,.0f}/s: {ratio.value:.2f} {spread} of the same statements"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each figure is measured")
-    parser.add_argument("--rounds", type=int, default=3, help="how often both sides of a ratio take turns")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--rounds", type=int, default=5, help="how often both sides of a ratio take turns")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; misses do not fail it")
     options = parser.parse_args()
-    seconds, rounds = (1.0, 1) if options.quick else (options.seconds, options.rounds)
-    sizes = (1_000, 5_000) if options.quick else (1_000, 100_000)
-    say(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    plan = (
+        Plan(1.0, 1, 5_000, 400, 10) if options.quick else Plan(options.seconds, options.rounds, 1_000_000, 10_000, 100)
+    )
+    report = Report()
+    report.say(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(bench_sqlite(str(Path(folder) / "bench.db"), seconds, rounds, sizes))
-    with postgres_server(fsync="on", full_page_writes="on") as server:
-        asyncio.run(bench_postgres(server.dsn, seconds, rounds, sizes))
+        asyncio.run(bench_sqlite(str(Path(folder) / "bench.db"), plan, report))
+    with postgres_server(**SERVER) as server:
+        asyncio.run(bench_postgres(server.dsn, plan, report))
+    if report.missed:
+        report.say(f"missed: {', '.join(dict.fromkeys(report.missed))}")
+    sys.exit(bool(report.missed) and not options.quick)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sqlite3
@@ -30,6 +31,7 @@ _ARRAYS = {
     "retention_policy_us": "array_fill(86400000000::BIGINT, ARRAY[{size}])",
     "state": "array_fill('waiting'::TEXT, ARRAY[{size}])",
     "blocking_reason": "array_fill('waiting_for_worker'::TEXT, ARRAY[{size}])",
+    "plain": "array_fill(TRUE, ARRAY[{size}])",
     "ready_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
     "deadline_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
     "deadline_us": "array_fill(NULL::BIGINT, ARRAY[{size}])",
@@ -100,32 +102,30 @@ def _raw_cycle(connection: sqlite3.Connection, statements: dict[str, Statement],
         "namespace": "default", "lane": "default", "kind": "noop", "route_id": route, "priority": 0, "payload": b"1",
         "encoding": "json", "tags": "{}", "policy": "{}", "idempotency_key": None, "fingerprint": b"0",
         "lease_ttl_policy_us": 30_000_000, "attempt_timeout_policy_us": None, "retention_policy_us": 86_400_000_000,
-        "state": "waiting", "blocking_reason": "waiting_for_worker", "ready_at": None, "deadline_at": None,
+        "state": "waiting", "blocking_reason": "waiting_for_worker", "plain": True,
+        "ready_at": None, "deadline_at": None,
         "deadline_us": None, "now": now, "lanes": '["default"]', "capabilities": "[]", "kinds": None, "limit": size,
         "worker": "raw", "instance": "raw", "ttl_us": None, "result": b"1", "digest": "d", "epoch": 1,
     }  # fmt: skip
     connection.execute("BEGIN IMMEDIATE")
-    for _ in range(size):
-        _run(connection, statements["insert_executions"], shared | {"id": str(uuid.uuid4())})
+    _run(connection, statements["insert_executions"], [shared | {"id": str(uuid.uuid4())} for _ in range(size)])
     connection.execute("COMMIT")
     connection.execute("BEGIN IMMEDIATE")
-    found = _run(connection, statements["claim_candidates"], shared)
-    taken = [shared | {"id": row[0], "lease_id": str(uuid.uuid4())} for row in found]
-    for item in taken:
-        _run(connection, statements["take_waiting"], item)
+    candidates = connection.execute(statements["claim_candidates"].parts[0].text, shared).fetchall()
+    taken = [shared | {"id": row[0], "execution_id": row[0], "lease_id": str(uuid.uuid4())} for row in candidates]
+    _run(connection, statements["take_waiting"], taken)
+    ids = {"ids": json.dumps([item["id"] for item in taken])}
+    connection.execute(statements["get_leases"].parts[0].text, ids).fetchall()
     connection.execute("COMMIT")
     connection.execute("BEGIN IMMEDIATE")
-    for item in taken:
-        _run(connection, statements["complete_if_owned"], item | {"execution_id": item["id"]})
+    _run(connection, statements["complete_if_owned"], taken)
     connection.execute("COMMIT")
 
 
-def _run(connection: sqlite3.Connection, statement: Statement, parameters: dict[str, object]) -> list[tuple[str, ...]]:
-    first, *rest = statement.parts
-    found = connection.execute(first.text, {name: parameters[name] for name in first.parameters}).fetchall()
-    for part in rest:
-        connection.execute(part.text, {name: parameters[name] for name in part.parameters})
-    return found
+def _run(connection: sqlite3.Connection, statement: Statement, items: list[dict[str, object]]) -> None:
+    for part in statement.parts:
+        values = [item[name] for item in items for name in part.parameters]
+        connection.execute(part.over(len(items)), values).fetchall()
 
 
 def _inline(statement: Statement, fill: dict[str, str]) -> str:

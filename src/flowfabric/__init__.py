@@ -1,27 +1,52 @@
 """FlowFabric: a durable execution engine that a Python program embeds, on SQLite or PostgreSQL."""
 
+from flowfabric.core.bindings import Child, Fresh, Pending, Standing, Timer
+from flowfabric.core.condition_json import from_json as condition_from_json
+from flowfabric.core.condition_json import to_json as condition_to_json
+from flowfabric.core.conditions import (
+    AllOf,
+    AnyOf,
+    AnySignal,
+    ByName,
+    Condition,
+    Count,
+    OperatorOnly,
+    Single,
+    TimeoutOnly,
+)
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
+from flowfabric.core.evaluating import Counted
+from flowfabric.core.explaining import Explanation
+from flowfabric.core.keyring import AlreadySeeded, KeyState, KeyView, Rotated, Seeded, Unchanged
 from flowfabric.core.outcomes import (
+    Accepted,
     AlreadySatisfied,
     Created,
     Delayed,
     Duplicate,
+    DuplicateSignal,
     Ended,
     Held,
     Lease,
+    OpenWaitpoint,
     PriorityChanged,
     Released,
     Renewed,
     Replayed,
+    Resumed,
     RetryScheduled,
     Revoked,
+    Satisfied,
     Submitted,
+    Suspended,
     Unheld,
+    WaitpointClosed,
 )  # fmt: skip
 from flowfabric.core.policy import Backoff, BackoffKind, OnAttemptTimeout, OnLeaseLoss, Policy
-from flowfabric.core.records import Attempt, AttemptOutcome, Event, Fence, Grant, RecordedStep, WorkerId
+from flowfabric.core.records import Attempt, AttemptOutcome, Event, Fence, Grant, RecordedStep, Resumption, WorkerId
 from flowfabric.core.requests import Step, StepStatus, Submission
 from flowfabric.core.retry import FailureClass
+from flowfabric.core.secret import Secret
 from flowfabric.core.states import (
     AttemptState,
     BlockingReason,
@@ -32,17 +57,43 @@ from flowfabric.core.states import (
     StateVector,
     TerminalOutcome,
 )  # fmt: skip
-from flowfabric.core.views import Count, Description, Failure, LeaseView, Outcome, Page, Summary
+from flowfabric.core.views import (
+    Description,
+    Failure,
+    LeaseView,
+    Outcome,
+    Page,
+    Summary,
+    SuspendedView,
+    Tally,
+    WaitpointView,
+)
+from flowfabric.core.waits import (
+    Effect,
+    OnTimeout,
+    Rest,
+    Signal,
+    SuspensionReason,
+    Trigger,
+    WaitpointKind,
+    WaitpointState,
+)
+from flowfabric.core.why_not import why_not
 from flowfabric.engine import Engine, connect
 from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.routing import LaneState
 
 __all__ = [
-    "AlreadySatisfied", "Attempt", "AttemptOutcome", "AttemptState", "Backoff", "BackoffKind", "BlockingReason",
-    "Conflict", "Count", "Created", "Delayed", "Description", "Duplicate", "Eligibility", "Ended", "Engine", "Event",
-    "Failure", "FailureClass", "Fence", "FlowFabricError", "Grant", "Held", "InvalidRequest", "LaneState", "Lease",
-    "LeaseView", "LifecyclePhase", "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "Outcome", "Page", "Policy",
-    "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Released", "Renewed", "Replayed", "RetryScheduled",
-    "Revoked", "State", "StateVector", "Step", "StepStatus", "Submission", "Submitted", "Summary", "TerminalOutcome",
-    "Tick", "Unavailable", "Unheld", "WorkerId", "connect",
+    "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "Attempt", "AttemptOutcome",
+    "AttemptState", "Backoff", "BackoffKind", "BlockingReason", "ByName", "Child", "Condition", "Conflict", "Count",
+    "Counted", "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Effect", "Eligibility",
+    "Ended", "Engine", "Event", "Explanation", "Failure", "FailureClass", "Fence", "FlowFabricError", "Fresh",
+    "Grant", "Held", "InvalidRequest", "KeyState", "KeyView", "LaneState", "Lease", "LeaseView", "LifecyclePhase",
+    "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page",
+    "Pending", "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Released", "Renewed",
+    "Replayed", "Rest", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Secret",
+    "Seeded", "Signal", "Single", "Standing", "State", "StateVector", "Step", "StepStatus", "Submission",
+    "Submitted", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "Tally", "TerminalOutcome", "Tick",
+    "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld", "WaitpointClosed", "WaitpointKind",
+    "WaitpointState", "WaitpointView", "WorkerId", "condition_from_json", "condition_to_json", "connect", "why_not",
 ]  # fmt: skip

@@ -125,20 +125,19 @@ class Batcher(Generic[Item, Outcome]):
 async def run_batch(
     store: Store, namespace: str, operation: HotOperation[Item, Outcome], items: Sequence[Item]
 ) -> list[Outcome | FlowFabricError]:
-    """The outcome or the refusal of every item that a caller brings together, in their order."""
-    answers: dict[int, Outcome | FlowFabricError] = {}
+    """The outcome or the refusal of every item that a caller brings together, in their order. Those that may have to
+    wait for somebody hold up nobody: they run by themselves, one after another, when the others are stored."""
+    answers: dict[int, Outcome | FlowFabricError | None] = {}
     for places in _rounds(operation, items):
-        together = await run_together(store, namespace, operation, [items[place] for place in places])
-        for place, answer in zip(places, together, strict=True):
-            if answer is not None:
-                answers[place] = answer
-                continue
-            try:
-                outcome = await run_alone(store, namespace, operation, items[place])
-                answers[place] = outcome
-            except FlowFabricError as error:
-                answers[place] = error
-    return [answers[place] for place in range(len(items))]
+        shared = [place for place in places if not operation.solitary(items[place])]
+        if shared:
+            together = await run_together(store, namespace, operation, [items[place] for place in shared])
+            answers.update(zip(shared, together, strict=True))
+        for place in places:
+            if answers.get(place) is None:
+                alone = await _answer_alone(store, namespace, operation, items[place])
+                answers[place] = alone
+    return [answer for place in range(len(items)) if (answer := answers[place]) is not None]
 
 
 async def run_together(
@@ -166,6 +165,16 @@ async def run_alone(store: Store, namespace: str, operation: HotOperation[Item, 
     return await store.run(lambda tx: operation.alone(tx, namespace, item))
 
 
+async def _answer_alone(
+    store: Store, namespace: str, operation: HotOperation[Item, Outcome], item: Item
+) -> Outcome | FlowFabricError:
+    try:
+        outcome: Outcome | FlowFabricError = await run_alone(store, namespace, operation, item)
+    except FlowFabricError as error:
+        outcome = error
+    return outcome
+
+
 def _for_one(error: Unavailable) -> Unavailable:
     """The same error for one caller alone, since callers add to the traceback of what they get."""
     own = Unavailable(error.code, error.message, **error.fields)
@@ -175,10 +184,12 @@ def _for_one(error: Unavailable) -> Unavailable:
 
 def _rounds(operation: HotOperation[Item, Outcome], items: Sequence[Item]) -> list[list[int]]:
     """The places of the items in batches that hold every execution at most once."""
+    subjects = [operation.subject(item) for item in items]
+    if len(set(subjects)) == len(subjects):
+        return [list(range(len(items)))]
     rounds: list[list[int]] = []
     seen: dict[UUID, int] = {}
-    for place, item in enumerate(items):
-        subject = operation.subject(item)
+    for place, subject in enumerate(subjects):
         turn = seen.get(subject, 0)
         seen[subject] = turn + 1
         if turn == len(rounds):

@@ -68,9 +68,7 @@ def decide_unhold(execution: Execution, command: Command, now: datetime) -> Deci
     if not is_held(execution):
         raise refusal(execution, UNHOLD.refusal, "it is not held by an operator")
     if execution.ready_at is not None and execution.ready_at > now:
-        retrying = execution.attempt_state is AttemptState.PENDING_RETRY
-        reason = BlockingReason.WAITING_FOR_RETRY_BACKOFF if retrying else BlockingReason.WAITING_FOR_DELAY
-        after = move(execution, UNHOLD_DELAYED, now, hold_reason=None, blocking_reason=reason)
+        after = move(execution, UNHOLD_DELAYED, now, hold_reason=None, blocking_reason=_why_delayed(execution))
         return decided(Unheld(State.DELAYED), execution, after, UNHOLD_DELAYED, **_who(command))
     after = move(execution, UNHOLD, now, hold_reason=None, ready_at=None)
     return decided(Unheld(State.WAITING), execution, after, UNHOLD, **_who(command))
@@ -94,7 +92,7 @@ def decide_replay(execution: Execution, command: Command, start: ReplayFrom, now
         replay_count=execution.replay_count + 1, retry_count=0, reclaim_count=0,
         deadline_at=None if relative is None else now + relative, ended_at=None, purge_at=None,
         progress_percent=None, progress_message=None, failure_message=None, failure_category=None,
-        cancelled_by=None, cancel_reason=None, **next_attempt(execution),
+        cancelled_by=None, cancel_reason=None, resumption=None, **next_attempt(execution),
     )  # fmt: skip
     details = {"generation": after.generation, "from_step": start.step}
     return decided(_replayed(after), execution, after, REPLAY, details=details, **_who(command))
@@ -125,6 +123,15 @@ def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | No
 def is_held(execution: Execution) -> bool:
     """True while an operator holds the execution."""
     return execution.state is State.BLOCKED and execution.blocking_reason is _HELD
+
+
+def _why_delayed(execution: Execution) -> BlockingReason:
+    """What the time is for that a held execution has kept."""
+    if execution.attempt_state is AttemptState.PENDING_RETRY:
+        return BlockingReason.WAITING_FOR_RETRY_BACKOFF
+    if execution.resumption is not None:
+        return BlockingReason.WAITING_FOR_RESUME_DELAY
+    return BlockingReason.WAITING_FOR_DELAY
 
 
 def _replayed(execution: Execution) -> Replayed:

@@ -8,19 +8,23 @@ from typing import Any, Generic, TypeVar
 
 from flowfabric.core.records import Attempt, AttemptOutcome, Event, Execution
 from flowfabric.core.transitions import Transition, event_of
+from flowfabric.core.waits import WaitChanges
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """An answer and, unless nothing has to change, the execution before and after with its event and ended attempt."""
+    """An answer and, unless nothing has to change, the execution before and after with its event and ended attempt;
+    `also` holds a second event, and `waits` what becomes of suspensions, waitpoints and signals."""
 
     answer: Answer
     before: Execution
     after: Execution | None = None
     event: Event | None = None
     attempt: Attempt | None = None
+    also: Event | None = None
+    waits: WaitChanges | None = None
 
 
 def decided(

@@ -33,10 +33,11 @@ class IdMinter:
 
     def mint(self, placement_key: int | None = None) -> UUID:
         """A new id, greater than every id this minter made before; the placement key is random unless given."""
-        key = self._random_bits(16) if placement_key is None else placement_key
+        drawn = self._random_bits(32)
+        key = drawn & 0xFFFF if placement_key is None else placement_key
         with self._lock:
             ms, counter = self._advance()
-        return _assemble(ms, counter, self._random_bits(16), key)
+        return _assemble(ms, counter, drawn >> 16, key)
 
     def _advance(self) -> tuple[int, int]:
         ms = self._clock_ms()

@@ -18,6 +18,8 @@ CAPABILITIES = 256
 CAPABILITIES_BYTES = 4096
 PRIORITY_MOST = 9000
 BATCH = 1000
+STANDING = 64
+SIGNAL_BYTES = 256 * 1024
 TEXT_BYTES = 16 * 1024
 LEASE_TTL_LEAST = timedelta(seconds=1)
 LEASE_TTL_MOST = timedelta(days=7)
@@ -88,6 +90,8 @@ def tags(value: object) -> dict[str, str]:
         raise InvalidRequest(
             "too_many_tags", f"{len(value)} tags given, the limit is {TAGS}", count=len(value), limit=TAGS
         )
+    if not value:
+        return {}
     return {
         tag_key(key): text(item, "tag value", TAG_VALUE_BYTES) for key, item in sorted(value.items(), key=_sortable)
     }

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from flowfabric.core.records import Execution, Fence, FormerLease, WorkerId
+from flowfabric.core.evaluating import Counted
+from flowfabric.core.records import Execution, Fence, FormerLease, Resumption, WorkerId
+from flowfabric.core.secret import Secret
 from flowfabric.core.states import PublicState, State
+from flowfabric.core.waits import Effect, Signal, Trigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ Submitted = Created | Duplicate
 class Lease:
     """A worker's ownership of one attempt, with everything it needs to work on it.
 
-    `origin` tells how it came about: fresh, resumed, retry, reclaimed or replayed.
+    `origin` tells how it came about: fresh, resumed, retry, reclaimed or replayed; `resumption`, if a suspension was
+    closed, which one and by what.
     """
 
     fence: Fence
@@ -54,6 +58,7 @@ class Lease:
     deadline_at: datetime | None
     attempt_timeout_at: datetime | None
     plain: bool
+    resumption: Resumption | None = None
 
     @property
     def execution_id(self) -> UUID:
@@ -142,6 +147,76 @@ class Replayed:
     state: PublicState
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWaitpoint:
+    """A waitpoint and its token, which whoever holds it may signal with; None where there is none to show."""
+
+    id: UUID
+    key: str
+    token: Secret | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The lease was given up; the execution goes on when the condition of this suspension holds."""
+
+    suspension_id: UUID
+    waitpoints: tuple[OpenWaitpoint, ...]
+
+    def token(self, key: str) -> Secret | None:
+        """The token of the waitpoint with this key."""
+        return next(item.token for item in self.waitpoints if item.key == key)
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfied:
+    """There is nothing to wait for: the suspension is closed by this, with these signals. The lease is kept."""
+
+    suspension_id: UUID
+    by: Trigger
+    signals: tuple[Signal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The signal is stored under this id. `counted` says whether it helped; None if nobody waited yet."""
+
+    signal_id: UUID
+    effect: Effect
+    counted: Counted | None
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateSignal:
+    """The signal was accepted before, under this id; nothing was written."""
+
+    signal_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The suspension is closed and the execution goes on; `state` tells whether at once or after a delay."""
+
+    suspension_id: UUID
+    state: PublicState
+
+
+@dataclass(frozen=True, slots=True)
+class Escalated:
+    """The timeout has passed and an operator must decide; the execution stays suspended."""
+
+    suspension_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class WaitpointClosed:
+    """The waitpoint takes no more signals; `already` says that it took none before."""
+
+    waitpoint_id: UUID
+    already: bool
+
+
 def lease_of(execution: Execution) -> Lease:
     """The lease that is live on an execution, as its worker sees it."""
     held, fence = execution.lease, execution.fence
@@ -152,7 +227,7 @@ def lease_of(execution: Execution) -> Lease:
         worker=held.worker, origin="resumed" if held.resumed else execution.attempt_origin.value,
         attempt_index=execution.attempt_index, generation=execution.generation, acquired_at=held.acquired_at,
         expires_at=held.expires_at, ttl=held.ttl, deadline_at=execution.deadline_at,
-        attempt_timeout_at=execution.attempt_timeout_at, plain=execution.plain,
+        attempt_timeout_at=execution.attempt_timeout_at, plain=execution.plain, resumption=execution.resumption,
     )  # fmt: skip
 
 

@@ -75,10 +75,18 @@ class FormerLease:
     until: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Which suspension was closed last and by what (signals, timeout, operator), until the lease that knows it ends."""
+
+    suspension_id: UUID
+    trigger: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Execution:
     """One execution as it is stored. `attempt_index` names the attempt that runs, is pending or was the last;
-    `attempt_started_at` is set exactly from its first claim on."""
+    `attempt_started_at` is set exactly from its first claim on. It has no slots, because decisions copy it."""
 
     id: UUID
     namespace: str
@@ -122,6 +130,9 @@ class Execution:
     reclaim_count: int
     replay_count: int
     step_seq: int
+    signal_seq: int
+    suspension_count: int
+    resumption: Resumption | None
 
     progress_percent: int | None
     progress_message: str | None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +34,8 @@ class StepStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One execution to be stored. Give an `id` or a `key` to make repeating it after a lost reply harmless."""
+    """One execution to be stored. Give an `id` or a `key` to make repeating it after a lost reply harmless. `signals`
+    names standing waitpoints: signals of these names are taken for the whole life of the execution."""
 
     kind: str
     payload: bytes = b""
@@ -48,40 +50,41 @@ class Submission:
     ready_at: datetime | None = None
     delay: limits.Duration | None = None
     deadline: datetime | None = None
+    signals: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Policy):
             raise InvalidRequest("invalid_policy", f"policy must be a Policy, not {type(self.policy).__name__}")
         if self.ready_at is not None and self.delay is not None:
             raise InvalidRequest("invalid_request", "give ready_at or delay, not both")
-        put(
-            self,
-            kind=limits.name(self.kind, "kind"),
-            payload=limits.payload(self.payload, "payload"),
-            encoding=limits.name(self.encoding, "encoding"),
-            lane=limits.name(self.lane, "lane"),
-            priority=limits.priority(self.priority),
-            requires=limits.capabilities(self.requires, "requires"),
-            tags=limits.tags(self.tags),
-            id=None if self.id is None else parse_new_id(self.id),
-            key=None if self.key is None else limits.name(self.key, "key"),
-            ready_at=None if self.ready_at is None else limits.moment(self.ready_at, "ready_at"),
-            delay=None if self.delay is None else limits.duration(self.delay, "delay"),
-            deadline=None if self.deadline is None else limits.moment(self.deadline, "deadline"),
-        )
+        limits.name(self.kind, "kind")
+        limits.name(self.lane, "lane")
+        limits.name(self.encoding, "encoding")
+        limits.payload(self.payload, "payload")
+        put(self, priority=limits.priority(self.priority), tags=limits.tags(self.tags))
+        if self.requires != ():
+            put(self, requires=limits.capabilities(self.requires, "requires"))
+        if self.id is not None:
+            put(self, id=parse_new_id(self.id))
+        if self.key is not None:
+            limits.name(self.key, "key")
+        if self.signals != ():
+            put(self, signals=limits.names(self.signals, "signals", most=limits.STANDING))
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if self.ready_at is not None:
+            put(self, ready_at=limits.moment(self.ready_at, "ready_at"))
+        if self.delay is not None:
+            put(self, delay=limits.duration(self.delay, "delay"))
+        if self.deadline is not None:
+            put(self, deadline=limits.moment(self.deadline, "deadline"))
 
     def fingerprint(self, namespace: str) -> bytes:
         """What a repeated submit is compared by: everything but the id, the times and the priority."""
-        body = [
-            namespace,
-            self.kind,
-            self.encoding,
-            self.lane,
-            list(self.requires),
-            self.policy.to_text(),
-            dict(self.tags),
-        ]
-        hashed = hashlib.sha256(json.dumps(body, sort_keys=True).encode())
+        names = (namespace, self.kind, self.encoding, self.lane, *self.signals)
+        labels = (*names, tuple(self.requires), self.policy)
+        hashed: hashlib._Hash = _hash_of_labels(labels, tuple(self.tags.items())).copy()
         hashed.update(self.payload)
         return hashed.digest()
 
@@ -140,7 +143,7 @@ class Completion:
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        return digest("complete", self.result, self.encoding, *_step_parts(self.steps))
+        return digest("complete", self.result, self.encoding, *step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ class FailureReport:
 
     def digest(self) -> str:
         content = (self.message, self.failure_class.value, self.category, self.detail)
-        return digest("fail", *content, *_step_parts(self.steps))
+        return digest("fail", *content, *step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +175,7 @@ class Pause:
     def digest(self) -> str:
         after = None if self.after is None else str(self.after.total_seconds())
         until = self.until.isoformat() if self.until else None
-        return digest("delay", until, after, *_step_parts(self.steps))
+        return digest("delay", until, after, *step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class OwnCancel:
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        return digest("cancel", self.reason, *_step_parts(self.steps))
+        return digest("cancel", self.reason, *step_parts(self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,11 +255,15 @@ def fence(value: object) -> Fence:
     if not isinstance(value, Fence):
         raise InvalidRequest("invalid_fence", f"a fence must be the Fence of a lease, not {type(value).__name__}")
     epoch = limits.whole(value.epoch, "fence.epoch", 0, 2**63 - 1)
+    if type(value.execution_id) is UUID and type(value.lease_id) is UUID:
+        return value
     return Fence(parse_id(value.execution_id, "fence.execution_id"), epoch, parse_id(value.lease_id, "fence.lease_id"))
 
 
 def steps(value: object) -> tuple[Step, ...]:
     """Distinctly named steps, at most a batch of them."""
+    if value == ():
+        return ()
     items = tuple(limits.batch(value, "steps"))
     for item in items:
         if not isinstance(item, Step):
@@ -285,6 +292,14 @@ def choice(kind: type[StrEnum], value: Any, what: str) -> Any:
         raise InvalidRequest("invalid_choice", message, field=what) from None
 
 
-def _step_parts(steps: tuple[Step, ...]) -> list[str]:
+@lru_cache(maxsize=1024)
+def _hash_of_labels(labels: tuple[Any, ...], tags: tuple[tuple[str, str], ...]) -> Any:
+    """The hash of everything but the payload, begun once for submissions that differ in nothing else."""
+    *names, requires, policy = labels
+    body = [*names, list(requires), policy.to_text(), dict(tags)]
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode())
+
+
+def step_parts(steps: tuple[Step, ...]) -> list[str]:
     """What the steps that ride along add to the digest of a request; nothing if there are none."""
     return [part for step in steps for part in (step.name, step.digest())]

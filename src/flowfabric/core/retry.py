@@ -37,7 +37,7 @@ def backoff_delay(backoff: Backoff, retries_taken: int, chance: float) -> timede
 def _unjittered(backoff: Backoff, retries_taken: int) -> timedelta:
     initial, most = span(backoff.initial), span(backoff.most)
     if backoff.kind is BackoffKind.FIXED or not initial:
-        return initial
+        return min(initial, most)
     try:
         grown = initial.total_seconds() * backoff.multiplier**retries_taken
     except OverflowError:

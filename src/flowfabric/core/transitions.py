@@ -3,6 +3,7 @@
     submit ─→ waiting or delayed           delayed ─ ready ─→ waiting
     waiting, delayed ─ hold ─→ blocked     blocked ─ unhold ─→ waiting or delayed
     waiting ─ claim ─→ active              active ─ delay, retry ─→ delayed
+    suspended ─ resume ─→ waiting, delayed active ─ suspend ─→ suspended
     terminal ─ replay ─→ waiting           active ─ release, lease lost ─→ waiting
     not terminal ─→ cancelled, expired     active ─ lease lost, kept for a hand-off ─→ active ─ reclaim ─→ active
                                            active ─→ completed, failed
@@ -19,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flowfabric.core.errors import Refused
+from flowfabric.core.frozen import changed
 from flowfabric.core.policy import span
 from flowfabric.core.records import Event, Execution, FormerLease
 from flowfabric.core.states import LIVE, TERMINAL, AttemptState, BlockingReason, Ownership, State, derive_vector
@@ -41,6 +43,7 @@ class Transition:
 
 
 _ACTIVE = frozenset({State.ACTIVE})
+_SUSPENDED = frozenset({State.SUSPENDED})
 _NOT_ACTIVE = "execution_not_active"
 _NOT_ELIGIBLE = "execution_not_eligible"
 
@@ -113,6 +116,38 @@ CANCEL = Transition(
     name="cancel", sources=LIVE, target=State.CANCELLED, event=("completion", "cancelled"),
     refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
 )  # fmt: skip
+SUSPEND = Transition(
+    name="suspend", sources=_ACTIVE, target=State.SUSPENDED, event=("lease", "suspended"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, leased=True, new_epoch=True,
+)  # fmt: skip
+SATISFY_AT_ONCE = Transition(
+    name="suspend", sources=_ACTIVE, target=None, event=("lifecycle", "resumed"), refusal=_NOT_ACTIVE, leased=True,
+)  # fmt: skip
+DELIVER = Transition(
+    name="deliver_signal", sources=_SUSPENDED, target=None, event=("signal", "delivered"),
+    refusal="target_not_signalable",
+)  # fmt: skip
+BUFFER = Transition(
+    name="deliver_signal", sources=LIVE, target=None, event=("signal", "buffered"), refusal="target_not_signalable",
+)  # fmt: skip
+RESUME = Transition(
+    name="resume", sources=_SUSPENDED, target=State.WAITING, event=("lifecycle", "resumed"),
+    refusal="execution_not_suspended", attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_WORKER,
+)  # fmt: skip
+RESUME_DELAYED = replace(RESUME, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_RESUME_DELAY)
+OVERRIDE = replace(RESUME, event=("operator", "resumed"))
+OVERRIDE_DELAYED = replace(RESUME_DELAYED, event=("operator", "resumed"))
+WAIT_FAILED = Transition(
+    name="suspension_timeout", sources=_SUSPENDED, target=State.FAILED, event=("completion", "failed"),
+    refusal="execution_not_suspended", attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+ESCALATE = Transition(
+    name="escalate", sources=_SUSPENDED, target=None, event=("lifecycle", "blocked"),
+    refusal="execution_not_suspended", reason=BlockingReason.PAUSED_BY_OPERATOR,
+)  # fmt: skip
+CLOSE_WAITPOINT = Transition(
+    name="close_waitpoint", sources=LIVE, target=None, event=("operator", "waitpoint_closed"), refusal=_NOT_ACTIVE,
+)  # fmt: skip
 READY = Transition(
     name="ready", sources=frozenset({State.DELAYED}), target=State.WAITING, event=("lifecycle", "ready"),
     refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
@@ -138,7 +173,8 @@ REPLAY = Transition(
 
 TRANSITIONS = (
     CLAIM, COMPLETE, FAIL, RETRY, DELAY, RELEASE, REQUEUE_EXPIRED, KEEP_EXPIRED, REQUEUE_REVOKED, KEEP_REVOKED, RECLAIM,
-    EXHAUST, TIME_OUT, EXPIRE, CANCEL, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
+    EXHAUST, TIME_OUT, EXPIRE, CANCEL, SUSPEND, SATISFY_AT_ONCE, DELIVER, BUFFER, RESUME, RESUME_DELAYED, OVERRIDE,
+    OVERRIDE_DELAYED, WAIT_FAILED, ESCALATE, CLOSE_WAITPOINT, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
 )  # fmt: skip
 
 
@@ -158,19 +194,19 @@ def move(
     target = transition.target or execution.state
     values: dict[str, Any] = {
         "state": target,
-        "ownership": transition.ownership,
+        "ownership": transition.ownership if transition.target else execution.ownership,
         "blocking_reason": transition.reason or execution.blocking_reason,
         "attempt_state": _attempt_state(execution, transition, target),
         "epoch": execution.epoch + transition.new_epoch,
         "version": execution.version + 1,
         "changed_at": now,
     }
-    if execution.lease and transition.ownership is not Ownership.LEASED:
+    if execution.lease and transition.target and transition.ownership is not Ownership.LEASED:
         values |= _without_lease(execution, transition, now, digest, until)
     if target in TERMINAL:
         values |= {"ended_at": now, "ready_at": None, "hold_reason": None, "attempt_timeout_left": None}
         values |= {"purge_at": now + span(execution.policy.retention)}
-    return replace(execution, **(values | changes))
+    return changed(execution, values | changes)
 
 
 def event_of(before: Execution, after: Execution, transition: Transition, **facts: Any) -> Event:
@@ -214,4 +250,5 @@ def _without_lease(
     )
     # The rest of the attempt's time is kept, so that it goes on where it stopped when the attempt does.
     left = max(due - now, timedelta(0)) if due else None
-    return {"lease": None, "former": former, "attempt_timeout_at": None, "attempt_timeout_left": left}
+    ended: dict[str, Any] = {"lease": None, "former": former, "resumption": None}
+    return ended | {"attempt_timeout_at": None, "attempt_timeout_left": left}

@@ -8,9 +8,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.conditions import Condition, required_signal_names
+from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.policy import Policy
 from flowfabric.core.records import Attempt, Execution, WorkerId
 from flowfabric.core.states import State, StateVector, derive_vector
+from flowfabric.core.waits import OnTimeout, Suspension, SuspensionReason, Waitpoint, WaitpointKind, WaitpointState
+from flowfabric.core.why_not import why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,40 @@ class Failure:
 
     message: str
     category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitpointView:
+    """A waitpoint as it may be shown: of its token only the key id and a fingerprint. `names` are the signals that help
+    the present wait: None any, empty none."""
+
+    id: UUID
+    execution_id: UUID
+    key: str
+    kind: WaitpointKind
+    state: WaitpointState
+    names: tuple[str, ...] | None
+    approver: str | None
+    kid: str | None
+    fingerprint: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    closed_at: datetime | None
+    close_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendedView:
+    """An open wait: since when, until when and then what, its condition, and what is missing, in words."""
+
+    id: UUID
+    execution_id: UUID
+    reason: SuspensionReason
+    condition: Condition
+    missing: tuple[str, ...]
+    opened_at: datetime
+    timeout_at: datetime | None
+    on_timeout: OnTimeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +112,8 @@ class Description(Summary):
     policy: Policy
     requires: tuple[str, ...]
     attempts: tuple[Attempt, ...]
+    suspension: SuspendedView | None
+    waitpoints: tuple[WaitpointView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +138,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Tally:
     """How many; above 10,000 it is an estimate and says so."""
 
     number: int
@@ -110,11 +150,38 @@ def summarize(execution: Execution) -> Summary:
     return Summary(**_summary_values(execution))
 
 
-def describe_execution(execution: Execution, requires: Sequence[str], attempts: Sequence[Attempt]) -> Description:
+def describe_execution(
+    execution: Execution, requires: Sequence[str], attempts: Sequence[Attempt], suspension: SuspendedView | None,
+    waitpoints: Sequence[WaitpointView],
+) -> Description:  # fmt: skip
     """The full public view of an execution."""
     return Description(
         **_summary_values(execution), payload=execution.payload, encoding=execution.encoding, policy=execution.policy,
-        requires=tuple(requires), attempts=tuple(attempts),
+        requires=tuple(requires), attempts=tuple(attempts), suspension=suspension, waitpoints=tuple(waitpoints),
+    )  # fmt: skip
+
+
+def view_waitpoint(waitpoint: Waitpoint, suspension: Suspension | None) -> WaitpointView:
+    """A waitpoint as it may be shown, with the signals that the suspension which has bound it waits for."""
+    token = waitpoint.token
+    return WaitpointView(
+        id=waitpoint.id, execution_id=waitpoint.execution_id, key=waitpoint.key, kind=waitpoint.kind,
+        state=waitpoint.state, approver=waitpoint.approver, kid=token.kid if token else None,
+        names=required_signal_names(suspension.condition, waitpoint.key) if suspension else None,
+        fingerprint=token.hash.hex()[:16] if token else None, created_at=waitpoint.created_at,
+        expires_at=waitpoint.expires_at, closed_at=waitpoint.closed_at, close_reason=waitpoint.close_reason,
+    )  # fmt: skip
+
+
+def view_suspension(
+    suspension: Suspension, waitpoints: Sequence[Waitpoint], counting: Sequence[SignalFacts]
+) -> SuspendedView:
+    """An open wait as it is shown."""
+    bound = {item.key for item in waitpoints if item.approver is not None}
+    return SuspendedView(
+        id=suspension.id, execution_id=suspension.execution_id, reason=suspension.reason,
+        condition=suspension.condition, missing=why_not(suspension.condition, counting, bound),
+        opened_at=suspension.opened_at, timeout_at=suspension.timeout_at, on_timeout=suspension.on_timeout,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from flowfabric.core import limits, requests
 from flowfabric.core.ids import parse_id
-from flowfabric.core.outcomes import Ended, Lease, lease_of
+from flowfabric.core.outcomes import Ended, Lease
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import Claim, LeaseTerms
 from flowfabric.engine.context import Context
@@ -46,7 +46,7 @@ class Claims:
             if not found.all_locked:
                 break
             found = await self._claim(request)
-        leases = [lease_of(execution) for execution in found.executions]
+        leases = list(found.leases)
         self._hint(leases)
         return leases
 
@@ -89,7 +89,7 @@ class Claims:
         return lease
 
     async def _claim(self, request: Claim) -> Claimed:
-        lease_ids = [self._context.new_lease_id() for _ in range(request.limit)]
+        lease_ids = self._context.new_lease_ids(request.limit)
         return await self._context.store.run_single(lambda tx: claim(tx, self._context.namespace, request, lease_ids))
 
     def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:

@@ -11,8 +11,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine.context import Context
+from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
+from flowfabric.engine.key_source import key_source
+from flowfabric.ops.deliver_signal import delivering
+from flowfabric.ops.key_ring import KeySource
+from flowfabric.ops.suspend import suspending
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
 
@@ -42,9 +46,12 @@ class Settings:
 class Connecting:
     """What `connect` returns: await it for an engine, or enter it to have the engine closed at the end."""
 
-    def __init__(self, url: str, namespace: str, settings: Settings, clock: Clock | None) -> None:
+    def __init__(
+        self, url: str, namespace: str, settings: Settings, keys: KeySource, clock: Clock | None
+    ) -> None:  # fmt: skip
         self._url = url
         self._namespace = namespace
+        self._keys = keys
         self._settings = settings
         self._clock = clock
         self._engine: Engine | None = None
@@ -62,18 +69,22 @@ class Connecting:
 
     async def _open(self) -> Engine:
         store = await _open_store(self._url, self._settings, self._clock)
-        return Engine(Context(store, self._namespace, Reconcilers(store)))
+        waits = WaitOperations(suspending(self._keys), delivering(self._keys))
+        return Engine(Context(store, self._namespace, Reconcilers(store), self._keys, waits))
 
 
 def connect(
     url: str, *, namespace: str = "default", schema: str = "flowfabric", durable: bool = True, migrate: bool = True,
-    pooler: bool = False, pool_size: int = 10, statement_timeout: limits.Duration = 30, clock: Clock | None = None,
+    pooler: bool = False, pool_size: int = 10, statement_timeout: limits.Duration = 30, key_file: str | None = None,
+    clock: Clock | None = None,
 ) -> Connecting:  # fmt: skip
     """An engine on the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
 
     `url` is `postgresql://…`, `sqlite:///path`, a plain path of a file, or `:memory:`. The store is made and brought to
     the present schema unless `migrate` is off. `durable=False` allows settings under which a power cut may lose
-    acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `clock` is for tests.
+    acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `key_file` holds the keys
+    that sign tokens, one `kid=64 hex` a line; without one, and without FLOWFABRIC_KEY_FILE or FLOWFABRIC_KEYS, they
+    are kept in the store. `clock` is for tests.
     """
     limits.text(url, "url")
     if clock is not None:
@@ -85,7 +96,7 @@ def connect(
         schema=_schema(schema), durable=durable, migrate=migrate, pooler=pooler,
         pool_size=limits.whole(pool_size, "pool_size", 1, 1000), statement_timeout_s=timeout.total_seconds(),
     )  # fmt: skip
-    return Connecting(url, limits.name(namespace, "namespace"), settings, clock)
+    return Connecting(url, limits.name(namespace, "namespace"), settings, key_source(key_file), clock)
 
 
 def _check_clock(clock: object) -> None:

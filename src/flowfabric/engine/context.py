@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,9 +13,12 @@ from uuid import UUID
 from flowfabric.batching import Batcher
 from flowfabric.core import limits
 from flowfabric.core.ids import IdMinter
-from flowfabric.core.records import Route
+from flowfabric.core.outcomes import Accepted, DuplicateSignal, Satisfied, Suspended
 from flowfabric.core.requests import Command
+from flowfabric.core.suspending import Suspend
+from flowfabric.ops.deliver_signal import Delivery
 from flowfabric.ops.hot import HotOperation
+from flowfabric.ops.key_ring import KeySource
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
 
@@ -25,14 +28,24 @@ _MOST_BATCHERS = 100
 
 
 @dataclass(frozen=True, slots=True)
+class WaitOperations:
+    """The operations on waits, which need the keys of their engine."""
+
+    suspend: HotOperation[Suspend, Suspended | Satisfied]
+    deliver: HotOperation[Delivery, Accepted | DuplicateSignal]
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """An engine's surroundings; views of other namespaces share all but the namespace."""
 
     store: Store
     namespace: str
     reconcilers: Reconcilers
-    ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, secrets.randbits))
-    routes: dict[Route, int] = field(default_factory=dict)
+    keys: KeySource
+    waits: WaitOperations
+    ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
+    routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
 
     async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
@@ -57,7 +70,12 @@ class Context:
 
     def new_lease_id(self) -> UUID:
         """128 random bits."""
-        return UUID(int=secrets.randbits(128))
+        return UUID(bytes=os.urandom(16))
+
+    def new_lease_ids(self, number: int) -> list[UUID]:
+        """As many ids of 128 random bits, drawn at once."""
+        drawn = os.urandom(16 * number)
+        return [UUID(bytes=drawn[start : start + 16]) for start in range(0, len(drawn), 16)]
 
     def chance(self) -> float:
         """A draw from [0, 1) for jitter."""

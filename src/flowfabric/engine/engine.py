@@ -7,9 +7,12 @@ from typing import Self
 
 from flowfabric.engine.context import Context
 from flowfabric.engine.executions import Executions
+from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
+from flowfabric.engine.signals import Signals
+from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.reconcilers.loop import Reconcilers
 
 
@@ -20,6 +23,9 @@ class Engine:
         self._context = context
         self.executions = Executions(context)
         self.leases = Leases(context)
+        self.waitpoints = Waitpoints(context)
+        self.signals = Signals(context)
+        self.keys = Keys(context)
         self.operator = Operator(context)
         self.lanes = Lanes(context)
 

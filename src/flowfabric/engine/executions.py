@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import astuple
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Event, RecordedStep, Route
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
-from flowfabric.core.views import Count, Description, Outcome, Page
+from flowfabric.core.views import Description, Outcome, Page, Tally
 from flowfabric.engine.context import Context
 from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
@@ -45,7 +46,7 @@ class Executions(Joining):
         self, kind: str, payload: bytes = b"", *, encoding: str = "json", lane: str = "default", priority: int = 0,
         requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY, tags: Mapping[str, str] = _NO_TAGS,
         id: UUID | str | None = None, key: str | None = None, ready_at: datetime | None = None,
-        delay: limits.Duration | None = None, deadline: datetime | None = None,
+        delay: limits.Duration | None = None, deadline: datetime | None = None, signals: Sequence[str] = (),
     ) -> Submitted:  # fmt: skip
         """Stores one execution.
 
@@ -56,6 +57,7 @@ class Executions(Joining):
         submission = Submission(
             kind=kind, payload=payload, encoding=encoding, lane=lane, priority=priority, requires=requires,
             policy=policy, tags=tags, id=id, key=key, ready_at=ready_at, delay=delay, deadline=deadline,
+            signals=signals,
         )  # fmt: skip
         [arrival] = await self._arrivals([submission])
         try:
@@ -121,7 +123,7 @@ class Executions(Joining):
         filters |= {"created_from": created_from, "created_until": created_until}
         return await listing_page(self._context, filters, limit, cursor)
 
-    async def count(self) -> dict[State, Count]:
+    async def count(self) -> dict[State, Tally]:
         """How many executions are in each state; above 10,000 an estimate that says so."""
         return await self._context.store.read(lambda tx: reading.count_by_state(tx, self._context.namespace))
 
@@ -147,13 +149,14 @@ class Executions(Joining):
 
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
         context = self._context
-        routes = [Route(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]
+        routes = [(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]
         if len(context.routes) > _MOST_ROUTES:
             context.routes.clear()
-        unknown = [route for route in dict.fromkeys(routes) if route not in context.routes]
+        unknown = [Route(*route) for route in dict.fromkeys(routes) if route not in context.routes]
         if unknown:
             # A route must be committed before it is remembered, so it is made in a transaction of its own.
-            context.routes.update(await context.store.run(partial(ensure_routes, routes=unknown)))
+            made = await context.store.run(partial(ensure_routes, routes=unknown))
+            context.routes.update({astuple(route): id_ for route, id_ in made.items()})
         return [
             Arrival(item.id if isinstance(item.id, UUID) else context.ids.mint(), context.routes[route], item)
             for item, route in zip(submissions, routes, strict=True)

@@ -7,12 +7,16 @@ from datetime import datetime
 
 from flowfabric.batching import run_batch
 from flowfabric.core import limits, requests
+from flowfabric.core.bindings import Bound
+from flowfabric.core.conditions import Condition
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.outcomes import Delayed, Ended, Released, Renewed, RetryScheduled
+from flowfabric.core.outcomes import Delayed, Ended, Released, Renewed, RetryScheduled, Satisfied, Suspended
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, Progress, Step
 from flowfabric.core.retry import FailureClass
+from flowfabric.core.waits import OnTimeout, Rest, SuspensionReason
 from flowfabric.engine.claims import Claims
+from flowfabric.engine.suspending import suspend_request
 from flowfabric.ops.cancel import cancel_own
 from flowfabric.ops.checkpoint import CHECKPOINT
 from flowfabric.ops.complete import COMPLETE
@@ -100,6 +104,23 @@ class Leases(Claims):
         answer = await self._context.store.run(lambda tx: delay(tx, self._context.namespace, pause))
         assert isinstance(answer, Delayed), "a pause with a time is a delay"
         self._context.due_at(answer.until)
+        return answer
+
+    async def suspend(
+        self, fence: Fence, waitpoints: Sequence[Bound | str], condition: Condition | None = None, *,
+        reason: SuspensionReason | str = SuspensionReason.WAITING_FOR_SIGNAL, timeout: limits.Duration | None = None,  # noqa: ASYNC109 - the suspension's
+        timeout_at: datetime | None = None, on_timeout: OnTimeout | str = OnTimeout.FAIL,
+        resume_delay: limits.Duration = 0, rest: Rest | str = Rest.CLOSE, key: str | None = None,
+        steps: Sequence[Step] = (),
+    ) -> Suspended | Satisfied:  # fmt: skip
+        """Gives up the lease until signals at these waitpoints satisfy the condition: any signal at all of them, unless
+        told. If they do already, the lease is kept. With a `key`, repeating it is harmless in every later attempt."""
+        request = suspend_request(
+            self._context, fence, waitpoints, condition, timeout, timeout_at,
+            reason=reason, on_timeout=on_timeout, resume_delay=resume_delay, rest=rest, key=key, steps=steps,
+        )  # fmt: skip
+        answer = await self._context.one(self._context.waits.suspend, request)
+        self._context.due_at(None)
         return answer
 
     async def release(self, fence: Fence) -> Released:

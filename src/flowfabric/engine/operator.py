@@ -7,16 +7,28 @@ from functools import partial
 from uuid import UUID
 
 from flowfabric.core import limits, requests
+from flowfabric.core.explaining import Explanation
 from flowfabric.core.ids import parse_id
-from flowfabric.core.outcomes import AlreadySatisfied, Ended, Held, PriorityChanged, Replayed, Revoked, Unheld
+from flowfabric.core.outcomes import (
+    AlreadySatisfied,
+    Ended,
+    Held,
+    PriorityChanged,
+    Replayed,
+    Resumed,
+    Revoked,
+    Unheld,
+)
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import GrantTerms, Holds, ReplayFrom, WhichLease
 from flowfabric.engine.context import Context, command
 from flowfabric.ops.cancel import cancel
 from flowfabric.ops.change_priority import change_priority
+from flowfabric.ops.explain import explain
 from flowfabric.ops.grant_reclaim import grant_reclaim
 from flowfabric.ops.hold import hold, unhold, unhold_next
 from flowfabric.ops.replay import replay
+from flowfabric.ops.resume import resume
 from flowfabric.ops.revoke_lease import revoke_lease
 
 OPERATOR = "operator"
@@ -68,6 +80,24 @@ class Operator:
         """Moves waiting work to another priority, clamped to 0..9000."""
         found, new, who = parse_id(id), limits.priority(priority), command(principal, reason)
         return await self._context.store.run(lambda tx: change_priority(tx, self._context.namespace, found, new, who))
+
+    async def resume(
+        self, id: UUID | str, reason: str = "", *, suspension: UUID | str | None = None,
+        delay: limits.Duration | None = None, principal: str = OPERATOR,
+    ) -> Resumed | AlreadySatisfied:  # fmt: skip
+        """Ends the wait of a suspended execution, whatever it waits for. With the `suspension` that was seen, repeating
+        it is harmless: if that one is closed, there is nothing to do."""
+        found, who = parse_id(id), command(principal, reason)
+        which = None if suspension is None else parse_id(suspension, "suspension")
+        span = None if delay is None else limits.duration(delay, "delay")
+        answer = await self._context.store.run(lambda tx: resume(tx, self._context.namespace, found, which, span, who))
+        self._context.due_at(None)
+        return answer
+
+    async def explain(self, id: UUID | str) -> Explanation:
+        """Why the execution is not running, in one sentence with the facts."""
+        found = parse_id(id)
+        return await self._context.store.read(lambda tx: explain(tx, self._context.namespace, found))
 
     async def hold(self, id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> Held:
         """Stops waiting or delayed work until it is unheld."""

@@ -19,11 +19,11 @@ class NotTogether(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HotOperation(Generic[Item, Outcome]):
-    """`together` answers what one statement could decide and None for the rest: refused, repeated or busy. `alone`
+    """`together` answers what could be decided at once, refusals too, and None for the rest: repeated or busy. `alone`
     locks that one item, waits for it, and answers or explains. `subject` is what a batch may hold only once, and a
     `solitary` item never shares a batch with those of other callers."""
 
-    together: Callable[[Transaction, str, Sequence[Item]], Coroutine[Any, Any, list[Outcome | None]]]
+    together: Callable[[Transaction, str, Sequence[Item]], Coroutine[Any, Any, list[Any]]]
     alone: Callable[[Transaction, str, Item], Coroutine[Any, Any, Outcome]]
     subject: Callable[[Item], UUID]
     one_statement: bool = True

@@ -6,8 +6,9 @@ from uuid import UUID
 
 from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.states import State
-from flowfabric.core.views import Count, Description, Outcome, Summary, describe_execution, outcome_of, summarize
+from flowfabric.core.views import Description, Outcome, Summary, Tally, describe_execution, outcome_of, summarize
 from flowfabric.ops.locking import read
+from flowfabric.ops.observing import views
 from flowfabric.store.executions import Listing
 from flowfabric.store.transaction import Transaction
 
@@ -18,7 +19,8 @@ async def describe(tx: Transaction, namespace: str, id_: UUID) -> Description:
     """Everything about one execution."""
     execution = await read(tx, namespace, id_)
     requires = await tx.routes.requires(execution.route_id)
-    return describe_execution(execution, requires, await tx.attempts.of(id_))
+    suspension, waitpoints = (None, []) if execution.plain else await views(tx, id_)
+    return describe_execution(execution, requires, await tx.attempts.of(id_), suspension, waitpoints)
 
 
 async def result(tx: Transaction, namespace: str, id_: UUID) -> Outcome | None:
@@ -48,13 +50,13 @@ async def list_executions(tx: Transaction, listing: Listing) -> list[Summary]:
     return [summarize(execution) for execution in await tx.executions.page(listing)]
 
 
-async def count_by_state(tx: Transaction, namespace: str) -> dict[State, Count]:
+async def count_by_state(tx: Transaction, namespace: str) -> dict[State, Tally]:
     """How many executions are in each state: exact up to 10,000, above that an estimate."""
-    counts: dict[State, Count] = {}
+    counts: dict[State, Tally] = {}
     for state in State:
         number = await tx.executions.count(namespace, state, COUNTED_EXACTLY + 1)
         if number <= COUNTED_EXACTLY:
-            counts[state] = Count(number, exact=True)
+            counts[state] = Tally(number, exact=True)
         else:
-            counts[state] = Count(max(number, await tx.executions.estimate(namespace, state)), exact=False)
+            counts[state] = Tally(max(number, await tx.executions.estimate(namespace, state)), exact=False)
     return counts

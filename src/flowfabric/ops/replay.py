@@ -8,19 +8,25 @@ from flowfabric.core.control import decide_replay
 from flowfabric.core.errors import NotFound
 from flowfabric.core.outcomes import Replayed
 from flowfabric.core.requests import Command, ReplayFrom
+from flowfabric.core.standing import standing
 from flowfabric.ops.locking import lock
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
 
 
 async def replay(tx: Transaction, namespace: str, id_: UUID, start: ReplayFrom, command: Command) -> Replayed:
-    """The new generation. Steps recorded before the named one still answer; without one, none does."""
+    """The new generation. Steps recorded before the named one still answer; without one, none does. Grants end."""
     execution, now = await lock(tx, namespace, id_)
     decision = decide_replay(execution, command, start, now)
     if decision.after is not None:
         seq = 0 if start.step is None else await _seq_of(tx, id_, start.step)
         await tx.steps.strike(id_, seq, decision.after.generation)
+        # A grant was given for a loss of the generation that has ended; it must not open a later one.
+        await tx.grants.end(id_)
         await write(tx, [decision])
+        keys = [] if execution.plain else await tx.waits.standing_keys(id_)
+        if keys:
+            await tx.waits.apply([standing(id_, decision.after.generation, keys, now)])
     return decision.answer
 
 

@@ -11,6 +11,7 @@ from flowfabric.core.errors import Conflict, InvalidRequest, Refused
 from flowfabric.core.outcomes import Created, Duplicate, Submitted
 from flowfabric.core.policy import span
 from flowfabric.core.requests import Submission
+from flowfabric.core.standing import standing
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.ops.hot import HotOperation
 from flowfabric.store.executions import NewExecution
@@ -34,7 +35,7 @@ async def submit_together(tx: Transaction, namespace: str, items: Sequence[Arriv
     """Inserts all that are new; those with a key, a duplicate id or a refusal are left to be looked at alone."""
     timed = any(_needs_the_time(item.submission) for item in items)
     now = await tx.now() if timed else None
-    rows = [_row(namespace, item, now) for item in items if item.submission.key is None and not _is_late(item, now)]
+    rows = [_row(namespace, item, now) for item in items if _is_simple(item) and not _is_late(item, now)]
     inserted = await tx.hot.insert(rows) if rows else set()
     states = {row.id: row.state for row in rows}
     return [Created(item.id, states[item.id]) if item.id in inserted else None for item in items]
@@ -51,16 +52,23 @@ async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submit
         return await _explain_late(tx, namespace, item, now)
     row = _row(namespace, item, now)
     if await tx.hot.insert([row]):
+        if item.submission.signals:
+            await tx.waits.apply([standing(item.id, 0, item.submission.signals, now)])
         return Created(row.id, row.state)
     return await _explain(tx, namespace, item)
 
 
-def _may_meet_a_twin(item: Arrival) -> bool:
-    """With a key or an id of the caller's own, an insert may have to wait for somebody else's transaction."""
-    return item.submission.key is not None or item.submission.id is not None
+def _is_solitary(item: Arrival) -> bool:
+    """With a key or an id of the caller's own, an insert may have to wait for somebody else's transaction; with
+    standing waitpoints it is more than one statement."""
+    return not _is_simple(item) or item.submission.id is not None
 
 
-SUBMIT = HotOperation(submit_together, submit_alone, subject=lambda item: item.id, solitary=_may_meet_a_twin)
+def _is_simple(item: Arrival) -> bool:
+    return item.submission.key is None and not item.submission.signals
+
+
+SUBMIT = HotOperation(submit_together, submit_alone, subject=lambda item: item.id, solitary=_is_solitary)
 
 
 async def _take_key(tx: Transaction, namespace: str, item: Arrival) -> Duplicate | None:

@@ -22,8 +22,12 @@ from flowfabric.reconcilers.attempt_timeout import attempt_timeout
 from flowfabric.reconcilers.deadline import deadline
 from flowfabric.reconcilers.delayed_work import delayed_work
 from flowfabric.reconcilers.duty import Tick
+from flowfabric.reconcilers.key_collection import KeyCollection
 from flowfabric.reconcilers.lease_expiry import lease_expiry
 from flowfabric.reconcilers.retention import Retention
+from flowfabric.reconcilers.suspension_timeout import suspension_timeout
+from flowfabric.reconcilers.timers import timers
+from flowfabric.reconcilers.waitpoint_expiry import waitpoint_expiry
 from flowfabric.store.transaction import Store, Transaction
 
 _log = logging.getLogger("flowfabric.reconcilers")
@@ -51,6 +55,10 @@ class Reconcilers:
             delayed_work(),
             attempt_timeout(random.random),
             deadline(),
+            suspension_timeout(),
+            timers(),
+            waitpoint_expiry(),
+            KeyCollection(),
             Retention(),
         )
         self._wake = asyncio.Event()

@@ -42,6 +42,10 @@ class SqlExecutions:
         found = await self._session.fetch("held_executions", namespace=namespace, instance=instance, now=now)
         return [rows.execution(row) for row in found]
 
+    async def suspended(self, namespace: str, after: UUID, limit: int) -> list[Execution]:
+        found = await self._session.fetch("suspended_executions", namespace=namespace, after=after, limit=limit)
+        return [rows.execution(row) for row in found]
+
     async def held_for_operator(self, namespace: str, holds: Holds, after: UUID, limit: int) -> list[UUID]:
         found = await self._session.fetch(
             "held_for_operator", namespace=namespace, kind=holds.kind, reason=holds.reason, after=after, limit=limit
@@ -69,8 +73,14 @@ class SqlExecutions:
 
     async def purge(self, executions: Sequence[Execution]) -> None:
         ids = [item.id for item in executions]
-        for statement in ("delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_executions"):
+        for statement in _BELONGINGS:
             await self._session.fetch(statement, ids=ids)
+
+
+_BELONGINGS = (
+    "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
+    "delete_suspensions", "delete_executions",
+)  # fmt: skip
 
 
 def _by_id(found: Sequence[Row]) -> dict[UUID, Execution]:

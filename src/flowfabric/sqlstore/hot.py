@@ -11,7 +11,7 @@ from flowfabric.core import limits
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
 from flowfabric.sqlstore import rows
-from flowfabric.sqlstore.session import Session
+from flowfabric.sqlstore.session import Row, Session
 from flowfabric.store.executions import Claimed, NewExecution
 
 
@@ -25,7 +25,7 @@ class SqlHotStatements:
         found = await self._session.fetch_batch(
             "insert_executions", [rows.inserted(item) for item in items], namespace=items[0].namespace, now=self._now
         )
-        return {rows.identity(row["id"]) for row in found}
+        return _passed(found, [item.id for item in items])
 
     async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
         candidates = await self._session.fetch(
@@ -37,9 +37,9 @@ class SqlHotStatements:
             "take_waiting", minted, worker=claim.worker.name, instance=claim.worker.instance,
             ttl_us=rows.micros(claim.lease_ttl), now=self._now,
         )  # fmt: skip
-        found = await self._session.fetch("get_executions", ids=[row["id"] for row in taken], namespace=namespace)
-        leased = {row["id"]: rows.execution(row) for row in found}
-        return Claimed(tuple(leased[row["id"]] for row in taken), all_locked=False)
+        found = await self._session.fetch("get_leases", ids=[row["id"] for row in taken])
+        leases = {row["id"]: rows.lease(row, namespace, claim.worker) for row in found}
+        return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
 
     async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
         found = await self._session.fetch_batch(
@@ -50,15 +50,15 @@ class SqlHotStatements:
     async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
         reports = [_guard(item.fence) | {"percent": item.percent, "message": item.message} for item in items]
         found = await self._session.fetch_batch("progress_if_owned", reports, namespace=namespace, now=self._now)
-        return {rows.identity(row["id"]) for row in found}
+        return _passed(found, [item.fence.execution_id for item in items])
 
     async def complete_if_owned(self, namespace: str, items: Sequence[Completion]) -> set[UUID]:
         endings = [
-            _guard(item.fence) | {"result": item.result, "encoding": item.encoding, "digest": item.digest()}
+            {**_guard(item.fence), "result": item.result, "encoding": item.encoding, "digest": item.digest()}
             for item in items
         ]
         found = await self._session.fetch_batch("complete_if_owned", endings, namespace=namespace, now=self._now)
-        return {rows.identity(row["id"]) for row in found}
+        return _passed(found, [item.fence.execution_id for item in items])
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [
@@ -79,6 +79,11 @@ class SqlHotStatements:
     @property
     def _now(self) -> datetime | None:
         return self._session.bound_now
+
+
+def _passed(found: Sequence[Row], asked: Sequence[UUID]) -> set[UUID]:
+    """Which of the ids that were asked about, each once, a statement answered: all of them, as a rule."""
+    return set(asked) if len(found) == len(asked) else {rows.identity(row["id"]) for row in found}
 
 
 def _guard(fence: Fence) -> dict[str, object]:

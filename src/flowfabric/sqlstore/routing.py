@@ -76,6 +76,9 @@ class SqlGrants:
         found = await self._session.fetch("open_grants", execution_id=execution_id, now=now)
         return rows.grant(found[0]) if found else None
 
+    async def end(self, execution_id: UUID) -> None:
+        await self._session.fetch("end_grants", execution_id=execution_id)
+
     async def consume(self, id_: UUID, lease_id: UUID) -> bool:
         return bool(await self._session.fetch("consume_grant", id=id_, lease_id=lease_id))
 
@@ -119,7 +122,7 @@ class SqlDue:
 
     async def ids(self, duty: str, now: datetime, limit: int) -> list[UUID]:
         found = await self._session.fetch(f"due_for_{duty}", now=now, limit=limit)
-        return [rows.identity(row["id"]) for row in found]
+        return list(dict.fromkeys(rows.identity(row["id"]) for row in found))
 
     async def next(self, after: datetime) -> Mapping[str, datetime | None]:
         [row] = await self._session.fetch("next_due", after=after)

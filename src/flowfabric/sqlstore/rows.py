@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.outcomes import Lease
 from flowfabric.core.policy import Policy, optional_span, span
 from flowfabric.core.records import (
     Attempt,
@@ -16,10 +17,12 @@ from flowfabric.core.records import (
     AttemptOutcome,
     Event,
     Execution,
+    Fence,
     FormerLease,
     Grant,
     HeldLease,
     RecordedStep,
+    Resumption,
     WorkerId,
 )  # fmt: skip
 from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State
@@ -50,9 +53,20 @@ def micros(value: timedelta | None) -> int | None:
     return None if value is None else value // _MICROSECOND
 
 
+@lru_cache(maxsize=1024)
+def span_of(value: int) -> timedelta:
+    """A duration column."""
+    return timedelta(microseconds=value)
+
+
 def to_json(value: Mapping[str, Any] | None) -> str | None:
     """A JSON column, written the same way on every backend."""
     return None if value is None else json.dumps(value, sort_keys=True)
+
+
+def tags(document: str) -> dict[str, str]:
+    """The tags that a document holds; nearly all hold none."""
+    return {} if document == "{}" else json.loads(document)
 
 
 def execution(row: Row) -> Execution:
@@ -60,7 +74,7 @@ def execution(row: Row) -> Execution:
     return Execution(
         id=identity(row["id"]), namespace=row["namespace"], lane=row["lane"], kind=row["kind"],
         route_id=row["route_id"], priority=row["priority"], payload=row["payload"], encoding=row["encoding"],
-        tags=json.loads(row["tags"]), policy=_policy(row["policy"]), idempotency_key=row["idempotency_key"],
+        tags=tags(row["tags"]), policy=_policy(row["policy"]), idempotency_key=row["idempotency_key"],
         fingerprint=row["fingerprint"],
         state=State(row["state"]), blocking_reason=BlockingReason(row["blocking_reason"]),
         attempt_state=AttemptState(row["attempt_state"]),
@@ -74,9 +88,23 @@ def execution(row: Row) -> Execution:
         attempt_index=row["attempt_index"], attempt_origin=AttemptOrigin(row["attempt_origin"]),
         attempt_started_at=when(row["attempt_started_at"]), retry_count=row["retry_count"],
         reclaim_count=row["reclaim_count"], replay_count=row["replay_count"], step_seq=row["step_seq"],
+        signal_seq=row["signal_seq"], suspension_count=row["suspension_count"], resumption=_resumption(row),
         progress_percent=row["progress_percent"], progress_message=row["progress_message"],
         failure_message=row["failure_message"], failure_category=row["failure_category"],
         cancelled_by=row["cancelled_by"], cancel_reason=row["cancel_reason"], hold_reason=row["hold_reason"],
+    )  # fmt: skip
+
+
+def lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
+    """The lease that a claim has just given to a worker."""
+    return Lease(
+        fence=Fence(identity(row["id"]), row["epoch"], identity(row["lease_id"])), namespace=namespace,
+        lane=row["lane"], kind=row["kind"], priority=row["priority"], payload=row["payload"], encoding=row["encoding"],
+        tags=tags(row["tags"]), worker=worker, origin="resumed" if row["lease_resumed"] else row["attempt_origin"],
+        attempt_index=row["attempt_index"], generation=row["generation"], acquired_at=when(row["lease_acquired_at"]),
+        expires_at=when(row["lease_expires_at"]), ttl=span_of(row["lease_ttl_us"]),
+        deadline_at=when(row["deadline_at"]), attempt_timeout_at=when(row["attempt_timeout_at"]),
+        plain=bool(row["plain"]), resumption=_resumption(row),
     )  # fmt: skip
 
 
@@ -85,7 +113,7 @@ _SAVED_AS_THEY_ARE = (
     "plain", "changed_at", "started_at", "ended_at", "ready_at", "deadline_at", "attempt_timeout_at", "purge_at",
     "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count", "step_seq",
     "progress_percent", "progress_message", "failure_message", "failure_category", "cancelled_by", "cancel_reason",
-    "hold_reason",
+    "hold_reason", "signal_seq", "suspension_count",
 )  # fmt: skip
 
 
@@ -112,6 +140,8 @@ def saved(before: Execution, after: Execution) -> dict[str, object]:
         "former_end": former and former.end,
         "former_digest": former and former.digest,
         "former_until": former and former.until,
+        "resume_suspension_id": after.resumption and after.resumption.suspension_id,
+        "resume_trigger": after.resumption and after.resumption.trigger,
     }
 
 
@@ -126,18 +156,15 @@ def inserted(item: NewExecution) -> dict[str, object]:
         "priority": submission.priority,
         "payload": submission.payload,
         "encoding": submission.encoding,
-        "tags": to_json(submission.tags),
-        "policy": policy.to_text(),
+        "tags": to_json(submission.tags) if submission.tags else "{}",
         "idempotency_key": submission.key,
+        "plain": not submission.signals,
         "fingerprint": submission.fingerprint(item.namespace),
-        "lease_ttl_policy_us": micros(span(policy.lease_ttl)),
-        "attempt_timeout_policy_us": micros(optional_span(policy.attempt_timeout)),
-        "retention_policy_us": micros(span(policy.retention)),
         "state": item.state,
         "blocking_reason": item.blocking_reason,
         "ready_at": item.ready_at,
         "deadline_at": submission.deadline,
-        "deadline_us": micros(optional_span(policy.deadline)),
+        **_policy_columns(policy),
     }
 
 
@@ -203,6 +230,18 @@ def grant(row: Row) -> Grant:
 
 
 @lru_cache(maxsize=1024)
+def _policy_columns(policy: Policy) -> dict[str, object]:
+    """The policy, and the parts of it that statements work with."""
+    return {
+        "policy": policy.to_text(),
+        "lease_ttl_policy_us": micros(span(policy.lease_ttl)),
+        "attempt_timeout_policy_us": micros(optional_span(policy.attempt_timeout)),
+        "retention_policy_us": micros(span(policy.retention)),
+        "deadline_us": micros(optional_span(policy.deadline)),
+    }
+
+
+@lru_cache(maxsize=1024)
 def _policy(document: str) -> Policy:
     return Policy.from_json(json.loads(document))
 
@@ -217,6 +256,12 @@ def _worker(name: str | None, instance: str | None) -> WorkerId | None:
 
 def _worker_columns(worker: WorkerId | None) -> dict[str, object]:
     return {"worker": worker and worker.name, "instance": worker and worker.instance}
+
+
+def _resumption(row: Row) -> Resumption | None:
+    if row["resume_suspension_id"] is None:
+        return None
+    return Resumption(identity(row["resume_suspension_id"]), row["resume_trigger"])
 
 
 def _lease(row: Row) -> HeldLease | None:

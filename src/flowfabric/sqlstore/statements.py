@@ -1,11 +1,12 @@
 """Named SQL statements, loaded from `.sql` files and put into a backend's dialect.
 
-A file holds `-- name: …` blocks and `-- fragment: …` blocks; `{fragment}` is replaced by the latter. Three things
-differ between the backends and are written only once:
+A file holds `-- name: …` blocks and `-- fragment: …` blocks; `{fragment}` is replaced by the latter. A batch is bound
+as arrays on PostgreSQL and as the rows of `item (…) AS (VALUES :items)` on SQLite. Three things differ between the
+backends and are written only once:
 
     ff.execution        "schema".execution     or  ff_execution
     id IN :ids          id = ANY($1)           or  id IN (SELECT value FROM json_each(:ids))
-    FOR NO KEY UPDATE   as it is               or  nothing, since there is one writer
+    FOR NO KEY UPDATE   as it is               or  nothing, since there is one writer; FOR SHARE alike
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
 _TABLE = re.compile(r"\bff\.(\w+)")
 _IN_LIST = re.compile(r"\b(NOT )?IN :(\w+)")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
-_ROW_LOCK = re.compile(r"\s*\bFOR NO KEY UPDATE\b[\w ]*")
+_ROW_LOCK = re.compile(r"\s*\bFOR (?:NO KEY UPDATE|SHARE)\b[\w ]*")
+_ITEMS = re.compile(r"\bitem \(([^)]*)\) AS \(\s*VALUES :items\s*\)")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One SQL statement in the words of its database, with the names of its parameters in order."""
+    """One SQL statement in the words of its database, with the names of its parameters in order: those of each item,
+    if it is a statement over the rows of a batch."""
 
     text: str
     parameters: tuple[str, ...]
+
+    def over(self, rows: int) -> str:
+        """The text of a statement over a batch, with room for that many rows."""
+        return _over(self, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class Dialect:
         if not self.numbered:
             listed = r"\1IN (SELECT value FROM json_each(:\2))"
             text = _IN_LIST.sub(lambda match: match.expand(listed).replace("None", ""), _ROW_LOCK.sub("", text))
-            return Part(text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
+            items = _ITEMS.search(text)
+            return Part(text, tuple(re.findall(r"\w+", items[1]) if items else dict.fromkeys(_PARAMETER.findall(text))))
         text = _IN_LIST.sub(lambda match: f"<> ALL(:{match[2]})" if match[1] else f"= ANY(:{match[2]})", text)
         names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
         numbers = {name: str(number) for number, name in enumerate(names, start=1)}
@@ -84,6 +93,12 @@ def read_blocks(package: str) -> dict[tuple[str, str], str]:
 def split_script(text: str) -> list[str]:
     """The statements of a script, which end with a semicolon at the end of a line."""
     return [piece for piece in re.split(r";\s*(?:\n|$)", _COMMENT.sub("", text)) if piece.strip()]
+
+
+@cache
+def _over(part: Part, rows: int) -> str:
+    row = f"({', '.join('?' * len(part.parameters))})"
+    return part.text.replace(":items", ", ".join([row] * rows))
 
 
 def _parts(text: str, fragments: Mapping[str, str], dialect: Dialect) -> tuple[Part, ...]:

@@ -9,6 +9,7 @@ from flowfabric.sqlstore.hot import SqlHotStatements
 from flowfabric.sqlstore.journal import SqlAttempts, SqlEvents, SqlSteps
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
 from flowfabric.sqlstore.session import Session
+from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits
 
 
 class SqlTransaction:
@@ -25,6 +26,8 @@ class SqlTransaction:
         self.routes = SqlRoutes(session)
         self.grants = SqlGrants(session)
         self.keys = SqlKeys(session)
+        self.waits = SqlWaits(session)
+        self.signing_keys = SqlSigningKeys(session)
         self.due = SqlDue(session)
 
     async def now(self) -> datetime:

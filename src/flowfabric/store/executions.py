@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from flowfabric.core.outcomes import Lease
 from flowfabric.core.records import Execution, Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Holds, Progress, Submission
 from flowfabric.core.states import BlockingReason, State
@@ -28,9 +29,9 @@ class NewExecution:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a claim found: the executions taken, or the news that all candidates were locked by others."""
+    """What a claim found: the leases taken, best first, or the news that all candidates were locked by others."""
 
-    executions: tuple[Execution, ...]
+    leases: tuple[Lease, ...]
     all_locked: bool
 
 
@@ -69,6 +70,9 @@ class Executions(Protocol):
 
     async def held(self, namespace: str, instance: str) -> list[Execution]:
         """The executions that a worker instance has a live lease on."""
+
+    async def suspended(self, namespace: str, after: UUID, limit: int) -> list[Execution]:
+        """Suspended executions with a greater id, in order."""
 
     async def held_for_operator(self, namespace: str, holds: Holds, after: UUID, limit: int) -> list[UUID]:
         """Ids of executions that an operator holds, in id order."""

@@ -53,6 +53,9 @@ class Grants(Protocol):
     async def open(self, execution_id: UUID, now: datetime) -> Grant | None:
         """The grant of an execution that is neither used nor past its time."""
 
+    async def end(self, execution_id: UUID) -> None:
+        """Makes the grants of an execution that were not used worthless."""
+
     async def consume(self, id_: UUID, lease_id: UUID) -> bool:
         """Marks a grant as used by a lease; False if it was used before."""
 

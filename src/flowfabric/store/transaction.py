@@ -10,6 +10,7 @@ from uuid import UUID
 from flowfabric.store.executions import Executions, HotStatements
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
+from flowfabric.store.waiting import SigningKeys, Waits
 
 Answer = TypeVar("Answer")
 
@@ -45,6 +46,10 @@ class Transaction(Protocol):
     def grants(self) -> Grants: ...
     @property
     def keys(self) -> Keys: ...
+    @property
+    def waits(self) -> Waits: ...
+    @property
+    def signing_keys(self) -> SigningKeys: ...
     @property
     def due(self) -> Due: ...
 

@@ -21,5 +21,5 @@ class PostgresHotStatements(SqlHotStatements):
             worker=claim.worker.name, instance=claim.worker.instance, ttl_us=rows.micros(claim.lease_ttl),
             now=self._now,
         )  # fmt: skip
-        taken = tuple(rows.execution(row) for row in found if row["id"] is not None)
+        taken = tuple(rows.lease(row, namespace, claim.worker) for row in found if row["id"] is not None)
         return Claimed(taken, all_locked=not taken and any(row["all_locked"] for row in found))

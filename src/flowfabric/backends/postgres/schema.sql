@@ -98,6 +98,10 @@ CREATE TABLE ff.execution (
     cancelled_by TEXT,
     cancel_reason TEXT,
     hold_reason TEXT,
+    signal_seq BIGINT NOT NULL DEFAULT 0,
+    suspension_count INTEGER NOT NULL DEFAULT 0,
+    resume_suspension_id UUID,
+    resume_trigger TEXT,
 
     CHECK ((state = 'active') = (ownership IS NOT NULL)),
     CHECK ((ownership IS NOT DISTINCT FROM 'leased') = (lease_id IS NOT NULL)),
@@ -123,7 +127,6 @@ CREATE INDEX execution_lease_check ON ff.execution (lease_check_at) WHERE lease_
 CREATE INDEX execution_attempt_timeout ON ff.execution (attempt_timeout_at) WHERE attempt_timeout_at IS NOT NULL;
 CREATE INDEX execution_deadline ON ff.execution (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX execution_purge ON ff.execution (purge_at) WHERE purge_at IS NOT NULL;
-
 CREATE TABLE ff.submission_key (
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -208,3 +211,106 @@ CREATE TABLE ff.event (
     CHECK ((execution_id IS NULL) = (version IS NULL))
 );
 CREATE UNIQUE INDEX event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
+
+-- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.
+CREATE TABLE ff.suspension (
+    execution_id UUID NOT NULL,
+    number INTEGER NOT NULL CHECK (number >= 1),
+    id UUID NOT NULL,
+    generation INTEGER NOT NULL,
+    epoch BIGINT NOT NULL,
+    lease_id UUID NOT NULL,
+    key TEXT,
+    digest TEXT NOT NULL,
+    condition JSONB NOT NULL,
+    reason TEXT NOT NULL,
+    rest TEXT NOT NULL CHECK (rest IN ('close', 'keep')),
+    opened_at TIMESTAMPTZ NOT NULL,
+    timeout_at TIMESTAMPTZ,
+    on_timeout TEXT NOT NULL CHECK (on_timeout IN ('fail', 'cancel', 'expire', 'auto_resume', 'escalate')),
+    resume_delay_us BIGINT NOT NULL CHECK (resume_delay_us >= 0),
+    closed_at TIMESTAMPTZ,
+    closed_by TEXT CHECK (closed_by IN ('signals', 'timeout', 'operator', 'ended')),
+    PRIMARY KEY (execution_id, number),
+    CHECK ((closed_at IS NULL) = (closed_by IS NULL))
+);
+CREATE UNIQUE INDEX suspension_open ON ff.suspension (execution_id) WHERE closed_at IS NULL;
+CREATE UNIQUE INDEX suspension_key ON ff.suspension (execution_id, generation, key) WHERE key IS NOT NULL;
+CREATE INDEX suspension_timeout ON ff.suspension (timeout_at) WHERE timeout_at IS NOT NULL AND closed_at IS NULL;
+
+-- Of a token the hash and the nonce are kept, from which only the key can make it again.
+CREATE TABLE ff.waitpoint (
+    id UUID NOT NULL PRIMARY KEY,
+    execution_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('addressed', 'standing', 'child', 'timer')),
+    state TEXT NOT NULL CHECK (state IN ('pending', 'active', 'closed')),
+    suspension INTEGER,
+    kid TEXT,
+    nonce BYTEA,
+    token_hash BYTEA,
+    approver TEXT,
+    token_ends_at TIMESTAMPTZ,
+    child_id UUID,
+    fires_at TIMESTAMPTZ,
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ,
+    closed_at TIMESTAMPTZ,
+    close_reason TEXT,
+    CHECK ((kid IS NULL) = (nonce IS NULL) AND (kid IS NULL) = (token_hash IS NULL)),
+    CHECK ((state = 'closed') = (closed_at IS NOT NULL)),
+    CHECK (state <> 'active' OR suspension IS NOT NULL)
+);
+CREATE UNIQUE INDEX waitpoint_open_key ON ff.waitpoint (execution_id, key) WHERE closed_at IS NULL;
+CREATE INDEX waitpoint_execution ON ff.waitpoint (execution_id, id);
+CREATE INDEX waitpoint_expires ON ff.waitpoint (expires_at) WHERE state = 'pending' AND expires_at IS NOT NULL;
+CREATE INDEX waitpoint_fires ON ff.waitpoint (fires_at) WHERE fires_at IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX waitpoint_child ON ff.waitpoint (child_id) WHERE child_id IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX waitpoint_kid ON ff.waitpoint (kid) WHERE kid IS NOT NULL AND closed_at IS NULL;
+
+-- In order of acceptance within the execution. `suspension` is the wait that a signal belongs to; none: it is still unused.
+CREATE TABLE ff.signal (
+    execution_id UUID NOT NULL,
+    seq BIGINT NOT NULL CHECK (seq >= 1),
+    id UUID NOT NULL,
+    waitpoint_id UUID,
+    waitpoint TEXT NOT NULL,
+    suspension INTEGER,
+    counts BOOLEAN NOT NULL,
+    name TEXT NOT NULL,
+    category TEXT NOT NULL,
+    source TEXT NOT NULL,
+    source_type TEXT NOT NULL,
+    source_identity TEXT NOT NULL,
+    correlation TEXT,
+    payload BYTEA NOT NULL,
+    encoding TEXT NOT NULL,
+    key TEXT,
+    created_at TIMESTAMPTZ,
+    accepted_at TIMESTAMPTZ NOT NULL,
+    effect TEXT NOT NULL CHECK (
+        effect IN ('appended_to_waitpoint', 'resume_condition_satisfied', 'buffered_for_pending_waitpoint')
+    ),
+    PRIMARY KEY (execution_id, seq)
+);
+CREATE UNIQUE INDEX signal_id ON ff.signal (execution_id, id);
+CREATE UNIQUE INDEX signal_key ON ff.signal (waitpoint_id, key) WHERE key IS NOT NULL;
+CREATE INDEX signal_counting ON ff.signal (execution_id, suspension, seq) WHERE counts;
+CREATE INDEX signal_unused ON ff.signal (waitpoint_id, seq) WHERE suspension IS NULL;
+
+-- The key ring. A collected key keeps its kid, so that no kid is used twice; with a key file no secret is here at all.
+CREATE TABLE ff.signing_key (
+    kid TEXT NOT NULL PRIMARY KEY,
+    check_value TEXT NOT NULL,
+    secret TEXT,
+    created_at TIMESTAMPTZ NOT NULL,
+    retired_at TIMESTAMPTZ,
+    verifies_until TIMESTAMPTZ,
+    end_is_final BOOLEAN NOT NULL,
+    collected_at TIMESTAMPTZ,
+    -- True while the key is active: the unique index allows one such row.
+    active BOOLEAN CHECK (active),
+    CHECK ((active IS NULL) = (retired_at IS NOT NULL)),
+    CHECK ((retired_at IS NULL) = (verifies_until IS NULL))
+);
+CREATE UNIQUE INDEX signing_key_active ON ff.signing_key (active) WHERE active;

@@ -25,9 +25,10 @@ from flowfabric.store.transaction import Answer, Body, JoinedBody
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
 
-_OLDEST = 140000
+_OLDEST = 14
 _TRIES = 10
 _FIRST_BACKOFF_S = 0.005
+_LONGEST_BACKOFF_S = 0.1
 _Isolation = Literal["read_committed", "repeatable_read"]
 
 
@@ -130,7 +131,7 @@ class PostgresStore:
     async def _run(self, body: Body[Answer], isolation: _Isolation, readonly: bool) -> Answer:
         for tries in range(_TRIES):
             if tries:
-                await asyncio.sleep(random.uniform(0, _FIRST_BACKOFF_S * 2**tries))
+                await asyncio.sleep(random.uniform(0, longest_backoff_s(tries)))
             async with self._connection() as connection:
                 try:
                     async with connection.transaction(isolation=isolation, readonly=readonly):
@@ -178,11 +179,20 @@ class PostgresStore:
             raise ours from error
 
 
-async def _check_server(connection: PoolConnectionProxy[Any], durable: bool) -> None:
-    version = int(await connection.fetchval("SHOW server_version_num"))
-    if version < _OLDEST:
-        message = f"PostgreSQL {version // 10000} is too old, 14 or later is needed"
+def check_version(number: int) -> None:
+    """Refuses a server that is too old, by the number it gives itself: 140005 for 14.5."""
+    if number < _OLDEST * 10_000:
+        message = f"PostgreSQL {number // 10_000} is too old, {_OLDEST} or later is needed"
         raise InvalidRequest("unsupported_version", message)
+
+
+def longest_backoff_s(tries: int) -> float:
+    """How long a transaction waits at most before it runs again, after so many conflicts."""
+    return min(_FIRST_BACKOFF_S * 2.0**tries, _LONGEST_BACKOFF_S)
+
+
+async def _check_server(connection: PoolConnectionProxy[Any], durable: bool) -> None:
+    check_version(int(await connection.fetchval("SHOW server_version_num")))
     for setting in ("fsync", "full_page_writes") if durable else ():
         if await connection.fetchval(f"SHOW {setting}") != "on":
             message = f"{setting} is off, so the server may lose acknowledged work; switch it on, or use durable=False"
@@ -206,7 +216,13 @@ async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
         url,
         min_size=1,
         max_size=settings.pool_size,
+        reset=_nothing_to_reset,
         command_timeout=settings.statement_timeout_s + 5,
         statement_cache_size=0 if settings.pooler else 256,
         server_settings={"application_name": "flowfabric"} if settings.pooler else session,
     )
+
+
+async def _nothing_to_reset(connection: object) -> None:
+    """We leave nothing behind on a connection but settings that are wanted, and asyncpg itself ends an open
+    transaction: the round trip of a reset would double the cost of a small operation."""

@@ -2,7 +2,8 @@
 
 Two connections that checkpoint at once can corrupt the log in SQLite before 3.51.3. So no connection checkpoints by
 itself; whoever holds the operating system's lock on a file beside the database does it, between two transactions of
-its writer thread. The lock goes with the process that holds it.
+its writer thread. The lock goes with the process that holds it. The file is made with the permissions of the database,
+as SQLite does it with the log; a process that cannot open it leaves the log to the others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 _EVERY_BYTES = 4 * 1024 * 1024
@@ -22,9 +24,12 @@ class Checkpointer:
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
+        self._path = path
         self._log = Path(path + "-wal")
-        self._lock = os.open(path + "-checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._lock: int | None = None
         self._next_size = _EVERY_BYTES
+        with contextlib.suppress(PermissionError):
+            self._lock = _open_lock(path)
 
     def checkpoint_if_grown(self) -> None:
         """Checkpoints when the log has grown by another step since the last time."""
@@ -40,7 +45,9 @@ class Checkpointer:
 
         What readers still need stays in the log, unless they are done within the time that they are waited for.
         """
-        if not self._locked():
+        if self._lock is None:
+            self._lock = _open_lock(self._path)
+        if not _locked(self._lock):
             return False
         [busy_ms] = self._connection.execute("PRAGMA busy_timeout").fetchone()
         try:
@@ -53,11 +60,26 @@ class Checkpointer:
 
     def close(self) -> None:
         """Gives up the lock file."""
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
 
-    def _locked(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+
+def _open_lock(path: str) -> int:
+    """The lock file beside a database. It is only locked, never written, so to read it is enough."""
+    name, database = path + "-checkpoint", Path(path).stat()
+    try:
+        lock = os.open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return os.open(name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC)
+    if os.geteuid() == 0:
+        os.fchown(lock, database.st_uid, database.st_gid)
+    os.fchmod(lock, stat.S_IMODE(database.st_mode))
+    return lock
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

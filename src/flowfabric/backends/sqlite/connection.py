@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -11,7 +12,13 @@ from flowfabric.core.errors import InvalidRequest, Unavailable
 MEMORY = ":memory:"
 _OLDEST = (3, 38, 0)
 _LONGEST_WAIT_S = 10.0
-_NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "fuse.sshfs", "lustre", "9p.ssh")
+_MOUNTS = Path("/proc/self/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+# File systems that other hosts can write to; below `fuse.` too.
+_NETWORK = (
+    "nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "beegfs", "davfs", "sshfs", "s3fs", "rclone", "gcsfuse",
+    "goofys", "juicefs", "blobfuse", "curlftpfs", "mfs", "moosefs", "seaweedfs",
+)  # fmt: skip
 _CHECK_EVERY_STEPS = 100_000
 
 
@@ -42,20 +49,38 @@ def limit_statements(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 def check_environment(path: str) -> None:
     """Refuses a SQLite that is too old, a missing folder and a network file system."""
-    if sqlite3.sqlite_version_info < _OLDEST:
-        found, wanted = sqlite3.sqlite_version, ".".join(map(str, _OLDEST))
-        raise InvalidRequest("unsupported_version", f"SQLite {found} is too old, {wanted} or later is needed")
+    check_version(sqlite3.sqlite_version_info)
     if path == MEMORY:
         return
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise InvalidRequest("storage_not_found", f"the folder {folder} does not exist; create it first")
-    kind = _file_system(folder)
-    if kind.startswith(_NETWORK):
+        raise Unavailable("storage_not_found", f"the folder {folder} does not exist; create it first")
+    check_file_system(path, file_system(folder, _mounts()))
+
+
+def check_version(version: tuple[int, ...]) -> None:
+    """Refuses a SQLite that is too old."""
+    if version < _OLDEST:
+        found, wanted = (".".join(map(str, numbers)) for numbers in (version, _OLDEST))
+        raise InvalidRequest("unsupported_version", f"SQLite {found} is too old, {wanted} or later is needed")
+
+
+def check_file_system(path: str, kind: str) -> None:
+    """Refuses a network file system, where a lock holds on one host only."""
+    if kind.removeprefix("fuse.").startswith(_NETWORK):
         message = (
             f"{path} is on a network file system ({kind}), where SQLite cannot lock; use a local disk or PostgreSQL"
         )
         raise InvalidRequest("network_file_system", message, file_system=kind)
+
+
+def file_system(folder: Path, mounts: str) -> str:
+    """The type of the file system that holds a folder, by the text of /proc/self/mounts; empty if it does not say."""
+    lines = [line.split(" ") for line in mounts.split("\n")]
+    points = [(_unescaped(words[1]), words[2]) for words in lines if len(words) > 2]
+    # Of two on the same point the later one is on top, and hides the other.
+    found = [(len(point), place, kind) for place, (point, kind) in enumerate(points) if folder.is_relative_to(point)]
+    return max(found)[2] if found else ""
 
 
 def _switch(connection: sqlite3.Connection, wait_s: float) -> tuple[str]:
@@ -72,11 +97,14 @@ def _switch(connection: sqlite3.Connection, wait_s: float) -> tuple[str]:
             return found
 
 
-def _file_system(folder: Path) -> str:
-    """The type of the file system that holds a folder, as far as the system tells."""
+def _mounts() -> str:
+    """The mounts of this process, as far as the system tells."""
     try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+        return _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
-    found = [(point, kind) for _, point, kind, *_ in mounts if folder.is_relative_to(point)]
-    return max(found, key=lambda mount: len(mount[0]))[1] if found else ""
+
+
+def _unescaped(point: str) -> str:
+    """A mount point as it is called: the kernel writes a space as `\\040`."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), point)

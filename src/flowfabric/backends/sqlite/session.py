@@ -11,7 +11,10 @@ from uuid import UUID
 
 from flowfabric.sqlstore.rows import since_1970_us
 from flowfabric.sqlstore.session import Parameters, Row
-from flowfabric.sqlstore.statements import Statement
+from flowfabric.sqlstore.statements import Part, Statement
+
+_ROWS = (1, 8, 32, 128)
+_MOST_ROWS = _ROWS[-1]
 
 
 class SqliteSession:
@@ -37,7 +40,11 @@ class SqliteSession:
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         script, common = self._statements[statement], _bound(shared)
-        return [row for item in items for row in self._script(script, common | _bound(item))]
+        found: list[Row] = []
+        for start in range(0, len(items), _MOST_ROWS):
+            chunk = items[start : start + _MOST_ROWS]
+            found += self._script_over(script, [common | _bound(item) for item in chunk])
+        return found
 
     def _script(self, statement: Statement, bound: dict[str, object]) -> list[Row]:
         first, *rest = statement.parts
@@ -46,6 +53,26 @@ class SqliteSession:
             for part in rest:
                 self._connection.execute(part.text, bound)
         return found
+
+    def _script_over(self, statement: Statement, items: list[dict[str, object]]) -> list[Row]:
+        """The rows of the last part that answers any; the parts after the first see the items that it let pass."""
+        first, *rest = statement.parts
+        answer = self._over(first, items)
+        if rest and answer is not None and len(answer) < len(items):
+            passed, identity = {row["id"] for row in answer}, first.parameters[0]
+            items = [item for item in items if item[identity] in passed]
+        for part in rest if items else ():
+            found = self._over(part, items)
+            answer = answer if found is None else found
+        return answer or []
+
+    def _over(self, part: Part, items: list[dict[str, object]]) -> list[Row] | None:
+        size = next(size for size in _ROWS if size >= len(items))
+        values = [item[name] for item in items for name in part.parameters]
+        # Rows of nulls fill the statement up to one of a few sizes, so that few texts are compiled; they match nothing.
+        values += [None] * (size - len(items)) * len(part.parameters)
+        cursor = self._connection.execute(part.over(size), values)
+        return cast(list[Row], cursor.fetchall()) if cursor.description else None
 
 
 def _bound(parameters: Parameters) -> dict[str, object]:

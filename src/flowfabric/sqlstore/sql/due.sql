@@ -7,6 +7,24 @@ SELECT
     (SELECT MIN(attempt_timeout_at) FROM ff.execution WHERE attempt_timeout_at IS NOT NULL AND attempt_timeout_at > :after) AS attempt_timeout,
     (SELECT MIN(deadline_at) FROM ff.execution WHERE deadline_at IS NOT NULL AND ended_at IS NULL AND deadline_at > :after) AS deadline,
     (SELECT MIN(purge_at) FROM ff.execution WHERE purge_at IS NOT NULL AND purge_at > :after) AS retention,
+    (SELECT MIN(timeout_at) FROM ff.suspension WHERE timeout_at IS NOT NULL AND closed_at IS NULL AND timeout_at > :after) AS suspension_timeout,
+    (SELECT MIN(fires_at) FROM ff.waitpoint WHERE fires_at IS NOT NULL AND closed_at IS NULL AND fires_at > :after) AS timers,
+    (SELECT MIN(expires_at) FROM ff.waitpoint WHERE state = 'pending' AND expires_at IS NOT NULL AND expires_at > :after) AS waitpoint_expiry,
+    (
+        SELECT MIN(k.verifies_until)
+        FROM ff.signing_key AS k
+        WHERE k.collected_at IS NULL
+            AND k.verifies_until > :after
+            -- Not EXISTS, which may be answered by a walk over all open waitpoints.
+            AND (k.end_is_final OR (
+                SELECT w.kid
+                FROM ff.waitpoint AS w
+                WHERE w.kid = k.kid
+                    AND w.closed_at IS NULL
+                ORDER BY w.kid
+                LIMIT 1
+            ) IS NULL)
+    ) AS key_collection,
     (SELECT MIN(expires_at) FROM ff.submission_key WHERE expires_at IS NOT NULL AND expires_at > :after) AS submission_keys
 
 -- name: due_for_lease_expiry
@@ -44,4 +62,28 @@ SELECT e.id
 FROM ff.execution AS e
 WHERE e.purge_at <= :now
 ORDER BY e.purge_at
+LIMIT :limit
+
+-- name: due_for_suspension_timeout
+SELECT s.execution_id AS id
+FROM ff.suspension AS s
+WHERE s.timeout_at <= :now
+    AND s.closed_at IS NULL
+ORDER BY s.timeout_at
+LIMIT :limit
+
+-- name: due_for_timers
+SELECT w.execution_id AS id
+FROM ff.waitpoint AS w
+WHERE w.fires_at <= :now
+    AND w.closed_at IS NULL
+ORDER BY w.fires_at
+LIMIT :limit
+
+-- name: due_for_waitpoint_expiry
+SELECT w.execution_id AS id
+FROM ff.waitpoint AS w
+WHERE w.state = 'pending'
+    AND w.expires_at <= :now
+ORDER BY w.expires_at
 LIMIT :limit

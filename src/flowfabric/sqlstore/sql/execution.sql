@@ -12,7 +12,12 @@ e.former_lease_id, e.former_epoch, e.former_worker, e.former_instance, e.former_
 e.former_until,
 e.attempt_index, e.attempt_origin, e.attempt_started_at, e.retry_count, e.reclaim_count, e.replay_count, e.step_seq,
 e.progress_percent, e.progress_message, e.failure_message, e.failure_category, e.cancelled_by, e.cancel_reason,
-e.hold_reason
+e.hold_reason, e.signal_seq, e.suspension_count, e.resume_suspension_id, e.resume_trigger
+
+-- fragment: lease
+e.id, e.lane, e.kind, e.priority, e.payload, e.encoding, e.tags, e.epoch, e.generation, e.plain,
+e.lease_id, e.lease_ttl_us, e.lease_acquired_at, e.lease_expires_at, e.lease_resumed,
+e.attempt_index, e.attempt_origin, e.deadline_at, e.attempt_timeout_at, e.resume_suspension_id, e.resume_trigger
 
 -- name: get_executions
 SELECT
@@ -92,7 +97,11 @@ SET
     failure_category = :failure_category,
     cancelled_by = :cancelled_by,
     cancel_reason = :cancel_reason,
-    hold_reason = :hold_reason
+    hold_reason = :hold_reason,
+    signal_seq = :signal_seq,
+    suspension_count = :suspension_count,
+    resume_suspension_id = :resume_suspension_id,
+    resume_trigger = :resume_trigger
 WHERE id = :id
     AND epoch = :old_epoch
     AND version = :old_version
@@ -108,6 +117,16 @@ WHERE e.lease_check_at IS NOT NULL
     AND e.namespace = :namespace
     AND e.lease_expires_at > :now
 ORDER BY e.lease_acquired_at, e.id
+
+-- name: suspended_executions
+SELECT
+{execution}
+FROM ff.execution AS e
+WHERE e.namespace = :namespace
+    AND e.state = 'suspended'
+    AND e.id > :after
+ORDER BY e.id
+LIMIT :limit
 
 -- name: held_for_operator
 SELECT e.id

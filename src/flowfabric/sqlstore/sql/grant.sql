@@ -17,6 +17,12 @@ WHERE execution_id = :execution_id
     AND expires_at > :now
 ORDER BY granted_at, id
 
+-- name: end_grants
+UPDATE ff.reclaim_grant
+SET expires_at = granted_at
+WHERE execution_id = :execution_id
+    AND consumed_by IS NULL
+
 -- name: consume_grant
 UPDATE ff.reclaim_grant
 SET consumed_by = :lease_id

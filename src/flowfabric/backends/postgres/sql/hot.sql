@@ -17,7 +17,7 @@ SELECT
     item.id, :namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding,
     item.tags::JSONB, item.policy::JSONB, item.idempotency_key, item.fingerprint,
     item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
-    item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, TRUE,
+    item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
     clock.now, clock.now, item.ready_at,
     COALESCE(item.deadline_at, clock.now + item.deadline_us * INTERVAL '1 microsecond'),
     0, 'fresh', 0, 0, 0, 0
@@ -25,11 +25,11 @@ FROM clock, unnest(
     :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route_id::BIGINT[], :priority::INTEGER[], :payload::BYTEA[],
     :encoding::TEXT[], :tags::TEXT[], :policy::TEXT[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
     :lease_ttl_policy_us::BIGINT[], :attempt_timeout_policy_us::BIGINT[], :retention_policy_us::BIGINT[],
-    :state::TEXT[], :blocking_reason::TEXT[], :ready_at::TIMESTAMPTZ[], :deadline_at::TIMESTAMPTZ[],
-    :deadline_us::BIGINT[]
+    :state::TEXT[], :blocking_reason::TEXT[], :plain::BOOLEAN[], :ready_at::TIMESTAMPTZ[],
+    :deadline_at::TIMESTAMPTZ[], :deadline_us::BIGINT[]
 ) AS item (
     id, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
-    lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, ready_at,
+    lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
     deadline_at, deadline_us
 )
 WHERE NOT EXISTS (
@@ -39,12 +39,15 @@ WHERE NOT EXISTS (
         AND l.name = item.lane
         AND l.state = 'draining'
 )
-    -- The history of an execution outlives it, so its id is never used for another.
-    AND NOT EXISTS (
-        SELECT 1
+    -- The history of an execution outlives it, so its id is never used for another. A subquery of its own, once per
+    -- item: an anti-join may be planned as a walk over all events.
+    AND (
+        SELECT past.version
         FROM ff.event AS past
         WHERE past.execution_id = item.id
-    )
+        ORDER BY past.version
+        LIMIT 1
+    ) IS NULL
 ORDER BY item.id
 ON CONFLICT (id) DO NOTHING
 RETURNING id
@@ -68,18 +71,37 @@ open_route AS MATERIALIZED (
                 AND l.state = 'paused'
         )
 ),
+-- How many of the best come from each route, so that no more rows are locked than are taken.
+share AS MATERIALIZED (
+    SELECT best.route_id, COUNT(*) AS number
+    FROM (
+        SELECT found.route_id
+        FROM open_route
+        CROSS JOIN LATERAL (
+            SELECT e.route_id, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+            FROM ff.execution AS e
+            WHERE e.route_id = open_route.id
+                AND e.state = 'waiting'
+            ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+            LIMIT :limit
+        ) AS found
+        ORDER BY found.priority DESC, found.fresh, found.created_at, found.id
+        LIMIT :limit
+    ) AS best
+    GROUP BY best.route_id
+),
 head AS MATERIALIZED (
     SELECT
         found.id,
         ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
-    FROM open_route
+    FROM share
     CROSS JOIN LATERAL (
         SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
         FROM ff.execution AS e
-        WHERE e.route_id = open_route.id
+        WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
         ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
-        LIMIT :limit
+        LIMIT share.number
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS found
 ),
@@ -98,7 +120,7 @@ taken AS (
         attempt_timeout_at = clock.now
             + COALESCE(e.attempt_timeout_left_us, e.attempt_timeout_policy_us) * INTERVAL '1 microsecond',
         attempt_timeout_left_us = NULL,
-        lease_id = minted.lease_id,
+        lease_id = (:lease_ids::UUID[])[head.place],
         lease_worker = :worker,
         lease_instance = :instance,
         lease_ttl_us = COALESCE(:ttl_us, e.lease_ttl_policy_us),
@@ -107,10 +129,9 @@ taken AS (
         lease_check_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
         lease_resumed = (e.attempt_state = 'attempt_interrupted')
     FROM clock, head
-    JOIN unnest(:lease_ids::UUID[]) WITH ORDINALITY AS minted (lease_id, place) ON minted.place = head.place
     WHERE e.id = head.id
     RETURNING
-    {execution}, head.place
+    {lease}, e.state, e.version, head.place
 ),
 noted AS (
     INSERT INTO ff.event (
@@ -118,21 +139,17 @@ noted AS (
         lease_id, worker, instance, ends_lease, tags, details
     )
     SELECT
-        taken.namespace, 'lease', 'acquired', taken.changed_at, taken.lane, taken.id, taken.version, taken.kind,
+        :namespace, 'lease', 'acquired', taken.lease_acquired_at, taken.lane, taken.id, taken.version, taken.kind,
         taken.state, taken.epoch, taken.generation, taken.attempt_index,
-        taken.lease_id, taken.lease_worker, taken.lease_instance, FALSE, NULLIF(taken.tags, '{}'::JSONB),
+        taken.lease_id, :worker, :instance, FALSE, NULLIF(taken.tags, '{}'::JSONB),
         jsonb_build_object('origin', CASE WHEN taken.lease_resumed THEN 'resumed' ELSE taken.attempt_origin END)
     FROM taken
 )
 SELECT
     seen.waiting AND e.id IS NULL AS all_locked,
-{execution}
+{lease}
 FROM (
-    SELECT NOT EXISTS (SELECT 1 FROM head) AND EXISTS (
-        SELECT 1
-        FROM open_route
-        JOIN ff.execution AS w ON w.route_id = open_route.id AND w.state = 'waiting'
-    ) AS waiting
+    SELECT EXISTS (SELECT 1 FROM share) AS waiting
 ) AS seen
 LEFT JOIN taken AS e ON TRUE
 ORDER BY e.place
@@ -226,6 +243,8 @@ ended AS (
         former_end = 'complete',
         former_digest = item.digest,
         former_until = NULL,
+        resume_suspension_id = NULL,
+        resume_trigger = NULL,
         lease_id = NULL,
         lease_worker = NULL,
         lease_instance = NULL,

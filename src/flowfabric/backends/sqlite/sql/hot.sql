@@ -1,7 +1,14 @@
--- The hot operations, once per item inside the writer's transaction. A script goes on only if its first statement
--- returned a row, which is where the guard stands.
+-- The hot operations, one statement per batch. `VALUES :items` stands for one row per item, shared values included.
+-- The first part of a script has the guard and answers which items passed; the others run over those.
 
 -- name: insert_executions
+WITH item (
+    id, namespace, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
+    lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
+    deadline_at, deadline_us, now
+) AS (
+    VALUES :items
+)
 INSERT INTO ff.execution (
     id, namespace, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us,
@@ -10,23 +17,26 @@ INSERT INTO ff.execution (
     attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq
 )
 SELECT
-    :id, :namespace, :lane, :kind, :route_id, :priority, :payload, :encoding, :tags, :policy, :idempotency_key,
-    :fingerprint, :lease_ttl_policy_us, :attempt_timeout_policy_us, :retention_policy_us,
-    :state, :blocking_reason, 'pending_first_attempt', 0, 0, 0, TRUE,
-    :now, :now, :ready_at, COALESCE(:deadline_at, :now + :deadline_us),
+    item.id, item.namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding, item.tags,
+    item.policy, item.idempotency_key, item.fingerprint,
+    item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
+    item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
+    item.now, item.now, item.ready_at, COALESCE(item.deadline_at, item.now + item.deadline_us),
     0, 'fresh', 0, 0, 0, 0
-WHERE NOT EXISTS (
-    SELECT 1
-    FROM ff.lane AS l
-    WHERE l.namespace = :namespace
-        AND l.name = :lane
-        AND l.state = 'draining'
-)
+FROM item
+WHERE item.id IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM ff.lane AS l
+        WHERE l.namespace = item.namespace
+            AND l.name = item.lane
+            AND l.state = 'draining'
+    )
     -- The history of an execution outlives it, so its id is never used for another.
     AND NOT EXISTS (
         SELECT 1
         FROM ff.event AS past
-        WHERE past.execution_id = :id
+        WHERE past.execution_id = item.id
     )
 ON CONFLICT (id) DO NOTHING
 RETURNING id
@@ -60,7 +70,13 @@ WHERE r.namespace = :namespace
 ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
 LIMIT :limit
 
+-- fragment: taken_items
+WITH item (id, lease_id, worker, instance, ttl_us, now) AS (
+    VALUES :items
+)
+
 -- name: take_waiting
+{taken_items}
 UPDATE ff.execution AS e
 SET
     state = 'active',
@@ -69,22 +85,24 @@ SET
     ownership = 'leased',
     epoch = e.epoch + 1,
     version = e.version + 1,
-    changed_at = :now,
-    started_at = COALESCE(e.started_at, :now),
-    attempt_started_at = COALESCE(e.attempt_started_at, :now),
-    attempt_timeout_at = :now + COALESCE(e.attempt_timeout_left_us, e.attempt_timeout_policy_us),
+    changed_at = item.now,
+    started_at = COALESCE(e.started_at, item.now),
+    attempt_started_at = COALESCE(e.attempt_started_at, item.now),
+    attempt_timeout_at = item.now + COALESCE(e.attempt_timeout_left_us, e.attempt_timeout_policy_us),
     attempt_timeout_left_us = NULL,
-    lease_id = :lease_id,
-    lease_worker = :worker,
-    lease_instance = :instance,
-    lease_ttl_us = COALESCE(:ttl_us, e.lease_ttl_policy_us),
-    lease_acquired_at = :now,
-    lease_expires_at = :now + COALESCE(:ttl_us, e.lease_ttl_policy_us),
-    lease_check_at = :now + COALESCE(:ttl_us, e.lease_ttl_policy_us),
+    lease_id = item.lease_id,
+    lease_worker = item.worker,
+    lease_instance = item.instance,
+    lease_ttl_us = COALESCE(item.ttl_us, e.lease_ttl_policy_us),
+    lease_acquired_at = item.now,
+    lease_expires_at = item.now + COALESCE(item.ttl_us, e.lease_ttl_policy_us),
+    lease_check_at = item.now + COALESCE(item.ttl_us, e.lease_ttl_policy_us),
     lease_resumed = (e.attempt_state = 'attempt_interrupted')
-WHERE e.id = :id
-    AND e.state = 'waiting'
+FROM item
+WHERE e.id = item.id
+    AND +e.state = 'waiting'
 RETURNING id;
+{taken_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
     lease_id, worker, instance, ends_lease, tags, details
@@ -93,35 +111,55 @@ SELECT
     e.namespace, 'lease', 'acquired', e.changed_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
     e.attempt_index, e.lease_id, e.lease_worker, e.lease_instance, FALSE, NULLIF(e.tags, '{}'),
     json_object('origin', CASE WHEN e.lease_resumed THEN 'resumed' ELSE e.attempt_origin END)
+FROM item
+CROSS JOIN ff.execution AS e ON e.id = item.id
+
+-- name: get_leases
+SELECT
+{lease}
 FROM ff.execution AS e
-WHERE e.id = :id
+WHERE e.id IN :ids
 
 -- name: renew_if_owned
+WITH item (execution_id, namespace, epoch, lease_id, now) AS (
+    VALUES :items
+)
 UPDATE ff.execution AS e
-SET lease_expires_at = MAX(e.lease_expires_at, :now + e.lease_ttl_us)
-WHERE e.id = :execution_id
-    AND e.namespace = :namespace
-    AND e.epoch = :epoch
-    AND e.lease_id = :lease_id
-    AND e.state = 'active'
-    AND e.lease_expires_at > :now
+SET lease_expires_at = MAX(e.lease_expires_at, item.now + e.lease_ttl_us)
+FROM item
+WHERE e.id = item.execution_id
+    AND +e.namespace = item.namespace
+    AND e.epoch = item.epoch
+    AND e.lease_id = item.lease_id
+    AND +e.state = 'active'
+    AND e.lease_expires_at > item.now
 RETURNING id, lease_expires_at
 
 -- name: progress_if_owned
+WITH item (execution_id, namespace, epoch, lease_id, percent, message, now) AS (
+    VALUES :items
+)
 UPDATE ff.execution AS e
 SET
-    progress_percent = COALESCE(:percent, e.progress_percent),
-    progress_message = COALESCE(:message, e.progress_message),
-    changed_at = :now
-WHERE e.id = :execution_id
-    AND e.namespace = :namespace
-    AND e.epoch = :epoch
-    AND e.lease_id = :lease_id
-    AND e.state = 'active'
-    AND e.lease_expires_at > :now
+    progress_percent = COALESCE(item.percent, e.progress_percent),
+    progress_message = COALESCE(item.message, e.progress_message),
+    changed_at = item.now
+FROM item
+WHERE e.id = item.execution_id
+    AND +e.namespace = item.namespace
+    AND e.epoch = item.epoch
+    AND e.lease_id = item.lease_id
+    AND +e.state = 'active'
+    AND e.lease_expires_at > item.now
 RETURNING id
 
+-- fragment: completed_items
+WITH item (execution_id, namespace, epoch, lease_id, result, encoding, digest, now) AS (
+    VALUES :items
+)
+
 -- name: complete_if_owned
+{completed_items}
 UPDATE ff.execution AS e
 SET
     state = 'completed',
@@ -129,9 +167,9 @@ SET
     attempt_state = 'attempt_terminal',
     ownership = NULL,
     version = e.version + 1,
-    changed_at = :now,
-    ended_at = :now,
-    purge_at = :now + e.retention_policy_us,
+    changed_at = item.now,
+    ended_at = item.now,
+    purge_at = item.now + e.retention_policy_us,
     ready_at = NULL,
     hold_reason = NULL,
     attempt_timeout_at = NULL,
@@ -140,8 +178,10 @@ SET
     former_worker = e.lease_worker,
     former_instance = e.lease_instance,
     former_end = 'complete',
-    former_digest = :digest,
+    former_digest = item.digest,
     former_until = NULL,
+    resume_suspension_id = NULL,
+    resume_trigger = NULL,
     lease_id = NULL,
     lease_worker = NULL,
     lease_instance = NULL,
@@ -150,22 +190,25 @@ SET
     lease_expires_at = NULL,
     lease_check_at = NULL,
     lease_resumed = NULL
-WHERE e.id = :execution_id
-    AND e.namespace = :namespace
-    AND e.epoch = :epoch
-    AND e.lease_id = :lease_id
-    AND e.state = 'active'
-    AND e.lease_expires_at > :now
+FROM item
+WHERE e.id = item.execution_id
+    AND +e.namespace = item.namespace
+    AND e.epoch = item.epoch
+    AND e.lease_id = item.lease_id
+    AND +e.state = 'active'
+    AND e.lease_expires_at > item.now
     AND e.plain
 RETURNING id;
+{completed_items}
 INSERT INTO ff.attempt (
     execution_id, attempt_index, generation, origin, worker, instance, started_at, ended_at, outcome, result, encoding
 )
 SELECT
     e.id, e.attempt_index, e.generation, e.attempt_origin, e.former_worker, e.former_instance, e.attempt_started_at,
-    e.ended_at, 'ended_success', :result, :encoding
-FROM ff.execution AS e
-WHERE e.id = :execution_id;
+    e.ended_at, 'ended_success', item.result, item.encoding
+FROM item
+CROSS JOIN ff.execution AS e ON e.id = item.execution_id;
+{completed_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
     lease_id, worker, instance, ends_lease, tags
@@ -173,23 +216,46 @@ INSERT INTO ff.event (
 SELECT
     e.namespace, 'completion', 'completed', e.ended_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
     e.attempt_index, e.former_lease_id, e.former_worker, e.former_instance, TRUE, NULLIF(e.tags, '{}')
-FROM ff.execution AS e
-WHERE e.id = :execution_id
+FROM item
+CROSS JOIN ff.execution AS e ON e.id = item.execution_id
+
+-- fragment: step_items
+WITH item (execution_id, namespace, epoch, lease_id, place, name, status, payload, encoding, digest, most, now) AS (
+    VALUES :items
+)
 
 -- name: record_steps_if_owned
+{step_items}
+UPDATE ff.execution AS e
+SET step_seq = e.step_seq + fence.steps
+FROM (
+    SELECT item.execution_id, item.namespace, item.epoch, item.lease_id, item.most, item.now, COUNT(*) AS steps
+    FROM item
+    GROUP BY item.execution_id, item.epoch, item.lease_id
+) AS fence
+WHERE e.id = fence.execution_id
+    AND +e.namespace = fence.namespace
+    AND e.epoch = fence.epoch
+    AND e.lease_id = fence.lease_id
+    AND +e.state = 'active'
+    AND e.lease_expires_at > fence.now
+    AND e.step_seq + fence.steps <= fence.most
+RETURNING id;
+{step_items}
 INSERT INTO ff.step AS step (
     execution_id, seq, name, status, payload, encoding, digest, attempt_index, generation, recorded_at
 )
 SELECT
-    e.id, e.step_seq + 1, :name, :status, :payload, :encoding, :digest, e.attempt_index, e.generation, :now
-FROM ff.execution AS e
-WHERE e.id = :execution_id
-    AND e.namespace = :namespace
-    AND e.epoch = :epoch
-    AND e.lease_id = :lease_id
-    AND e.state = 'active'
-    AND e.lease_expires_at > :now
-    AND e.step_seq < :most
+    e.id, e.step_seq + item.place - counted.last, item.name, item.status, item.payload, item.encoding, item.digest,
+    e.attempt_index, e.generation, item.now
+FROM item
+CROSS JOIN (
+    SELECT execution_id, MAX(place) AS last
+    FROM item
+    GROUP BY execution_id
+) AS counted ON counted.execution_id = item.execution_id
+CROSS JOIN ff.execution AS e ON e.id = item.execution_id
+WHERE TRUE
 ON CONFLICT (execution_id, name) WHERE struck_by IS NULL
 DO UPDATE SET
     status = excluded.status,
@@ -198,8 +264,14 @@ DO UPDATE SET
     digest = excluded.digest,
     attempt_index = CASE step.status WHEN 'open' THEN excluded.attempt_index ELSE step.attempt_index END,
     recorded_at = CASE step.status WHEN 'open' THEN excluded.recorded_at ELSE step.recorded_at END
-WHERE step.status = 'open' OR step.digest = excluded.digest
-RETURNING execution_id, 1 AS recorded;
-UPDATE ff.execution
-SET step_seq = step_seq + 1
-WHERE id = :execution_id
+WHERE step.status = 'open' OR step.digest = excluded.digest;
+{step_items}
+SELECT item.execution_id, COUNT(step.name) AS recorded
+FROM item
+LEFT JOIN ff.step AS step
+    ON step.execution_id = item.execution_id
+    AND step.name = item.name
+    AND step.struck_by IS NULL
+    AND step.digest = item.digest
+WHERE item.execution_id IS NOT NULL
+GROUP BY item.execution_id

@@ -1,0 +1,57 @@
+"""Minting tokens with the key ring: new ones with the active key, those that were handed out exactly as they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.keyring import KeyRing
+from flowfabric.core.secret import Secret
+from flowfabric.core.tokens import Claims, hash_token, mint_token
+from flowfabric.core.waits import TokenParts, Waitpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Minter:
+    """Mints for one namespace."""
+
+    ring: KeyRing
+    namespace: str
+
+    def new(self, claims: Claims) -> TokenParts:
+        """What to keep of the token for these claims, minted with the active key."""
+        active = self.ring.active
+        assert active is not None, "whoever mints has made sure that there is a key"
+        token = mint_token(active, claims, self.namespace)
+        return TokenParts(
+            kid=active.kid, nonce=claims.nonce, hash=hash_token(token), approver=claims.source, ends_at=claims.ends_at
+        )
+
+    def token(self, waitpoint: Waitpoint) -> Secret | None:
+        """The token of a waitpoint; None if it has none, or if its key is gone and the token with it."""
+        parts = waitpoint.token
+        key = self.ring.find(parts.kid) if parts else None
+        if parts is None or key is None or key.secret is None:
+            return None
+        return mint_token(key, _claims(waitpoint.execution_id, waitpoint.id, parts), self.namespace)
+
+
+def claims_for(execution_id: UUID, drawn: Drawn, approver: str | None, ends_at: datetime | None) -> Claims:
+    """The claims of a token that is about to be minted."""
+    return Claims(execution_id=execution_id, waitpoint_id=drawn.id, nonce=drawn.nonce, source=approver, ends_at=ends_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The id and the nonce of a waitpoint to be, drawn before the decision."""
+
+    id: UUID
+    nonce: bytes
+
+
+def _claims(execution_id: UUID, waitpoint_id: UUID, parts: TokenParts) -> Claims:
+    return Claims(
+        execution_id=execution_id, waitpoint_id=waitpoint_id, nonce=parts.nonce, source=parts.approver,
+        ends_at=parts.ends_at,
+    )  # fmt: skip

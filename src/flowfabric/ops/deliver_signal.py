@@ -1,0 +1,182 @@
+"""deliver_signal: takes a signal for a waitpoint, addressed by a token, or by name from whoever holds the store.
+
+The order of checks is part of the contract: the token, or that there is such a waitpoint; then whether the signal came
+before, which is answered whatever has happened since; then time; then the execution; then whether it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from flowfabric.core.decisions import Decision
+from flowfabric.core.errors import FlowFabricError, NotFound
+from flowfabric.core.fences import execution_not_found
+from flowfabric.core.outcomes import Accepted, DuplicateSignal
+from flowfabric.core.records import Execution
+from flowfabric.core.signalling import SignalRequest, check_not_expired, check_open, decide_signal
+from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended, verify
+from flowfabric.core.waits import Waitpoint, WaitpointKind
+from flowfabric.ops.hot import HotOperation
+from flowfabric.ops.key_ring import KeySource, read_ring
+from flowfabric.ops.waiting import open_waits
+from flowfabric.ops.writing import write
+from flowfabric.store.transaction import Transaction
+
+Answer = Accepted | DuplicateSignal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A signal and where it goes: by a token; or by an execution and a waitpoint's id, or the key of an open one."""
+
+    execution_id: UUID
+    request: SignalRequest
+    token: ParsedToken | None = None
+    waitpoint_id: UUID | None = None
+    key: str | None = None
+    only_standing: bool = False
+
+
+def delivering(keys: KeySource) -> HotOperation[Delivery, Answer]:
+    """The operation, with the keys that tokens are verified with."""
+    return HotOperation(
+        partial(_together, keys=keys), partial(_alone, keys=keys), subject=lambda item: item.execution_id,
+        one_statement=False,
+    )  # fmt: skip
+
+
+async def _together(
+    tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
+) -> list[Answer | FlowFabricError | None]:
+    """Delivers to all executions whose row is free; refusals are answers."""
+    answers = await _verify(tx, namespace, items, keys)
+    genuine = [item for item in items if item.execution_id not in answers]
+    found = await tx.executions.lock_free([item.execution_id for item in genuine]) if genuine else {}
+    here = [item for item in genuine if item.execution_id in found and found[item.execution_id].namespace == namespace]
+    answers |= await _deliver(tx, here, found)
+    return [answers.get(item.execution_id) for item in items]
+
+
+async def _alone(tx: Transaction, namespace: str, item: Delivery, keys: KeySource) -> Answer:
+    """Delivers one signal to an execution whose row is waited for, or says why not."""
+    answers = await _verify(tx, namespace, [item], keys)
+    if not answers:
+        found = await tx.executions.lock(namespace, [item.execution_id])
+        if not found:
+            raise execution_not_found(item.execution_id)
+        answers |= await _deliver(tx, [item], found)
+    answer = answers[item.execution_id]
+    if isinstance(answer, FlowFabricError):
+        raise answer
+    return answer
+
+
+async def _verify(
+    tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
+) -> dict[UUID, Answer | FlowFabricError]:
+    """The refusals of tokens that are not genuine, before anything is locked for them."""
+    refused: dict[UUID, Answer | FlowFabricError] = {}
+    with_token = [(item, item.token) for item in items if item.token is not None]
+    if not with_token:
+        return refused
+    ring, now = await read_ring(tx, keys), await tx.now()
+    for item, token in with_token:
+        try:
+            verify(token, ring, namespace, now)
+        except FlowFabricError as error:
+            refused[item.execution_id] = error
+    return refused
+
+
+async def _deliver(
+    tx: Transaction, items: Sequence[Delivery], found: dict[UUID, Execution]
+) -> dict[UUID, Answer | FlowFabricError]:
+    if not items:
+        return {}
+    now = await tx.now()
+    targets = await _targets(tx, items, now)
+    earlier = await _accepted(tx, items, targets)
+    waits = await open_waits(tx, [found[item.execution_id] for item in items])
+    counting = await tx.waits.counting(list(waits)) if waits else {}
+    answers: dict[UUID, Answer | FlowFabricError] = {}
+    decisions: list[Decision[Accepted]] = []
+    for item in items:
+        id_ = item.execution_id
+        try:
+            _check_token(item, targets.get(id_))
+            waitpoint = _addressed(item, targets.get(id_))
+            if id_ in earlier:
+                answers[id_] = DuplicateSignal(earlier[id_])
+                continue
+            _check_signalable(found[id_], item, waitpoint, now)
+            decision = decide_signal(found[id_], waitpoint, waits.get(id_), counting.get(id_, ()), item.request, now)
+            decisions.append(decision)
+            answers[id_] = decision.answer
+        except FlowFabricError as error:
+            answers[id_] = error
+    await write(tx, decisions)
+    return answers
+
+
+async def _targets(tx: Transaction, items: Sequence[Delivery], now: datetime) -> dict[UUID, Waitpoint]:
+    """The waitpoint of each execution that a signal goes to."""
+    ids = [item.waitpoint_id for item in items if item.waitpoint_id is not None]
+    by_id = await tx.waits.waitpoints(ids) if ids else {}
+    named = [item.execution_id for item in items if item.waitpoint_id is None]
+    by_key = await tx.waits.open_waitpoints(named) if named else {}
+    targets: dict[UUID, Waitpoint] = {}
+    for item in items:
+        candidates = [by_id[item.waitpoint_id]] if item.waitpoint_id in by_id else by_key.get(item.execution_id, [])
+        for waitpoint in candidates:
+            if waitpoint.execution_id == item.execution_id and (item.waitpoint_id or waitpoint.key == item.key):
+                targets[item.execution_id] = waitpoint
+        if item.key is not None and item.execution_id not in targets:
+            # It may be closed by now; what came to it while it was open is still answered.
+            closed = await tx.waits.last_waitpoint(item.execution_id, item.key, now)
+            targets |= {item.execution_id: closed} if closed is not None else {}
+    return targets
+
+
+async def _accepted(tx: Transaction, items: Sequence[Delivery], targets: dict[UUID, Waitpoint]) -> dict[UUID, UUID]:
+    """The ids of signals that were accepted before, by execution."""
+    asked = [
+        (item.execution_id, item.request.id, targets[item.execution_id].id, item.request.key)
+        for item in items
+        if item.execution_id in targets
+    ]
+    return await tx.waits.accepted(asked) if asked else {}
+
+
+def _check_token(item: Delivery, waitpoint: Waitpoint | None) -> None:
+    """Refuses a token that is not the one of its waitpoint."""
+    token = item.token
+    known = None if waitpoint is None else waitpoint.token
+    if token is not None and (known is None or known.nonce != token.unverified.nonce):
+        raise invalid_token()
+
+
+def _addressed(item: Delivery, waitpoint: Waitpoint | None) -> Waitpoint:
+    """The waitpoint that an address leads to."""
+    by_name = item.token is None
+    if waitpoint is None or (by_name and waitpoint.kind not in _ADDRESSABLE[item.only_standing]):
+        what = f"waitpoint {item.key!r}" if item.key is not None else f"waitpoint {item.waitpoint_id}"
+        message = f"execution {item.execution_id} has no open {what}"
+        raise NotFound("waitpoint_not_found", message, execution_id=item.execution_id, waitpoint=item.key)
+    return waitpoint
+
+
+_ADDRESSABLE = {
+    True: (WaitpointKind.STANDING,),
+    False: (WaitpointKind.STANDING, WaitpointKind.ADDRESSED),
+}
+
+
+def _check_signalable(execution: Execution, item: Delivery, waitpoint: Waitpoint, now: datetime) -> None:
+    if item.token is not None:
+        require_not_ended(item.token.unverified, now)
+        check_not_expired(waitpoint, now)
+    check_open(execution, waitpoint, now)

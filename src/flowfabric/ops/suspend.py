@@ -1,0 +1,192 @@
+"""suspend: a worker gives its lease up until a condition holds, or hears that it holds already.
+
+Many are suspended in one transaction. A repeated call is answered as the first one: by its key, or, while nobody else
+has had the lease, by its content. If a later attempt comes upon a key, the answer is what closed that suspension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from flowfabric.core.bindings import Fresh
+from flowfabric.core.decisions import Decision
+from flowfabric.core.errors import Conflict, FlowFabricError
+from flowfabric.core.fences import not_found, repeated, require_owner
+from flowfabric.core.minting import Minter
+from flowfabric.core.outcomes import Satisfied, Suspended
+from flowfabric.core.records import Execution
+from flowfabric.core.suspending import EMPTY, Room, Suspend, decide_suspend, shown
+from flowfabric.core.waits import Effect, Suspension, Trigger, Waitpoint, WaitpointKind, WaitpointState
+from flowfabric.ops.hot import HotOperation, NotTogether
+from flowfabric.ops.journaling import record_steps
+from flowfabric.ops.key_ring import KeySource, can_mint, minting_ring, read_ring
+from flowfabric.ops.waiting import observed, rooms
+from flowfabric.ops.writing import write
+from flowfabric.store.transaction import Transaction
+
+Answer = Suspended | Satisfied
+_MOST_SUSPENSIONS = 1000
+
+
+def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
+    """The operation, with the keys that its tokens are signed with."""
+    return HotOperation(
+        partial(_together, keys=keys),
+        partial(_alone, keys=keys),
+        subject=lambda item: item.fence.execution_id,
+        one_statement=False,
+    )
+
+
+async def _together(
+    tx: Transaction, namespace: str, items: Sequence[Suspend], keys: KeySource
+) -> list[Answer | FlowFabricError | None]:
+    """Suspends all whose row is free; refusals are answers."""
+    found = await tx.executions.lock_free([item.fence.execution_id for item in items])
+    here = [item for item in items if _is_in(found.get(item.fence.execution_id), namespace)]
+    now = await tx.now()
+    ring = await read_ring(tx, keys)
+    if _must_mint(here):
+        if not can_mint(ring, keys):
+            # A key is made only with the token that needs it: a refusal must take it back, so each is looked at alone.
+            raise NotTogether
+        ring = await minting_ring(tx, keys, now)
+    answers = await _suspend(tx, Minter(ring, namespace), here, found, now, shared=True)
+    return [answers.get(item.fence.execution_id) for item in items]
+
+
+async def _alone(tx: Transaction, namespace: str, item: Suspend, keys: KeySource) -> Answer:
+    """Suspends one execution, whose row is waited for, or says why not."""
+    found = await tx.executions.lock(namespace, [item.fence.execution_id])
+    if not found:
+        raise not_found(item.fence)
+    now = await tx.now()
+    ring = await minting_ring(tx, keys, now) if _must_mint([item]) else await read_ring(tx, keys)
+    answer = (await _suspend(tx, Minter(ring, namespace), [item], found, now, shared=False))[item.fence.execution_id]
+    if isinstance(answer, FlowFabricError):
+        raise answer
+    return answer
+
+
+async def _suspend(
+    tx: Transaction, minter: Minter, items: Sequence[Suspend], found: dict[UUID, Execution], now: datetime,
+    *, shared: bool,
+) -> dict[UUID, Answer | FlowFabricError]:  # fmt: skip
+    bound = {item.fence.execution_id: {binding.key for binding in item.bindings} for item in items}
+    spaces = await rooms(tx, [found[item.fence.execution_id] for item in items], bound)
+    named = await _named(tx, items, found)
+    answers: dict[UUID, Answer | FlowFabricError] = {}
+    decisions: dict[UUID, tuple[Suspend, Decision[Answer]]] = {}
+    for item in items:
+        execution = found[item.fence.execution_id]
+        try:
+            known = named.get(execution.id) or await _given_up(tx, execution, item)
+            before = None if known is None else await _answered_before(tx, minter, execution, known, item, now)
+            if before is None:
+                room = spaces.get(execution.id, EMPTY)
+                decisions[execution.id] = item, _decide(execution, item, room, minter, now)
+            else:
+                answers[execution.id] = before
+        except FlowFabricError as error:
+            answers[execution.id] = error
+    await _write(tx, found, decisions, now, shared=shared)
+    for id_, (_, decision) in decisions.items():
+        answers[id_] = await _with_signals(tx, decision)
+    return answers
+
+
+def _decide(execution: Execution, item: Suspend, room: Room, minter: Minter, now: datetime) -> Decision[Answer]:
+    owned = require_owner(execution, item.fence, now)
+    if item.steps:
+        owned = replace(owned, step_seq=owned.step_seq + len(item.steps))
+    return decide_suspend(owned, item, room, minter, now)
+
+
+async def _write(
+    tx: Transaction, found: dict[UUID, Execution], decisions: dict[UUID, tuple[Suspend, Decision[Answer]]],
+    now: datetime, *, shared: bool,
+) -> None:  # fmt: skip
+    for id_, (item, _) in decisions.items():
+        try:
+            await record_steps(tx, found[id_], item.steps, now)
+        except FlowFabricError:
+            # Some of its steps are written by now; nothing of a shared transaction may be kept.
+            if shared:
+                raise NotTogether from None
+            raise
+    await write(tx, [decision for _, decision in decisions.values()])
+
+
+async def _named(tx: Transaction, items: Sequence[Suspend], found: dict[UUID, Execution]) -> dict[UUID, Suspension]:
+    """The suspensions that were opened under the keys of the items."""
+    asked = []
+    for item in items:
+        execution = found[item.fence.execution_id]
+        if item.key is not None and not execution.plain:
+            asked.append((execution.id, execution.generation, item.key))
+    return await tx.waits.suspensions_named(asked) if asked else {}
+
+
+async def _given_up(tx: Transaction, execution: Execution, item: Suspend) -> Suspension | None:
+    """The suspension without a key that this very request opened, while nobody else has given up the lease."""
+    if item.key is not None or not repeated(execution, item.fence, item.digest()):
+        return None
+    # A later owner may have found waits of its own satisfied since, so it need not be the last one.
+    latest = await tx.waits.suspensions(execution.id, _MOST_SUSPENSIONS)
+    return next((wait for wait in latest if wait.lease_id == item.fence.lease_id), None)
+
+
+async def _answered_before(
+    tx: Transaction, minter: Minter, execution: Execution, known: Suspension, item: Suspend, now: datetime
+) -> Answer:
+    if (known.lease_id, known.epoch) == (item.fence.lease_id, item.fence.epoch):
+        return await _first_answer(tx, minter, execution, known, item)
+    require_owner(execution, item.fence, now)
+    assert known.closed_by is not None, "its execution is active, so no suspension of it is open"
+    return Satisfied(known.id, known.closed_by, await observed(tx, known))
+
+
+async def _first_answer(
+    tx: Transaction, minter: Minter, execution: Execution, known: Suspension, item: Suspend
+) -> Answer:
+    if known.digest != item.digest():
+        message = f"suspension {known.id} was opened under the key {item.key!r} with other content; use another key"
+        raise Conflict("idempotency_mismatch", message, execution_id=execution.id, suspension_id=known.id)
+    signals = await observed(tx, known) if known.closed_by is Trigger.SIGNALS else ()
+    if signals and all(signal.effect is not Effect.SATISFIED for signal in signals):
+        # No signal ended it: all were there before, it was over at once.
+        return Satisfied(known.id, Trigger.SIGNALS, signals)
+    bound = await tx.waits.bound_waitpoints(execution.id, known.number)
+    by_key = {waitpoint.key: _as_it_was(waitpoint, known) for waitpoint in bound}
+    for key in (binding.key for binding in item.bindings if binding.key not in by_key):
+        # It was given back, and a later suspension has bound it.
+        kept = await tx.waits.last_waitpoint(execution.id, key, known.opened_at)
+        assert kept is not None, "what a suspension has bound is kept as long as its execution"
+        by_key[key] = _as_it_was(kept, known)
+    return Suspended(known.id, tuple(shown(by_key[binding.key], minter) for binding in item.bindings))
+
+
+def _as_it_was(waitpoint: Waitpoint, known: Suspension) -> Waitpoint:
+    """A waitpoint as it was when the suspension bound it, though it may have been given back since."""
+    if waitpoint.kind is WaitpointKind.STANDING or waitpoint.state is WaitpointState.CLOSED:
+        return waitpoint
+    return waitpoint if known.closed_at is None else replace(waitpoint, expires_at=known.timeout_at)
+
+
+async def _with_signals(tx: Transaction, decision: Decision[Answer]) -> Answer:
+    if not isinstance(decision.answer, Satisfied) or decision.waits is None:
+        return decision.answer
+    [suspension] = decision.waits.opened
+    return replace(decision.answer, signals=await observed(tx, suspension))
+
+
+def _must_mint(items: Sequence[Suspend]) -> bool:
+    return any(isinstance(binding, Fresh) for item in items for binding in item.bindings)
+
+
+def _is_in(execution: Execution | None, namespace: str) -> bool:
+    return execution is not None and execution.namespace == namespace

@@ -1,0 +1,58 @@
+"""What the operations on waits share: reading what hangs on locked executions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from uuid import UUID
+
+from flowfabric.core.records import Execution
+from flowfabric.core.resuming import OpenWait
+from flowfabric.core.suspending import EMPTY, Room
+from flowfabric.core.waits import Signal, Suspension, WaitpointState
+from flowfabric.store.transaction import Transaction
+
+MOST_OBSERVED = 10_000
+
+
+async def open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
+    """The open suspension of each execution that has one, with the waitpoints that it has bound."""
+    ids = [execution.id for execution in executions if not execution.plain]
+    if not ids:
+        return {}
+    suspensions = await tx.waits.open_suspensions(ids)
+    waitpoints = await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {}
+    return {
+        id_: OpenWait(
+            suspension,
+            tuple(
+                item
+                for item in waitpoints.get(id_, ())
+                if item.state is WaitpointState.ACTIVE and item.suspension == suspension.number
+            ),
+        )
+        for id_, suspension in suspensions.items()
+    }
+
+
+async def rooms(
+    tx: Transaction, executions: Sequence[Execution], bound: Mapping[UUID, Collection[str]] = MappingProxyType({})
+) -> dict[UUID, Room]:
+    """What a new wait finds on each execution: open waitpoints, and at those that it binds, the signals that no wait
+    has used."""
+    ids = [execution.id for execution in executions if not execution.plain]
+    found = await tx.waits.open_waitpoints(ids) if ids else {}
+    wanted = [item.id for id_, group in found.items() for item in group if item.key in bound.get(id_, ())]
+    unused = await tx.waits.unused(wanted) if wanted else {}
+    return {
+        execution.id: Room({item.key: item for item in found[execution.id]}, unused) if execution.id in found else EMPTY
+        for execution in executions
+    }
+
+
+async def observed(tx: Transaction, suspension: Suspension, *, include_unmatched: bool = False) -> tuple[Signal, ...]:
+    """The signals that belong to a suspension, in order of acceptance."""
+    found = await tx.waits.signals(
+        suspension.execution_id, suspension.number, include_unmatched=include_unmatched, after=0, limit=MOST_OBSERVED
+    )
+    return tuple(found)

@@ -1,0 +1,89 @@
+"""The ports for waits: suspensions, waitpoints and signals of locked executions, and the keys that sign tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from flowfabric.core.evaluating import SignalFacts
+from flowfabric.core.keyring import Key, KeyRing
+from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
+
+
+class Waits(Protocol):
+    """Suspensions, waitpoints and signals. Whoever changes them has locked their execution."""
+
+    async def apply(self, changes: Sequence[WaitChanges]) -> None:
+        """Writes what decisions say; exactly that or an error."""
+
+    async def end(self, execution_ids: Sequence[UUID], now: datetime) -> None:
+        """Closes whatever is open on executions that have ended."""
+
+    async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
+        """The open suspension of each execution that has one."""
+
+    async def suspensions_named(self, asked: Sequence[tuple[UUID, int, str]]) -> dict[UUID, Suspension]:
+        """Of executions with a generation and an idempotency key: the suspension that has it, by execution."""
+
+    async def suspensions(self, execution_id: UUID, limit: int) -> list[Suspension]:
+        """The suspensions of an execution, the newest first."""
+
+    async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
+        """The open waitpoints of each execution that has some, by key."""
+
+    async def bound_waitpoints(self, execution_id: UUID, number: int) -> list[Waitpoint]:
+        """The waitpoints that a suspension has bound, closed ones too."""
+
+    async def waitpoints(self, ids: Sequence[UUID]) -> dict[UUID, Waitpoint]:
+        """The waitpoints among these ids that exist."""
+
+    async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
+        """The newest waitpoint of this key that was there by then, open or closed."""
+
+    async def list_waitpoints(self, execution_id: UUID, after: UUID, limit: int) -> list[Waitpoint]:
+        """The waitpoints of an execution with a greater id, in order."""
+
+    async def standing_keys(self, execution_id: UUID) -> list[str]:
+        """The keys of the standing waitpoints that were declared for an execution."""
+
+    async def unused(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
+        """What has come to waitpoints and belongs to no suspension yet, in order of acceptance."""
+
+    async def counting(self, execution_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
+        """The signals that have counted in the open suspension of each execution."""
+
+    async def accepted(self, asked: Sequence[tuple[UUID, UUID, UUID, str | None]]) -> dict[UUID, UUID]:
+        """Of signals given by execution, id, waitpoint and key: which was accepted before under that id, or at that
+        waitpoint under that key, by execution."""
+
+    async def signals(
+        self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
+    ) -> list[Signal]:
+        """The signals that belong to a suspension, in order of acceptance: those that counted, or all."""
+
+
+class SigningKeys(Protocol):
+    """The key ring as the store has it."""
+
+    async def ring(self) -> KeyRing:
+        """All keys."""
+
+    async def lock(self) -> None:
+        """Waits until nobody else changes keys or mints with them, and keeps them from it until the transaction ends.
+
+        All keys are locked, not only the active one: whoever waited for a key that is retired now would hold nothing.
+        """
+
+    async def share(self, kid: str) -> bool:
+        """True if this key is active, and stays so until the transaction ends."""
+
+    async def add(self, key: Key) -> bool:
+        """Stores a new key; False if its kid exists, or if it is active beside another one."""
+
+    async def change(self, keys: Sequence[Key]) -> None:
+        """Writes known keys over what they were."""
+
+    async def cut_off(self, kid: str, end: datetime) -> int:
+        """How many open waitpoints have a token that this key has signed and that is good for longer than this."""
