@@ -5,7 +5,8 @@ usage: python3 dev.py <command> [arguments]
 
   setup   create .venv and install the locked packages; every other command does this first when needed
   demo    run examples/demo.py
-  test    run the test suite; arguments go to pytest, --all also runs the long tests
+  test    run the test suite; arguments go to pytest, --all runs everything at its largest
+  faults  run tests/faults at full size: kills, freezes, outages, lost replies, planted faults; arguments go to pytest
   check   lint, formatting, types and import rules
   bench   run benchmarks/contract.py; arguments go to it
   lock    write requirements.lock from pyproject.toml again; --upgrade also moves the pins forward
@@ -28,9 +29,23 @@ PROJECT = ROOT / "pyproject.toml"
 # What each part of the project may add to the time of a plain `dev.py test`, in seconds.
 TEST_BUDGETS_S = {
     "foundation": 180,
+    "waits": 120,
 }
 
-SIDE_BY_SIDE = ("tests/conformance", "tests/plans", "tests/concurrency", "tests/migration")
+SIDE_BY_SIDE = (
+    "tests/conformance", "tests/plans", "tests/concurrency", "tests/migration", "tests/model", "tests/unit",
+    "tests/faults/test_statements_fail.py", "tests/faults/test_cancelled_awaits.py",
+    "tests/faults/test_lost_replies.py", "tests/faults/test_lost_answers.py", "tests/faults/test_planted.py",
+    "tests/adversity/test_connecting.py",
+    "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
+    "tests/adversity/test_pooler.py", "tests/adversity/test_sqlite_storage.py",
+)  # fmt: skip
+
+# What `dev.py faults` runs at full size.
+FULL_SIZE = (
+    "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
+    "tests/adversity/test_secrets_stay_secret.py",
+)  # fmt: skip
 
 CHECKS = (
     ("ruff", "check", "."),
@@ -84,6 +99,14 @@ def test_everything(arguments: list[str]) -> int:
     return together or alone
 
 
+def faults(arguments: list[str]) -> int:
+    prepare()
+    began = time.monotonic()
+    exit_code = run(PYTHON, "-m", "pytest", "-q", *FULL_SIZE, "--full", *arguments)
+    report_test_time(time.monotonic() - began, whole_suite=False)
+    return exit_code
+
+
 def check(arguments: list[str]) -> int:
     if arguments:
         return complain("dev.py check takes no arguments.")
@@ -106,7 +129,9 @@ def lock(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "bench": bench, "lock": lock}
+COMMANDS = {
+    "setup": setup, "demo": demo, "test": test, "faults": faults, "check": check, "bench": bench, "lock": lock,
+}  # fmt: skip
 
 
 def report_test_time(took_s: float, *, whole_suite: bool) -> None:

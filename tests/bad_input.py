@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Fence, Grant, Step, Submission, WorkerId
+from flowfabric import Fence, Fresh, Grant, OperatorOnly, Single, Step, Submission, WorkerId
 
 NUL, SURROGATE, RIGHT_TO_LEFT, JOINER = "a\x00b", "a\ud800b", "\u202ea", "a\u200db"
 LONG = "x" * 1_000_000
@@ -77,6 +77,31 @@ _NO_DURATIONS = [
     -1, -0.001, math.nan, math.inf, -math.inf, 1e300, *_HUGE, timedelta.max, timedelta.min, timedelta(microseconds=-1),
     "", "soon", "-1s", "30 s", "1e9s", "3651d", "\uff13s", NUL, SURROGATE, LONG, b"1s", _WHEN,
 ]  # fmt: skip
+_NO_BINDINGS = [
+    "key", b"key", 7, Fresh("a"), {"a"}, [None], [7], [b"a"], [""], [" a"], [NUL], [LONG], [("a", "b")],
+    [Fresh("a"), "a"], [f"k{number}" for number in range(65)], [f"k{number}" for number in range(1001)], iter(["a"]),
+]  # fmt: skip
+_NO_CONDITIONS = ["approved", 7, b"x", {"single": {}}, Single("elsewhere"), [Single("a")], Single, OperatorOnly]
+_TOKEN = "ffw1.k1." + "A" * 60 + "." + "A" * 43
+_NO_WAITPOINT_TOKENS = [
+    "", "ffw1", "ffw1...", "ffw1.k1", NUL, SURROGATE, LONG, 7, b"x", ID, _TOKEN, _TOKEN + "\n", " " + _TOKEN,
+    _TOKEN * 2, _TOKEN.replace("ffw1", "ffw2"), _TOKEN.replace("k1", "k:1"), _TOKEN.replace("k1", "k" * 33),
+    _TOKEN.upper(),
+]  # fmt: skip
+_NO_SECRETS = [
+    "",
+    "ab",
+    "0" * 63,
+    "0" * 65,
+    "g" * 64,
+    " " + "0" * 63,
+    NUL,
+    SURROGATE,
+    LONG,
+    7,
+    b"0" * 64,
+    "\uff10" * 64,
+]
 
 
 @dataclass(frozen=True)
@@ -109,9 +134,22 @@ ROLES = {
     "WorkerId | str": Role(_NO_WORKERS),
     "Policy": Role(["policy", 7, b""]),
     "Backoff": Role(["backoff", 7, {"kind": "fixed"}]),
+    "Sequence[Bound | str]": Role(_NO_BINDINGS, good=([],)),
+    "Condition": Role(_NO_CONDITIONS),
+    "str | Secret": Role(_NO_WAITPOINT_TOKENS),
     "Clock": Role(["clock", 7, _WHEN]),
     **dict.fromkeys(
-        ["State | str", "FailureClass | str", "StepStatus", "OnAttemptTimeout", "OnLeaseLoss", "BackoffKind"],
+        [
+            "State | str",
+            "FailureClass | str",
+            "StepStatus",
+            "OnAttemptTimeout",
+            "OnLeaseLoss",
+            "BackoffKind",
+            "SuspensionReason | str",
+            "OnTimeout | str",
+            "Rest | str",
+        ],
         Role(["", "nonsense", "ACTIVE", NUL, SURROGATE, LONG, 7, b"active"]),
     ),
 }
@@ -124,6 +162,9 @@ BY_NAME = {
     "held_for": _FREE_TEXT,
     "url": Role(["", NUL, SURROGATE, LONG, 7, b"jobs.db", "http://x/y", "sqlite://host/x", "sqlite:///a%00b", "x://["]),
     "schema": Role(["", "A", "a b", 'x"; DROP SCHEMA public; --', "1a", "ü", "x" * 64, NUL, SURROGATE, LONG, 7, b"a"]),
+    "secret": Role(_NO_SECRETS),
+    "kid": Role(["", "a b", "a:b", "a.b", "x" * 33, "ü", "a\n", NUL, SURROGATE, RIGHT_TO_LEFT, LONG, 7, b"a"]),
+    "key_file": Role(["", ".", "no/such/file", NUL, SURROGATE, LONG, 7, b"keys"]),
     "cursor": Role(["", "x", "a" * 32, NUL, SURROGATE, LONG, 7, b"x", "+" * 32, "===="]),
     "retryable_categories": Role(
         ["net", b"net", 7, [None], [""], [NUL], [SURROGATE], [LONG], [7], [[]]], good=([], {})

@@ -1,4 +1,4 @@
-"""What every test can ask for: the long runs (`--all`) and a PostgreSQL server."""
+"""What every test can ask for: how long it may run (`--full`, `--all`) and a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from hypothesis import settings
 from flowfabric import Engine
 from flowfabric.testing import VirtualClock
 from tests.postgres_server import PostgresServer, postgres_server
+from tests.sizes import Size
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore, opened
 
-settings.register_profile("default", max_examples=50, deadline=None)
+# A plain run judges a change by the same examples every time; `--all` looks for new ones.
+settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("all", max_examples=1000, deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="run the tests marked `all` too, and the others at full size")
+    parser.addoption("--full", action="store_true", help="run the tests marked `long` too, and the faults at full size")
+    parser.addoption("--all", action="store_true", help="the same, and everything that can be repeated at its largest")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,10 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all"):
+    if config.getoption("--full") or config.getoption("--all"):
         return
-    long = [item for item in items if item.get_closest_marker("all")]
-    items[:] = [item for item in items if not item.get_closest_marker("all")]
+    long = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=long)
 
 
@@ -38,6 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def run_all(pytestconfig: pytest.Config) -> bool:
     """True with `--all`: tests that repeat or scale something then take their large count."""
     return bool(pytestconfig.getoption("--all"))
+
+
+@pytest.fixture(scope="session")
+def size(pytestconfig: pytest.Config) -> Size:
+    """How much of whatever can be repeated."""
+    if pytestconfig.getoption("--all"):
+        return Size("long")
+    return Size("full" if pytestconfig.getoption("--full") else "short")
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,9 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "complete with steps": lambda engine, fence: engine.leases.complete(fence, b"late", steps=[Step("late")]),
     "fail": lambda engine, fence: engine.leases.fail(fence, "late"),
     "delay": lambda engine, fence: engine.leases.delay(fence, after="1m"),
+    "suspend": lambda engine, fence: engine.leases.suspend(fence, ["late"]),
+    "suspend with steps": lambda engine, fence: engine.leases.suspend(fence, ["late"], key="k", steps=[Step("late")]),
+    "create waitpoint": lambda engine, fence: engine.waitpoints.create(fence, "late"),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "late"),
 }

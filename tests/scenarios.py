@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Backoff, BackoffKind, Created, Engine, Lease, OnLeaseLoss, Policy
+from flowfabric import (
+    Backoff,
+    BackoffKind,
+    Condition,
+    Created,
+    Engine,
+    Lease,
+    OnLeaseLoss,
+    Policy,
+    Secret,
+    Suspended,
+)  # fmt: skip
 from flowfabric.testing import VirtualClock
 
 WORKER = "worker-1"
@@ -27,6 +39,43 @@ async def leased(engine: Engine, *, lease_ttl: Any = None, worker: str = WORKER,
     """A lease on a fresh execution, claimed by its id."""
     id_ = await submitted(engine, **options)
     return await engine.leases.claim_execution(id_, worker, lease_ttl=lease_ttl)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A suspended execution, the lease that it gave up, and what its worker was answered."""
+
+    lease: Lease
+    answer: Suspended
+
+    @property
+    def id(self) -> UUID:
+        return self.lease.execution_id
+
+    @property
+    def suspension(self) -> UUID:
+        return self.answer.suspension_id
+
+    def token(self, key: str = "go") -> Secret:
+        """The token of a waitpoint."""
+        found = self.answer.token(key)
+        assert found is not None
+        return found
+
+    def waitpoint(self, key: str = "go") -> UUID:
+        """The id of a waitpoint."""
+        return next(item.id for item in self.answer.waitpoints if item.key == key)
+
+
+async def suspended(
+    engine: Engine, waitpoints: Sequence[Any] = ("go",), condition: Condition | None = None, *,
+    lease: Lease | None = None, submit: dict[str, Any] | None = None, **options: Any,
+) -> Wait:  # fmt: skip
+    """A fresh execution, or the one under this lease, that waits on these waitpoints."""
+    held = lease or await leased(engine, **(submit or {}))
+    answer = await engine.leases.suspend(held.fence, list(waitpoints), condition, **options)
+    assert isinstance(answer, Suspended)
+    return Wait(held, answer)
 
 
 async def waiting(engine: Engine, clock: VirtualClock) -> UUID:
@@ -51,6 +100,16 @@ async def resumable(engine: Engine, clock: VirtualClock) -> UUID:
     lease = await leased(engine)
     await engine.leases.release(lease.fence)
     return lease.execution_id
+
+
+async def waits_for_signal(engine: Engine, clock: VirtualClock) -> UUID:
+    return (await suspended(engine)).id
+
+
+async def resumed(engine: Engine, clock: VirtualClock) -> UUID:
+    wait = await suspended(engine)
+    await engine.signals.deliver(wait.token(), "approved")
+    return wait.id
 
 
 async def resting(engine: Engine, clock: VirtualClock) -> UUID:
@@ -128,6 +187,7 @@ Situation = Callable[[Engine, VirtualClock], Awaitable[UUID]]
 SITUATIONS: dict[str, Situation] = {
     "waiting": waiting,
     "waiting: resumable": resumable,
+    "waiting: resumed": resumed,
     "waiting: requeued": requeued,
     "waiting: replayed": replayed,
     "delayed": delayed,
@@ -138,6 +198,7 @@ SITUATIONS: dict[str, Situation] = {
     "active: lease run out": run_out,
     "active: kept, lease expired": kept_expired,
     "active: kept, lease revoked": kept_revoked,
+    "suspended": waits_for_signal,
     "completed": completed,
     "failed": failed,
     "cancelled": cancelled,

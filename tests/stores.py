@@ -19,7 +19,10 @@ _SHAPE = """
     FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE nspname = $1
 """
-TABLES = ("execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route")
+TABLES = (
+    "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route", "suspension",
+    "waitpoint", "signal", "signing_key",
+)  # fmt: skip
 
 
 class TestStore(Protocol):

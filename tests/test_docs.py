@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from flowfabric.engine.executions import Executions
+from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
+from flowfabric.engine.signals import Signals
+from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.reconcilers.loop import Reconcilers
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +23,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 GROUPS = {
     "executions": Executions,
     "leases": Leases,
+    "waitpoints": Waitpoints,
+    "signals": Signals,
+    "keys": Keys,
     "operator": Operator,
     "lanes": Lanes,
     "reconcilers": Reconcilers,
@@ -32,12 +38,22 @@ def programs() -> list[str]:
 
 
 def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) -> None:
-    [program] = programs()
+    program, _ = programs()
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout) == (0, '"shipped"\n'), done.stderr
+
+
+def test_the_signed_approval_needs_both_and_tells_what_it_waits_for(tmp_path: Path) -> None:
+    _, program = programs()
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    why, ann, bob, resumed = done.stdout.splitlines()
+    assert "2 more of 2 distinct sources" in why and "trust" not in why
+    assert ann == "ann appended_to_waitpoint" and bob == "bob resume_condition_satisfied"
+    assert resumed == "resumed ['approver:ann@shop', 'approver:bob@shop']"
 
 
 @pytest.mark.parametrize("group", GROUPS)

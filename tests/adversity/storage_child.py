@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import sys
+from pathlib import Path
 from typing import Any
 
 from flowfabric import Created, FlowFabricError, connect
@@ -27,18 +28,23 @@ async def main(how: str, url: str) -> None:
     elif os.geteuid() == 0:
         _give_up_capabilities()
     acknowledged: list[str] = []
-    code = ""
+    code, log_bytes = "", 0
     try:
         async with connect(url) as engine:
             for _ in range(100):
-                answer = await engine.executions.submit("job", b"x" * 20_000)
+                answer = await engine.executions.submit("job", b"x" * 50_000)
                 assert isinstance(answer, Created)
                 acknowledged.append(str(answer.id))
+            log_bytes = _log_size(url)
     except FlowFabricError as error:
         code = error.code
     except Exception as error:
         code = repr(error)
-    _say({"code": code, "acknowledged": acknowledged})
+    _say({"code": code, "acknowledged": acknowledged, "log_bytes": log_bytes})
+
+
+def _log_size(url: str) -> int:
+    return Path(url + "-wal").stat().st_size
 
 
 def _give_up_capabilities() -> None:

@@ -12,7 +12,18 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from flowfabric import Created, Engine, FlowFabricError, Lease, Policy, State, Submission, Unavailable, connect
+from flowfabric import (
+    Created,
+    Duplicate,
+    Engine,
+    FlowFabricError,
+    Lease,
+    Policy,
+    State,
+    Submission,
+    Unavailable,
+    connect,
+)
 from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.transaction import Store, Transaction
 from flowfabric.testing import VirtualClock
@@ -83,6 +94,26 @@ async def test_a_twin_that_is_not_committed_delays_no_other_submit(postgres: Any
             assert all(isinstance(answer, Created) for answer in answers)
             assert not waiting.done()
         assert not isinstance(await waiting, Created)
+        await other.close()
+    await store.drop()
+
+
+async def test_a_twin_that_is_not_committed_delays_no_neighbour_in_a_batch(postgres: Any) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    async with opened(store, statement_timeout=20) as engine:
+        await submitted(engine)
+        twin, other = uuid4(), await asyncpg.connect(store.url)
+        async with other.transaction():
+            await engine.executions.submit_within(other, Submission(kind="job", id=twin))
+            batch = [Submission(kind="job"), Submission(kind="job", id=twin), Submission(kind="job")]
+            waiting = asyncio.create_task(engine.executions.submit_many(batch))
+            async with asyncio.timeout(5):
+                while (await engine.executions.count())[State.WAITING].number < 3:  # noqa: ASYNC110 - only rows tell
+                    await asyncio.sleep(0.01)
+            assert not waiting.done()
+        first, second, third = await waiting
+        assert isinstance(first, Created) and isinstance(third, Created)
+        assert second == Duplicate(twin)
         await other.close()
     await store.drop()
 

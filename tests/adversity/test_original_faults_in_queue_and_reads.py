@@ -17,6 +17,7 @@ from tests.stores import TestStore, opened
 
 SHOWN_AS = {
     "waiting: resumable": "resumable",
+    "waiting: resumed": "resumable",
     "blocked: held": "waiting",
 }
 UNKNOWN = UUID(int=1)

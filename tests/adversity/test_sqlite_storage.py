@@ -18,7 +18,6 @@ from flowfabric import (
     Ended,
     Engine,
     FlowFabricError,
-    InvalidRequest,
     State,
     Step,
     Unavailable,
@@ -30,6 +29,7 @@ from tests.scenarios import leased, submitted
 from tests.stores import SqliteTestStore, opened, snapshot
 
 LARGE = b"x" * 200_000
+CHECKPOINT_BYTES = 5_000_000
 
 
 @pytest.fixture
@@ -109,8 +109,38 @@ async def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path) -> Non
         protected.chmod(protected.stat().st_mode | 0o200)
     assert file["code"] in ("storage_read_only", "storage_not_found")
     assert folder["code"] in ("storage_read_only", "storage_not_found")
-    # The lock file is there to be locked only; it may be refused or used, but not by an error that is not ours.
-    assert lock_file["code"] in ("", "storage_read_only", "storage_not_found")
+    # The lock file is there to be locked only, which needs no right to write it.
+    assert lock_file["code"] == ""
+    assert lock_file["log_bytes"] < CHECKPOINT_BYTES
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+async def test_the_lock_file_has_the_permissions_of_the_database(store: SqliteTestStore, mode: int) -> None:
+    store.path.touch()
+    store.path.chmod(mode)
+    before = os.umask(0o077)
+    try:
+        async with opened(store) as engine:
+            await submitted(engine)
+    finally:
+        os.umask(before)
+    assert lock_file_of(store).stat().st_mode & 0o777 == mode
+    assert lock_file_of(store).stat().st_uid == store.path.stat().st_uid
+
+
+async def test_a_process_that_may_not_open_the_lock_file_works_and_leaves_the_log_to_the_others(
+    store: SqliteTestStore,
+) -> None:
+    async with opened(store) as engine:
+        await submitted(engine)
+    lock_file_of(store).chmod(0)
+    with children("tests.adversity.storage_child", ("unprivileged", store.url)) as [child]:
+        child.tell("go")
+        report = child.answer()
+    assert report["code"] == ""
+    assert report["log_bytes"] > CHECKPOINT_BYTES
+    found = {row["id"] for row in await store.query("SELECT id FROM ff.execution")}
+    assert found > set(report["acknowledged"])
 
 
 @pytest.mark.parametrize("where", ["beginning", "middle"])
@@ -131,7 +161,7 @@ async def test_a_damaged_file_is_said_to_be_damaged(store: SqliteTestStore, wher
 @pytest.mark.parametrize("name", ["missing/test.db", "file/test.db"])
 async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(Unavailable) as refused:
         await connect(str(tmp_path / name))
     assert refused.value.code == "storage_not_found"
     assert str((tmp_path / name).parent) in refused.value.message
@@ -173,6 +203,10 @@ async def test_an_engine_is_refused_in_a_forked_child_and_goes_on_in_its_parent(
         assert in_a_fork(lambda: first_step(engine.operator.cancel(engine._context.ids.mint()))) == "store_forked"
         await submitted(engine)
     assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+
+
+def lock_file_of(store: SqliteTestStore) -> Path:
+    return store.path.with_name(store.path.name + "-checkpoint")
 
 
 def first_step(coroutine: Any) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from flowfabric import Engine
-from flowfabric.store.transaction import Body, Transaction
+from flowfabric.store.transaction import Body, Store, Transaction
 from tests.stores import PostgresTestStore, TestStore
 
 _DEADLINE_S = 10.0
@@ -32,44 +34,99 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-class OpenTransaction:
-    """A transaction of an engine that has made its writes and commits when told."""
+class RolledBack(Exception):
+    """What a transaction ends with that was told to roll back."""
+
+
+class StoppedCall:
+    """A call of an engine whose transaction has made its writes and commits when told."""
 
     def __init__(self, store: TestStore, engine: Engine) -> None:
         self._on_thread = store.name == "sqlite"
         self._engine = engine
+        self._loop = asyncio.get_running_loop()
         self._written = asyncio.Event()
         self._may_commit = asyncio.Event()
         self._thread_may_commit = threading.Event()
         self._task: asyncio.Task[Any] | None = None
+        self._rolls_back = False
 
-    async def begin(self, body: Body[Any]) -> None:
-        """Runs the body and returns when it has made its writes; they are not committed yet."""
-        loop = asyncio.get_running_loop()
+    async def begin(self, call: Callable[[Engine], Awaitable[Any]]) -> None:
+        """Starts the call and returns when it has made its writes, which are not committed yet, or has ended."""
+        stopping: Any = _StoppingStore(self._engine._context.store, self._stopped)
+        engine = Engine(replace(self._engine._context, store=stopping, batchers={}))
+        self._task = asyncio.create_task(_awaited(call(engine)))
+        written = asyncio.create_task(self._written.wait())
+        await asyncio.wait({self._task, written}, return_when=asyncio.FIRST_COMPLETED)
+        written.cancel()
 
-        async def paused(tx: Transaction) -> Any:
+    @property
+    def has_ended(self) -> bool:
+        """True if the call came to its end without a transaction to stop in."""
+        return self._task is not None and self._task.done()
+
+    async def commit(self) -> Any:
+        """Lets the transaction commit; answers what the call did."""
+        self._may_commit.set()
+        self._thread_may_commit.set()
+        assert self._task is not None, "it has begun"
+        return await self._task
+
+    async def roll_back(self) -> None:
+        """Lets the transaction end without its writes."""
+        self._rolls_back = True
+        with contextlib.suppress(RolledBack):
+            await self.commit()
+
+    def _stopped(self, body: Body[Any]) -> Body[Any]:
+        async def stopped(tx: Transaction) -> Any:
             answer = await body(tx)
-            loop.call_soon_threadsafe(self._written.set)
+            self._loop.call_soon_threadsafe(self._written.set)
             # SQLite's writer thread runs the body and may be blocked; on PostgreSQL the body runs on the event loop.
             if self._on_thread:
                 assert self._thread_may_commit.wait(_DEADLINE_S), "nobody let the transaction commit"
             else:
                 await self._may_commit.wait()
+            if self._rolls_back:
+                raise RolledBack
             return answer
 
-        self._task = asyncio.create_task(self._engine._context.store.run(paused))
-        written = asyncio.create_task(self._written.wait())
-        await asyncio.wait({self._task, written}, return_when=asyncio.FIRST_COMPLETED)
-        written.cancel()
-        if self._task.done():
-            await self._task
+        return stopped
+
+
+class OpenTransaction:
+    """The same for a transaction with a body of its own."""
+
+    def __init__(self, store: TestStore, engine: Engine) -> None:
+        self._call = StoppedCall(store, engine)
+
+    async def begin(self, body: Body[Any]) -> None:
+        """Runs the body and returns when it has made its writes; they are not committed yet."""
+        await self._call.begin(lambda engine: engine._context.store.run(body))
+        if self._call.has_ended:
+            await self._call.commit()
 
     async def commit(self) -> Any:
         """Lets the transaction commit; answers what its body did."""
-        self._may_commit.set()
-        self._thread_may_commit.set()
-        assert self._task is not None, "it has begun"
-        return await self._task
+        return await self._call.commit()
+
+
+class _StoppingStore:
+    """A store whose transactions stop before their commit; reads do not."""
+
+    def __init__(self, store: Store, stopped: Callable[[Body[Any]], Body[Any]]) -> None:
+        self._store = store
+        self._stopped = stopped
+
+    async def run(self, body: Body[Any]) -> Any:
+        return await self._store.run(self._stopped(body))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def _awaited(call: Awaitable[Any]) -> Any:
+    return await call
 
 
 async def all_wait_for_a_lock(store: TestStore, engine: Engine, calls: int) -> None:

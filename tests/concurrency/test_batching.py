@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from flowfabric import Created, Engine, Lease, Refused, Step, Submission
+from flowfabric import Created, Duplicate, Engine, Lease, Refused, State, Step, Submission
 from flowfabric.batching import MOST_TOGETHER, Batcher, run_batch
 from flowfabric.core.requests import Completion
 from flowfabric.ops.complete import COMPLETE
@@ -17,7 +21,7 @@ from flowfabric.ops.hot import HotOperation
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
 from tests.scenarios import leased, submitted
-from tests.stores import PostgresTestStore, TestStore, opened
+from tests.stores import PostgresTestStore, SqliteTestStore, opened
 
 
 class Watched:
@@ -94,25 +98,70 @@ async def test_a_stale_item_is_refused_alone_and_its_neighbours_are_done(engine:
     assert watched.alone == [b"2"]
 
 
-async def test_a_busy_row_delays_nobody_but_its_own_caller(store: TestStore, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_busy_row_delays_nobody_but_its_own_caller(store: PostgresTestStore, engine: Engine) -> None:
+    leases = await leases_of(engine, 4)
+    async with locked_row(store, leases[1]):
+        busy = asyncio.create_task(engine.leases.complete(leases[1].fence, b"busy"))
+        others = [engine.leases.complete(lease.fence, b"x") for lease in (leases[0], leases[2], leases[3])]
+        assert len(await asyncio.wait_for(asyncio.gather(*others), timeout=10)) == 3
+        assert not busy.done()
+    assert (await busy).state == "completed"
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_what_is_brought_together_with_a_busy_row_is_done_before_it_is_free(
+    store: PostgresTestStore, engine: Engine
+) -> None:
+    leases = await leases_of(engine, 3)
+    async with locked_row(store, leases[1]):
+        together = asyncio.create_task(engine.leases.complete_many([(lease.fence, b"x") for lease in leases]))
+        for free in (leases[0], leases[2]):
+            outcome = await engine.executions.wait(free.execution_id, timeout=10)
+            assert outcome is not None
+        assert not together.done()
+    assert [getattr(answer, "state", answer) for answer in await together] == ["completed"] * 3
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_while_another_process_writes_the_file_all_wait_and_then_all_are_done(
+    store: SqliteTestStore, clock: VirtualClock
+) -> None:
     async with opened(store, clock) as engine, opened(store, clock) as second:
         leases = await leases_of(engine, 4)
-        if not isinstance(store, PostgresTestStore):
-            # SQLite has no row locks: another writer delays the whole transaction, and then all of it goes through.
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
             both = (engine, second)
-            work = (both[place % 2].leases.complete(lease.fence, b"x") for place, lease in enumerate(leases))
-            assert len(await asyncio.gather(*work)) == 4
-            return
-        holder = await asyncpg.connect(store.url)
-        async with holder.transaction():
-            row = f'SELECT 1 FROM "{store.schema}".execution WHERE id = $1 FOR UPDATE'
-            await holder.execute(row, leases[1].execution_id)
-            busy = asyncio.create_task(engine.leases.complete(leases[1].fence, b"busy"))
-            others = [engine.leases.complete(lease.fence, b"x") for lease in (leases[0], leases[2], leases[3])]
-            assert len(await asyncio.wait_for(asyncio.gather(*others), timeout=10)) == 3
-            assert not busy.done()
-        await holder.close()
-        assert (await busy).state == "completed"
+            work = [both[place % 2].leases.complete(lease.fence, b"x") for place, lease in enumerate(leases)]
+            waiting = asyncio.gather(*work)
+            await asyncio.wait([waiting], timeout=0.1)
+            assert not waiting.done()
+            other.execute("ROLLBACK")
+        assert {answer.state for answer in await asyncio.wait_for(waiting, timeout=10)} == {State.COMPLETED}
+
+
+async def test_a_bad_item_neither_fails_nor_reorders_its_neighbours(engine: Engine) -> None:
+    await engine.executions.submit("job", b"first", key="taken")
+    bad = Submission(kind="job", payload=b"other", key="taken")
+    late = Submission(kind="job", deadline=datetime(2000, 1, 1, tzinfo=UTC))
+    again = Submission(kind="job", payload=b"0", id=UUID(int=1))
+    good = [Submission(kind="job", payload=b"%d" % place) for place in range(1, 4)]
+    answers = await engine.executions.submit_many([again, bad, again, good[0], late, good[1], good[2]])
+    told = [getattr(answer, "code", type(answer)) for answer in answers]
+    assert told == [Created, "idempotency_mismatch", Duplicate, Created, "deadline_in_past", Created, Created]
+    leases = await engine.leases.claim(["default"], "w", limit=10)
+    assert [lease.payload for lease in leases] == [b"0", b"first", b"1", b"2", b"3"]
+
+
+@asynccontextmanager
+async def locked_row(store: PostgresTestStore, lease: Lease) -> AsyncIterator[None]:
+    """The row of an execution is locked by somebody else while the block lasts."""
+    holder = await asyncpg.connect(store.url)
+    async with holder.transaction():
+        row = f'SELECT 1 FROM "{store.schema}".execution WHERE id = $1 FOR UPDATE'
+        await holder.execute(row, lease.execution_id)
+        yield
+    await holder.close()
 
 
 async def test_items_that_may_not_share_a_batch_run_by_themselves(engine: Engine) -> None:

@@ -143,7 +143,7 @@ async def test_a_claim_takes_nothing_that_was_claimed_between_its_snapshot_and_i
     id_ = await submitted(engine)
     async with late_statement(store, "claim_waiting") as late:
         found = await late.overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
-    assert found.executions == ()
+    assert found.leases == ()
     # What it saw waiting was gone when it came to lock it, so the caller looks again at once.
     assert found.all_locked
     await assert_sound(store)
@@ -153,7 +153,7 @@ async def test_without_the_lock_two_claims_take_the_same_execution(store: Postgr
     id_ = await submitted(engine)
     async with late_statement(store, "claim_waiting", lambda text: ROW_LOCK.sub("", text)) as mutant:
         found = await mutant.overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
-    assert [execution.id for execution in found.executions] == [id_]
+    assert [lease.execution_id for lease in found.leases] == [id_]
 
 
 async def claimed(hot: PostgresHotStatements) -> Any:

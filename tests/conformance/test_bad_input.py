@@ -11,15 +11,18 @@ import pytest
 
 from flowfabric import Backoff, Engine, FlowFabricError, InvalidRequest, Policy, Step, Submission, connect
 from flowfabric.engine.executions import Executions
+from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
+from flowfabric.engine.signals import Signals
+from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.testing import VirtualClock
 from tests.bad_input import bad_values, parameters, role_of, shown
 from tests.scenarios import leased
 from tests.stores import TestStore, snapshot
 
-GROUPS = ("executions", "leases", "operator", "lanes")
+GROUPS = ("executions", "leases", "operator", "lanes", "waitpoints", "signals", "keys")
 RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Submission": (Submission, {"kind": "job"}),
     "Policy": (Policy, {}),
@@ -41,6 +44,13 @@ GOOD: dict[str, Any] = {
     "message": "broken",
     "priority": 5,
     "lane": "quiet",
+    "waitpoints": ["go"],
+    "key": "later",
+    "waitpoint": "go",
+    "waitpoint_id": UUID(int=1),
+    "name": "approved",
+    "kid": "k2",
+    "secret": "ab" * 32,
 }
 COMPANIONS: dict[str, dict[str, Any]] = {"delay": {"after": 60}, "wait": {"timeout": 0}}
 
@@ -60,7 +70,9 @@ def _public(owner: type) -> list[Callable[..., Any]]:
 async def _arguments(engine: Engine, name: str, method: Callable[..., Any]) -> dict[str, Any]:
     """A call of the method that is good in every argument."""
     lease = await leased(engine)
-    good = GOOD | {"id": lease.execution_id, "fence": lease.fence, "steps": [Step("s")]}
+    token = (await engine.waitpoints.create(lease.fence, "early")).token
+    good = GOOD | {"id": lease.execution_id, "execution_id": lease.execution_id, "fence": lease.fence, "token": token}
+    good |= {"steps": [Step("s")]}
     required = [item.name for item in parameters(method) if item.default is inspect.Parameter.empty]
     return {name: good[name] for name in required} | COMPANIONS.get(name, {})
 
@@ -140,7 +152,9 @@ async def test_a_clock_does_not_leave_the_times_that_can_be_stored() -> None:
 
 
 def test_every_argument_of_the_contract_has_a_role() -> None:
-    methods = [call for group in (Executions, Leases, Operator, Lanes) for call in _public(group)]
+    methods = [
+        call for group in (Executions, Leases, Operator, Lanes, Waitpoints, Signals, Keys) for call in _public(group)
+    ]
     calls: list[Callable[..., Any]] = [
         *methods,
         *(make for make, _ in RECORDS.values()),

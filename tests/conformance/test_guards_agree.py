@@ -14,6 +14,7 @@ from flowfabric import Engine, Fence, FlowFabricError, Lease, Policy, Step
 from flowfabric.core.attempts import decide_complete
 from flowfabric.core.fences import explain, owns
 from flowfabric.core.leasing import decide_claim
+from flowfabric.core.outcomes import lease_of
 from flowfabric.core.records import Execution, WorkerId
 from flowfabric.core.requests import Checkpoint, Claim, Completion, LeaseTerms, Progress
 from flowfabric.core.transitions import CLAIM
@@ -90,10 +91,12 @@ async def test_a_claim_takes_exactly_what_the_transition_table_allows_and_writes
     )  # fmt: skip
     store = engine._context.store
     taken = await store.run(lambda tx: tx.hot.claim(engine.namespace, claim, [lease_id]))
-    assert bool(taken.executions) == (before.state in CLAIM.sources)
-    if taken.executions:
+    assert bool(taken.leases) == (before.state in CLAIM.sources)
+    if taken.leases:
         terms = LeaseTerms(worker=claim.worker, lease_id=lease_id, ttl=claim.lease_ttl)
         decided = decide_claim(before, terms, clock.now())
+        assert decided.after is not None
+        assert taken.leases == (lease_of(decided.after),)
         assert await stored(engine, id_) == decided.after
         assert (await engine.executions.history(id_))[-1] == decided.event
 

@@ -13,6 +13,8 @@ from flowfabric.engine.executions import Executions
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
+from flowfabric.engine.signals import Signals
+from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, nothing_written
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
@@ -26,6 +28,7 @@ class Target:
     id: UUID
     fence: Fence
     grant: UUID
+    waitpoint: UUID
 
 
 # Every operation that takes an id, a fence or a grant, by its name in the façade.
@@ -46,6 +49,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.complete_many": lambda engine, at: only(engine.leases.complete_many([(at.fence, b"")])),
     "leases.fail": lambda engine, at: engine.leases.fail(at.fence, "bad"),
     "leases.delay": lambda engine, at: engine.leases.delay(at.fence, after="1m"),
+    "leases.suspend": lambda engine, at: engine.leases.suspend(at.fence, ["go"]),
     "leases.release": lambda engine, at: engine.leases.release(at.fence),
     "leases.cancel": lambda engine, at: engine.leases.cancel(at.fence),
     "leases.reclaim": lambda engine, at: engine.leases.reclaim(at.grant, "worker-2"),
@@ -53,11 +57,19 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "operator.revoke_lease": lambda engine, at: engine.operator.revoke_lease(at.id),
     "operator.grant_reclaim": lambda engine, at: engine.operator.grant_reclaim(at.id, "eve"),
     "operator.change_priority": lambda engine, at: engine.operator.change_priority(at.id, 1),
+    "operator.resume": lambda engine, at: engine.operator.resume(at.id),
+    "operator.explain": lambda engine, at: engine.operator.explain(at.id),
     "operator.hold": lambda engine, at: engine.operator.hold(at.id),
     "operator.unhold": lambda engine, at: engine.operator.unhold(at.id),
     "operator.replay": lambda engine, at: engine.operator.replay(at.id),
+    "waitpoints.create": lambda engine, at: engine.waitpoints.create(at.fence, "go"),
+    "waitpoints.close": lambda engine, at: engine.waitpoints.close(at.waitpoint),
+    "waitpoints.list": lambda engine, at: engine.waitpoints.list(at.id),
+    "signals.approve": lambda engine, at: engine.signals.approve(at.id, "early"),
+    "signals.send": lambda engine, at: engine.signals.send(at.id, "mail"),
+    "signals.observe": lambda engine, at: engine.signals.observe(at.id),
 }
-AIMED = {"id", "fence", "fences", "results", "grant"}
+AIMED = {"id", "execution_id", "waitpoint_id", "fence", "fences", "results", "grant"}
 SUBMITS = {"executions.submit"}
 
 
@@ -66,7 +78,7 @@ def test_every_operation_that_is_aimed_at_something_is_listed_here() -> None:
 
 
 async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, store: TestStore) -> None:
-    foreign, unknown = await kept_elsewhere(engine), Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4())
+    foreign, unknown = await kept_elsewhere(engine), Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
             theirs, nobodys = await error_of(operate(engine, foreign)), await error_of(operate(engine, unknown))
@@ -76,7 +88,7 @@ async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, sto
 
 async def test_a_foreign_fence_that_is_live_does_nothing(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine.within("other"))
-    target = Target(lease.execution_id, lease.fence, uuid4())
+    target = Target(lease.execution_id, lease.fence, uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
             assert isinstance(await error_of(operate(engine, target)), NotFound), name
@@ -129,7 +141,7 @@ async def test_the_duties_serve_all_namespaces(engine: Engine, clock: VirtualClo
 def facade() -> set[str]:
     """The names of all operations that are aimed at an id, a fence or a grant."""
     found = set()
-    for group in (Executions, Leases, Operator, Lanes):
+    for group in (Executions, Leases, Operator, Lanes, Waitpoints, Signals):
         for name, method in inspect.getmembers(group, inspect.iscoroutinefunction):
             if not name.startswith("_") and AIMED & set(inspect.signature(method).parameters):
                 found.add(f"{group.__name__.lower()}.{name}")
@@ -139,10 +151,11 @@ def facade() -> set[str]:
 async def kept_elsewhere(engine: Engine) -> Target:
     """A kept execution of another namespace, with the fence that lost it and a grant to take it over."""
     other = engine.within("other")
-    lease = await leased(other, policy=replace(KEEPING, max_retries=7))
+    lease = await leased(other, policy=replace(KEEPING, max_retries=7), signals=["mail"])
+    waitpoint = await other.waitpoints.create(lease.fence, "early")
     await other.operator.revoke_lease(lease.execution_id)
     grant = await other.operator.grant_reclaim(lease.execution_id, "worker-2")
-    return Target(lease.execution_id, lease.fence, grant.id)
+    return Target(lease.execution_id, lease.fence, grant.id, waitpoint.id)
 
 
 async def only(answers: Awaitable[list[Any]]) -> object:
@@ -156,6 +169,7 @@ async def only(answers: Awaitable[list[Any]]) -> object:
 def said(error: FlowFabricError, target: Target) -> tuple[Any, ...]:
     """What an error tells, apart from the very id that was asked for."""
     message = error.message
-    for place, id_ in enumerate((target.id, target.fence.execution_id, target.grant)):
-        message = message.replace(str(id_), "the execution" if place < 2 else "the grant")
+    words = {target.id: "the execution", target.fence.execution_id: "the execution", target.grant: "the grant"}
+    for id_, word in (words | {target.waitpoint: "the waitpoint"}).items():
+        message = message.replace(str(id_), word)
     return type(error), error.code, message, sorted(error.fields)

@@ -23,6 +23,7 @@ RECLAIM = "pending_reclaim_attempt"
 VECTORS = {
     "waiting": (RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", PENDING, "waiting"),
     "waiting: resumable": (RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", INTERRUPTED, "resumable"),
+    "waiting: resumed": (RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", INTERRUPTED, "resumable"),
     "waiting: requeued": (RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", RECLAIM, "waiting"),
     "waiting: replayed": (
         RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", "pending_replay_attempt", "waiting",
@@ -39,6 +40,7 @@ VECTORS = {
         ACTIVE, "lease_expired_reclaimable", NOTHING, "waiting_for_worker", "none", RECLAIM, "active",
     ),
     "active: kept, lease revoked": (ACTIVE, "lease_revoked", NOTHING, "waiting_for_worker", "none", RECLAIM, "active"),
+    "suspended": ("suspended", "unowned", NOTHING, "waiting_for_signal", "none", INTERRUPTED, "suspended"),
     "completed": (TERMINAL, "unowned", NOTHING, "none", "success", OVER, "completed"),
     "failed": (TERMINAL, "unowned", NOTHING, "none", "failed", OVER, "failed"),
     "cancelled": (TERMINAL, "unowned", NOTHING, "none", "cancelled", PENDING, "cancelled"),

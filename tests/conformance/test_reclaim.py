@@ -114,6 +114,20 @@ async def test_a_grant_is_worthless_once_its_execution_has_ended(engine: Engine,
     assert unknown.code == "grant_not_found"
 
 
+async def test_a_grant_ends_with_its_generation(engine: Engine, clock: VirtualClock) -> None:
+    grant = await engine.operator.grant_reclaim(await kept_revoked(engine, clock), HEIR, ttl="1h")
+    await engine.operator.cancel(grant.execution_id)
+    await engine.operator.replay(grant.execution_id)
+    await engine.leases.claim_execution(grant.execution_id, "worker-1")
+    await engine.operator.revoke_lease(grant.execution_id)
+    before = await engine.executions.describe(grant.execution_id)
+    assert before.vector.ownership_state == "lease_revoked"
+    await refused(engine.leases.reclaim(grant, HEIR), "grant_expired")
+    assert await engine.executions.describe(grant.execution_id) == before
+    fresh = await engine.operator.grant_reclaim(grant.execution_id, HEIR)
+    assert (await reclaimed(engine, fresh)).generation == 1
+
+
 async def test_the_heir_must_offer_what_the_execution_requires(engine: Engine) -> None:
     lease = await leased_with_requirements(engine)
     await engine.operator.revoke_lease(lease.execution_id)

@@ -13,7 +13,7 @@ from tests.faults.pictures import Camera
 
 TERMINAL = {"completed", "failed", "cancelled", "expired", "skipped"}
 # Events by which a lease is lost or given back, as against those by which the execution ends in the holder's hands.
-MOVES_EPOCH = {"expired", "revoked", "retry_scheduled", "delayed", "released", "cancelled"}
+MOVES_EPOCH = {"expired", "revoked", "retry_scheduled", "delayed", "released", "cancelled", "suspended"}
 BEGINS_LEASE = {"acquired", "reclaimed"}
 
 Row = dict[str, Any]
@@ -30,6 +30,7 @@ class Findings:
         self.events: dict[str, list[Row]] = defaultdict(list)
         self.attempts: dict[str, list[Row]] = defaultdict(list)
         self.steps: dict[str, dict[str, bytes]] = defaultdict(dict)
+        self.signals: dict[str, list[str]] = defaultdict(list)
 
     @classmethod
     async def gather(cls, run: Run, camera: Camera) -> Findings:
@@ -42,6 +43,8 @@ class Findings:
             found.attempts[str(row["execution_id"])].append(row)
         for row in await camera.rows("SELECT execution_id, name, payload FROM ff.step WHERE struck_by IS NULL"):
             found.steps[str(row["execution_id"])][row["name"]] = row["payload"]
+        for row in await camera.rows("SELECT execution_id, id FROM ff.signal ORDER BY seq"):
+            found.signals[str(row["execution_id"])].append(str(row["id"]))
         return found
 
     def winner(self, execution: str) -> str | None:
@@ -70,6 +73,9 @@ def _lost_submits(found: Findings) -> Iterator[str]:
         if line["asked"] in acknowledged and acknowledged[line["asked"]] != line["execution"]:
             yield f"{line['asked']}: one submission became two executions"
         acknowledged[line["asked"]] = line["execution"]
+    for line in found.client:
+        if line["what"] == "signalled" and found.signals[line["execution"]] != [line["signal"]]:
+            yield f"{line['execution']}: signal {line['signal']} was acknowledged, {found.signals[line['execution']]}"
     asked = {line["asked"] for line in found.client if line["what"] == "asked"}
     if len(found.executions) > len(asked):
         yield f"{len(asked)} submissions became {len(found.executions)} executions"
@@ -85,6 +91,8 @@ def _witness_against_store(found: Findings) -> Iterator[str]:
             yield f"{execution}: {line['result']} was acknowledged, {found.winner(execution)} is stored"
         if line["what"] == "recorded" and line["step"] not in found.steps[execution]:
             yield f"{execution}: step {line['step']} was acknowledged, and it is not there"
+        if line["what"] == "answered" and line["signals"] != found.signals[execution]:
+            yield f"{execution}: was told of the signals {line['signals']}, {found.signals[execution]} are stored"
         if line["what"] == "accepted":
             yield f"{execution}: a stale {line['operation']} was accepted"
 
@@ -147,7 +155,8 @@ def _wrong_winner(found: Findings, execution: str) -> Iterator[str]:
     for name, payload in found.steps[execution].items():
         if payload != f"{execution} {name}".encode():
             yield f"step {name} holds {payload!r}"
-    if json.loads(found.executions[execution]["payload"])["plan"] == "steps" and len(found.steps[execution]) != 2:
+    plan = json.loads(found.executions[execution]["payload"])["plan"]
+    if len(found.steps[execution]) != {"steps": 2, "wait": 1}.get(plan, 0):
         yield f"completed with the steps {sorted(found.steps[execution])}"
 
 

@@ -88,7 +88,8 @@ class FusedSqlite:
     def execute(self, sql: str, *arguments: Any) -> Any:
         self._fuse.before(sql)
         # A statement that returns rows is done when they are fetched; half fetched it would hold its locks.
-        found = Fetched(self._connection.execute(sql, *arguments).fetchall())
+        cursor = self._connection.execute(sql, *arguments)
+        found = Fetched(cursor.fetchall(), cursor.description)
         self._fuse.after()
         return found
 
@@ -99,8 +100,9 @@ class FusedSqlite:
 class Fetched:
     """The rows of a statement, as a cursor gives them."""
 
-    def __init__(self, rows: list[Any]) -> None:
+    def __init__(self, rows: list[Any], description: Any) -> None:
         self._rows = rows
+        self.description = description
 
     def fetchall(self) -> list[Any]:
         return self._rows

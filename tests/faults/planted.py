@@ -2,8 +2,9 @@
 
 usage: python -m tests.faults.planted [part of a name]
 
-For every fault the test that should find it runs against the copy, in a process of its own. A fault that is not found
-fails the command, and so does one whose place in the sources is gone.
+For every fault the test that should find it runs against the copy, in a process of its own; some faults show only by
+chance, so it may run three times. A fault that is not found fails the command, and so does one whose place in the
+sources is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
 LONGEST_S = 120.0
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,101 @@ CONFLICTS = "test_statements_fail.py::test_a_conflict_at_any_statement_is_retrie
 AWAITS = "test_cancelled_awaits.py::test_every_await_of_every_operation_can_be_cancelled"
 REPLIES = "test_lost_replies.py::test_a_lost_reply_to_a_commit_never_makes_a_second_effect"
 OUTAGES = "test_outages.py::test_engines_come_back_by_themselves"
+DUTIES = "test_outages.py::test_duties_that_met_an_outage_go_on_after_it"
 IN_FLIGHT = "test_narrow_places.py::test_a_write_that_waits_while_its_lease_is_lost_is_refused"
 CLOCK = "test_narrow_places.py::test_the_clock_of_a_client_moves_no_lease"
 KEYS = "test_narrow_places.py::test_the_same_key_in_two_namespaces_is_two_submissions"
+LISTS = "test_narrow_places.py::test_a_list_read_page_by_page_misses_and_repeats_nothing_while_work_goes_on"
+HISTORIES = "test_narrow_places.py::test_a_history_read_page_by_page_misses_and_repeats_nothing_while_it_grows"
+
+LOST = "test_lost_answers.py::test_what_is_repeated_after_a_lost_answer_is_answered_with_what_was_written"
+KILLED_WAITS = "test_killed_waits.py::test_a_wait_that_ended_is_over_for_whoever_takes_the_work_of_a_killed_worker"
+RACES, LIVES = "../concurrency/test_waits_race.py", "../concurrency/test_random_waits.py"
+RINGS, BATCHES = "../concurrency/test_keys_race.py", "../concurrency/test_waits_batching.py"
+SUSPEND, DELIVER, WAIT_SQL = "ops/suspend.py", "ops/deliver_signal.py", "sqlstore/sql/wait.sql"
+KEY_SQL = "sqlstore/sql/signing_key.sql"
+
+PLANTED_IN_WAITS = (
+    Planted(
+        "signals without a lock",
+        f"{RACES}::test_of_fifty_signals_at_once_one_resumes_and_none_is_lost[postgres-20]",
+        Edit("sqlstore/sql/execution.sql", "FOR NO KEY UPDATE SKIP LOCKED", ""),
+    ),
+    Planted(
+        "early signals are not looked at",
+        f"{RACES}::test_a_signal_and_the_suspend_that_waits_for_it_find_each_other[sqlite-pending-signal first]",
+        Edit("core/suspending.py", "for facts in room.unused.get(item.waitpoint.id, ())]", "for facts in ()]"),
+    ),
+    Planted(
+        "early signals do not count later",
+        f"{LIVES}::test_lives_at_random_lose_no_signal_and_resume_once[sqlite]",
+        Edit(WAIT_SQL, "counts = seq IN :counting", "counts = seq IN :counting AND FALSE"),
+    ),
+    Planted(
+        "what has ended stays open",
+        f"{RACES}::test_a_signal_comes_before_a_cancel_or_is_refused[sqlite-signal second]",
+        Edit("ops/writing.py", "    if ended:\n", "    if False:\n"),
+    ),
+    Planted(
+        "a resume of another suspension",
+        f"{RACES}::test_of_a_signal_and_an_operator_one_resumes[postgres-this suspension-signal first]",
+        Edit("ops/resume.py", "(wait is None or wait.suspension.id != suspension_id)", "False"),
+    ),
+    Planted(
+        "a waitpoint is closed as it was",
+        f"{RACES}::test_a_signal_that_resumes_and_a_close_of_its_waitpoint_both_know_who_was_first"
+        "[postgres-signal first]",
+        Edit("ops/resume.py", "    found = await tx.waits.waitpoints([waitpoint_id])\n", "", after="# It may have"),
+    ),
+    Planted(
+        "the key of a suspension is forgotten",
+        f"{KILLED_WAITS}[sqlite-answered]",
+        Edit(SUSPEND, "if item.key is not None and not execution.plain:", "if False:"),
+    ),
+    Planted(
+        "a signal is not known again",
+        f"{LOST}[sqlite-deliver_signal, satisfying]",
+        Edit(DELIVER, "return await tx.waits.accepted(asked) if asked else {}", "return {}"),
+    ),
+    Planted(
+        "an approval is not known again",
+        f"{LOST}[postgres-approve]",
+        Edit(DELIVER, "            targets |= {item.execution_id: closed} if closed is not None else {}\n", ""),
+    ),
+    Planted(
+        "a contradiction is told to all",
+        f"{BATCHES}::test_a_spoiled_suspend_is_refused_alone[sqlite-a step says otherwise]",
+        Edit(SUSPEND, "            if shared:\n", "            if not shared:\n"),
+    ),
+    Planted(
+        "a refused suspend draws a key",
+        f"{ZOMBIES}[sqlite]",
+        Edit(SUSPEND, "        if not can_mint(ring, keys):\n", "        if False:\n"),
+    ),
+    Planted(
+        "keys rotate without a lock",
+        f"{RINGS}::test_of_three_rotations_at_once_each_is_told_the_truth[postgres]",
+        Edit(KEY_SQL, "FOR NO KEY UPDATE\n", ""),
+    ),
+    Planted(
+        "minting beside a rotation",
+        f"{RINGS}::test_a_token_that_is_minted_before_a_rotation_is_counted_by_it[postgres]",
+        Edit(KEY_SQL, "FOR SHARE\n", ""),
+    ),
+    Planted(
+        "the loser of an empty ring is told that it won",
+        f"{RINGS}::test_two_rotations_at_once_are_two_rotations[postgres-an empty ring]",
+        Edit("ops/key_ring.py", "return await _rotate(tx, rotation, now, keep_secret=keep_secret)", "break"),
+    ),
+)
 
 PLANTED = (
+    *PLANTED_IN_WAITS,
     Planted(
         "no fence check",
         f"{ZOMBIES}[sqlite]",
-        Edit(SQLITE_SQL, "    AND e.lease_id = :lease_id\n", ""),
-        Edit(SQLITE_SQL, "    AND e.epoch = :epoch\n", ""),
+        *(Edit(SQLITE_SQL, f"    AND e.lease_id = {source}.lease_id\n", "") for source in ("item", "fence")),
+        *(Edit(SQLITE_SQL, f"    AND e.epoch = {source}.epoch\n", "") for source in ("item", "fence")),
     ),
     Planted(
         "no fence check in one statement",
@@ -95,7 +182,7 @@ PLANTED = (
     Planted(
         "renewal revives",
         f"{ZOMBIES}[sqlite]",
-        Edit(SQLITE_SQL, "    AND e.lease_expires_at > :now\n", "", after="-- name: renew_if_owned"),
+        Edit(SQLITE_SQL, "    AND e.lease_expires_at > item.now\n", "", after="-- name: renew_if_owned"),
     ),
     Planted(
         "checkpoint by plain join",
@@ -131,6 +218,20 @@ PLANTED = (
     ),
     Planted("unscoped key", f"{KEYS}[sqlite]", Edit("ops/submit.py", "tx.keys.take(namespace,", 'tx.keys.take("",')),
     Planted(
+        "naive cursor over a list",
+        f"{LISTS}[sqlite]",
+        Edit(
+            "backends/sqlite/sql/list.sql",
+            "AND q.id < :before",
+            "AND q.created_at < COALESCE((SELECT p.created_at FROM ff.execution AS p WHERE p.id = :before), 1 << 62)",
+        ),
+    ),
+    Planted(
+        "naive cursor over a history",
+        f"{HISTORIES}[postgres]",
+        Edit("sqlstore/sql/event.sql", "AND version > :after", "AND id > :after"),
+    ),
+    Planted(
         "repeated request not recognised",
         REPLIES,
         Edit("core/fences.py", "and former.digest == digest:", "and not former.digest:"),
@@ -147,7 +248,7 @@ PLANTED = (
     ),
     Planted(
         "reconcilers end with the first outage",
-        OUTAGES,
+        DUTIES,
         Edit("reconcilers/loop.py", '_log.warning("reconcilers: %s", error)', "return"),
     ),
     Planted(
@@ -181,16 +282,22 @@ def hunt(fault: Planted) -> Verdict:
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         for edit in fault.edits:
             edit.apply(source)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/faults/{fault.test}"]
-        began = time.monotonic()
-        environment = os.environ | {"PYTHONPATH": str(source)}
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
-            )
-        except subprocess.TimeoutExpired:
-            return Verdict(False, LONGEST_S, "the test did not come to an end\n")
-        return Verdict(done.returncode == TESTS_FAILED, time.monotonic() - began, done.stdout)
+        tries = (_try(fault, source) for _ in range(TRIES))
+        first = next(tries)
+        return first if first.caught else next((other for other in tries if other.caught), first)
+
+
+def _try(fault: Planted, source: Path) -> Verdict:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/faults/{fault.test}"]
+    began = time.monotonic()
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(False, LONGEST_S, "the test did not come to an end\n")
+    return Verdict(done.returncode == TESTS_FAILED, time.monotonic() - began, done.stdout)
 
 
 def main(arguments: list[str]) -> int:

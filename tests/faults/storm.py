@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
-from uuid import uuid4
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
 from flowfabric import Backoff, BackoffKind, Engine, Policy, Unavailable
 from tests.faults.checker import Findings
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, Ledger, Run
 from tests.faults.pictures import Camera
+from tests.faults.worker import WAITPOINT
 from tests.stores import PostgresTestStore, TestStore
 
+Answer = TypeVar("Answer")
 LEASE_S = 2.0
 PATIENCE_S = 2 * LEASE_S + 5
 MOST_WAITING = 40
 AIMED = 0.7
-PLANS = ("plain", "plain", "steps", "retry", "rest", "slow")
+PLANS = ("plain", "plain", "steps", "retry", "rest", "slow", "wait", "wait")
 POLICY = Policy(lease_ttl=LEASE_S, backoff=Backoff(kind=BackoffKind.FIXED, initial="50ms", jitter=False))
 UNFINISHED = "SELECT COUNT(*) AS number FROM ff.execution WHERE ended_at IS NULL"
 
@@ -55,7 +61,7 @@ class Crew:
         if isinstance(self.store, PostgresTestStore):
             options |= {"schema": self.store.schema, "pool_size": 3}
         basics = {"slot": slot, "folder": self.run.folder, "url": self.store.url, "options": options}
-        return self.forks.spawn(**basics, lease_s=LEASE_S, **order)
+        return self.forks.spawn(**(basics | {"lease_s": LEASE_S} | order))
 
     def kill_for(self, seconds: float, pause_s: float) -> None:
         """Kills workers at random, most times one that is inside a transaction."""
@@ -93,6 +99,7 @@ class Load:
         self._camera = camera
         self._ledger: Ledger = run.client()
         self.acknowledged = 0
+        self.signals = set[UUID]()
 
     async def submit_until(self, stop: asyncio.Event) -> None:
         """Submits by id and by key, now and then twice, as long as not too much is waiting."""
@@ -114,17 +121,40 @@ class Load:
             self._ledger.write("asked", asked=name)
             options: dict[str, Any] = {"key": str(name)} if by_key else {"id": name}
             payload = json.dumps({"plan": plan}).encode()
-            answer = await self._insist("job", payload, policy=POLICY, **options)
+            answer = await insist(partial(self._engine.executions.submit, "job", payload, policy=POLICY, **options))
             self._ledger.write("acknowledged", asked=name, execution=answer.id)
         self.acknowledged += 1
 
-    async def _insist(self, *arguments: Any, **options: Any) -> Any:
-        for _ in range(200):
-            try:
-                return await self._engine.executions.submit(*arguments, **options)
-            except Unavailable:
-                await asyncio.sleep(random.uniform(0, 0.1))
-        raise RuntimeError("the store did not come back")
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """While the block lasts, each execution that waits is sent what it waits for."""
+        task = asyncio.create_task(self._answer_all())
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    async def _answer_all(self) -> None:
+        while True:
+            for found in await insist(lambda: self._engine.waitpoints.list_suspended(limit=100)):
+                for _ in range(random.choice((1, 1, 2))):
+                    await self._answer(found.execution_id)
+            await asyncio.sleep(0.02)
+
+    async def _answer(self, execution_id: UUID) -> None:
+        sent = await insist(lambda: self._engine.signals.approve(execution_id, WAITPOINT, suffix="once"))
+        self._ledger.write("signalled", signal=sent.signal_id, execution=execution_id)
+        self.signals.add(sent.signal_id)
+
+
+async def insist(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """The answer of a call that is repeated while the store cannot answer."""
+    for _ in range(200):
+        try:
+            return await call()
+        except Unavailable:
+            await asyncio.sleep(random.uniform(0, 0.1))
+    raise RuntimeError("the store did not come back")
 
 
 async def all_ended(camera: Camera, patience_s: float = PATIENCE_S) -> float:

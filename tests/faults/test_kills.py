@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import Run
 from tests.faults.pictures import camera_on
 from tests.faults.storm import LEASE_S, PATIENCE_S, Crew, Load, all_ended, killed_inside, recoveries, spread
+from tests.sizes import Size
 from tests.stores import TestStore, opened
 
 WORKERS = 8
@@ -18,19 +20,20 @@ PAUSE_S = 0.08
 
 
 async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
-    store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], run_all: bool
+    store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], size: Size
 ) -> None:
-    seconds, least_kills, least_executions = (30.0, 100, 200) if run_all else (6.0, 15, 40)
+    seconds, least_kills, least_executions = size.of((3.0, 8, 20), (30.0, 100, 200), (180.0, 600, 1200))
     run = Run(tmp_path / "run")
     async with opened(store) as engine:
         camera, crew = await camera_on(store), Crew(forks, run, store)
         load, stop = Load(engine, run, camera), asyncio.Event()
         crew.hire(WORKERS)
         submitting = asyncio.create_task(load.submit_until(stop))
-        await asyncio.to_thread(crew.kill_for, seconds, PAUSE_S)
-        stop.set()
-        await submitting
-        settled_s = await all_ended(camera)
+        async with load.answering():
+            await asyncio.to_thread(crew.kill_for, seconds, PAUSE_S)
+            stop.set()
+            await submitting
+            settled_s = await all_ended(camera)
         crew.dismiss()
         found = await Findings.gather(run, camera)
         await camera.close()
@@ -40,9 +43,11 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
     scoreboard(
         f"{kills} kills (at least {least_kills}), {inside / kills:.0%} inside a transaction (at least 30%) and "
         f"{single / kills:.0%} in a single statement, {load.acknowledged} executions (at least {least_executions}), "
-        f"{len(times)} leases recovered: {spread(times)}; all ended {settled_s:.1f} s after the last kill"
+        f"{len(load.signals)} signals accepted, {len(times)} leases recovered: {spread(times)}; "
+        f"all ended {settled_s:.1f} s after the last kill"
     )
     assert violations(found) == []
+    await assert_waits_sound(store, load.signals)
     assert settled_s < PATIENCE_S
     assert kills >= least_kills and inside >= 0.3 * kills and load.acknowledged >= least_executions
     assert times and times[-1] <= 2 * LEASE_S + 5

@@ -8,23 +8,29 @@ from itertools import cycle, islice
 from flowfabric import Unavailable
 from flowfabric.testing import VirtualClock
 from tests.faults.bench import Call, Fault, Whole, check, opened_bench
-from tests.faults.operations import OPERATIONS
 from tests.faults.proxy import Proxy, proxied
+from tests.faults.wait_operations import EVERY_OPERATION
 from tests.postgres_server import PostgresServer
+from tests.sizes import Size
 from tests.stores import PostgresTestStore
 
-CALLS = ["submit", "complete", "complete with steps", "fail, to be retried", "delay", "operator cancel", "reclaim"]
+CALLS = [
+    "submit", "complete", "complete with steps", "fail, to be retried", "delay", "operator cancel", "reclaim",
+    "suspend", "deliver_signal, satisfying", "rotate",
+]  # fmt: skip
 MORE_CALLS = [
     "submit with a key", "submit_many", "claim", "renew", "progress", "checkpoint", "complete_many",
     "complete, not plain", "fail, for good", "release", "own cancel", "revoke_lease", "grant_reclaim", "replay", "hold",
-    "unhold", "change_priority",
+    "unhold", "change_priority", "create_waitpoint", "suspend with a key", "suspend, satisfied at once",
+    "suspends of one caller", "deliver_signal, buffered", "deliver_signal, appended", "approve", "send",
+    "operator resume", "close_waitpoint", "rotate to a drawn key", "seed",
 ]  # fmt: skip
 
 
 async def test_a_lost_reply_to_a_commit_never_makes_a_second_effect(
-    postgres: PostgresServer, clock: VirtualClock, scoreboard: Callable[[str], None], run_all: bool
+    postgres: PostgresServer, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
-    replies, calls = (500, CALLS + MORE_CALLS) if run_all else (50, CALLS)
+    replies, calls = size.of((35, CALLS), (500, CALLS + MORE_CALLS), (3000, CALLS + MORE_CALLS))
     store = PostgresTestStore(postgres.dsn)
     wholes: dict[str, Whole] = {}
     committed = 0
@@ -33,7 +39,7 @@ async def test_a_lost_reply_to_a_commit_never_makes_a_second_effect(
         behind.schema = store.schema
         async with behind.connecting(clock) as engine, opened_bench(store, clock, engine) as bench:
             for name in islice(cycle(calls), replies):
-                operation = OPERATIONS[name]
+                operation = EVERY_OPERATION[name]
                 whole = wholes.get(name) or await bench.whole(operation, undisturbed)
                 wholes[name] = whole
                 shots = await bench.disturbed(operation, losing(proxy, 2 if name.startswith("submit") else 1))

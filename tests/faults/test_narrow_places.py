@@ -1,4 +1,5 @@
-"""Places where a wrong guard shows only in a certain moment: a lease lost in flight, a wrong clock, a shared key."""
+"""Places where a wrong guard shows only in a certain moment: a lease lost in flight, a wrong clock, a shared key, a
+page that is read while work goes on."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from flowfabric import Created, Engine, Refused
+from flowfabric import Created, Engine, Page, Refused, Submission
 from flowfabric.core.requests import Command, WhichLease
 from flowfabric.ops.revoke_lease import revoke_lease
 from flowfabric.store.transaction import Transaction
@@ -104,3 +105,36 @@ async def test_the_same_key_in_two_namespaces_is_two_submissions(engine: Engine)
     second = await engine.within("elsewhere").executions.submit("job", b"in", key="order-1")
     assert isinstance(first, Created) and isinstance(second, Created)
     assert first.id != second.id
+
+
+async def test_a_list_read_page_by_page_misses_and_repeats_nothing_while_work_goes_on(engine: Engine) -> None:
+    for _ in range(2):
+        await engine.executions.submit_many([Submission(kind="job") for _ in range(3)])
+    old = {item.id for item in (await engine.executions.list()).items}
+    page, seen = await engine.executions.list(limit=2), list[Any]()
+    while True:
+        seen += [item.id for item in page.items]
+        if page.next_cursor is None:
+            break
+        page = await next_page_meanwhile(engine, page.next_cursor)
+    assert len(old) == 6
+    assert sorted(seen) == sorted(old)
+
+
+async def next_page_meanwhile(engine: Engine, cursor: str) -> Page:
+    """The next page, after new work has come and old work has moved on."""
+    await engine.executions.submit_many([Submission(kind="job") for _ in range(3)])
+    [lease] = await engine.leases.claim([scenarios.LANE], scenarios.WORKER)
+    await engine.leases.complete(lease.fence)
+    return await engine.executions.list(limit=2, cursor=cursor)
+
+
+async def test_a_history_read_page_by_page_misses_and_repeats_nothing_while_it_grows(engine: Engine) -> None:
+    id_, versions = await scenarios.submitted(engine), list[Any]()
+    for _ in range(4):
+        await scenarios.leased(engine)
+        lease = await engine.leases.claim_execution(id_, scenarios.WORKER)
+        versions += [event.version for event in await engine.executions.history(id_, after=len(versions), limit=1)]
+        await engine.leases.release(lease.fence)
+    versions += [event.version for event in await engine.executions.history(id_, after=len(versions))]
+    assert versions == list(range(1, 9))

@@ -20,6 +20,7 @@ from tests.faults.ledgers import Run
 from tests.faults.pictures import camera_on
 from tests.faults.storm import PATIENCE_S, Crew, Load, all_ended
 from tests.postgres_server import PostgresServer, postgres_server
+from tests.sizes import Size
 from tests.stores import PostgresTestStore, opened
 
 WORKERS = 4
@@ -30,32 +31,33 @@ WHERE application_name = 'flowfabric' AND random() < 0.7
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_postgres() -> Iterator[PostgresServer]:
-    """A server that the test may stop."""
+    """A server that these tests may stop."""
     with postgres_server() as server:
         yield server
 
 
 async def test_engines_come_back_by_themselves(
-    own_postgres: PostgresServer, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], run_all: bool
+    own_postgres: PostgresServer, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], size: Size
 ) -> None:
-    rounds = 15 if run_all else 1
+    rounds = size.of(1, 10, 50)
     run, store = Run(tmp_path / "run"), PostgresTestStore(own_postgres.dsn)
     async with opened(store) as engine, engine.reconcilers.running():
         crew = Crew(forks, run, store)
         load, stop = Load(engine, run, Reconnecting(store)), asyncio.Event()
         crew.hire(WORKERS)
         submitting = asyncio.create_task(load.submit_until(stop))
-        await load.reached(20)
-        terminated, back_s = 0, []
-        for _ in range(rounds):
-            terminated += await terminate_backends(own_postgres.dsn, 10)
-            back_s += [await restart(own_postgres, mode, load) for mode in ("fast", "immediate")]
-        stop.set()
-        await submitting
-        camera = await camera_on(store)
-        settled_s = await all_ended(camera)
+        async with load.answering():
+            await load.reached(20)
+            terminated, back_s = 0, []
+            for _ in range(rounds):
+                terminated += await terminate_backends(own_postgres.dsn, 10)
+                back_s += [await restart(own_postgres, mode, load) for mode in ("fast", "immediate")]
+            stop.set()
+            await submitting
+            camera = await camera_on(store)
+            settled_s = await all_ended(camera)
         crew.dismiss()
         found = await Findings.gather(run, camera)
         await camera.close()
@@ -70,6 +72,18 @@ async def test_engines_come_back_by_themselves(
     assert settled_s < PATIENCE_S
     assert terminated >= rounds * 10 and codes.total() > 0
     assert "storage_error" not in codes, "an outage was taken for a bad statement"
+
+
+async def test_duties_that_met_an_outage_go_on_after_it(own_postgres: PostgresServer) -> None:
+    async with opened(PostgresTestStore(own_postgres.dsn)) as engine, engine.reconcilers.running():
+        answer = await engine.executions.submit("job", delay="500ms")
+        await asyncio.to_thread(own_postgres.stop, "immediate")
+        engine.reconcilers.hint()
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(own_postgres.start)
+        async with asyncio.timeout(10):
+            while (await engine.executions.describe(answer.id)).state == "delayed":  # noqa: ASYNC110 - only rows tell
+                await asyncio.sleep(0.02)
 
 
 def test_a_driver_that_lost_its_place_means_a_lost_connection() -> None:

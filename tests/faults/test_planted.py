@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from tests.faults.planted import PLANTED, ROOT, Planted, hunt
 
 
-@pytest.mark.all
+@pytest.mark.long
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_caught(fault: Planted) -> None:
+def test_a_planted_fault_is_caught(fault: Planted, scoreboard: Callable[[str], None]) -> None:
     verdict = hunt(fault)
+    scoreboard(f"{verdict.took_s:.1f} s: {verdict.reason[:100]}")
     assert verdict.caught, verdict.output
 
 

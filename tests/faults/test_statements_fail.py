@@ -2,46 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import cycle, islice
+
 import pytest
 
 from flowfabric.testing import VirtualClock
 from tests.faults.bench import Call, Fault, check, opened_bench
 from tests.faults.fuses import FAILURES, Fuse, fit_fuse
-from tests.faults.operations import OPERATIONS
+from tests.faults.wait_operations import EVERY_OPERATION
+from tests.sizes import Size
 from tests.stores import TestStore
 
 RETRIED = ("serialization", "deadlock")
+# How a statement fails: with the store or alone, before it was executed or after. In a short run every other statement
+# of an operation fails, in one of the ways.
+WAYS = [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
 
 
 async def test_all_or_nothing_at_every_statement_of_every_operation(
-    store: TestStore, clock: VirtualClock, run_all: bool
+    store: TestStore, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
-    points = 0
+    points, (most, least) = 0, size.of((1, 70), (len(WAYS), 400), (len(WAYS), 400))
     async with opened_bench(store, clock) as bench:
         fuse = fit_fuse(bench.engine)
-        for name, operation in OPERATIONS.items():
+        for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):
             whole = await bench.whole(operation, blowing(fuse, 0))
-            statements = list(fuse.statements)
-            for at in range(1, len(statements) + 1):
-                for kind, after in ways(at, run_all):
+            statements, end = list(fuse.statements), len(fuse.statements) + 1
+            for at in range(*size.of((1 + turn % 2, end, 2), (1, end), (1, end))):
+                for kind, after in islice(cycle(WAYS), turn + at, turn + at + most):
                     shots = await bench.disturbed(operation, blowing(fuse, at, store.name, kind, after=after))
                     point = f"{name}: {kind} {'after' if after else 'before'} {at}: {statements[at - 1][:60]}"
                     assert fuse.blown, f"{point}: was not reached"
                     check(point, whole, shots)
                     points += 1
-    assert points > 300
+    scoreboard(
+        f"{points} failures of one statement (at least {least}), all of the operation or nothing of it each time"
+    )
+    assert points >= least
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 async def test_a_conflict_at_any_statement_is_retried_and_never_seen(
-    store: TestStore, clock: VirtualClock, run_all: bool
+    store: TestStore, clock: VirtualClock, size: Size
 ) -> None:
     async with opened_bench(store, clock) as bench:
         fuse = fit_fuse(bench.engine)
-        for turn, (name, operation) in enumerate(OPERATIONS.items()):
+        for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):
             whole = await bench.whole(operation, blowing(fuse, 0))
             number = len(fuse.statements)
-            for at in range(1, number + 1) if run_all else [1 + turn % number]:
+            every = list(range(1, number + 1))
+            for at in size.of([1 + turn % number], every, every):
                 kind = RETRIED[at % 2]
                 shots = await bench.disturbed(operation, blowing(fuse, at, store.name, kind))
                 assert shots.error is None, f"{name}: {kind} at {at} was seen as {shots.error}"
@@ -59,11 +70,3 @@ def blowing(fuse: Fuse, at: int, backend: str = "sqlite", kind: str = "outage", 
             fuse.disarm()
 
     return fault
-
-
-def ways(at: int, run_all: bool) -> list[tuple[str, bool]]:
-    """How a statement fails: with everything, both kinds before and after; else each kind at every other one."""
-    if run_all:
-        return [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
-    first, second = ("outage", "refusal") if at % 2 else ("refusal", "outage")
-    return [(first, False), (second, True)]

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowfabric import Engine, Fence, FlowFabricError, Lease, Refused, Step, Unavailable, WorkerId, connect
+from flowfabric import Engine, Fence, FlowFabricError, Lease, Refused, Step, Suspended, Unavailable, WorkerId, connect
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Body, JoinedBody, Store, Transaction
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
@@ -26,6 +26,7 @@ from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, 
 Answer = TypeVar("Answer")
 LANE = "default"
 STEPS = ("first", "second")
+WAITPOINT = "answer"
 
 
 def main(order: dict[str, Any]) -> None:
@@ -152,6 +153,8 @@ class Worker:
             return
         if plan == "steps":
             await self.record_steps(engine, lease)
+        if plan == "wait" and not await self.was_answered(engine, lease):
+            return
         if plan == "slow":
             await asyncio.sleep(random.uniform(0, 0.2))
             await self.insist(lambda: engine.leases.renew(fence))
@@ -159,6 +162,31 @@ class Worker:
         if not self.run.take_effect(str(fence.execution_id), fence.epoch, str(fence.lease_id)):
             self.witness.write("effect refused", **self.facts(lease))
         await self.complete(engine, lease)
+
+    async def was_answered(self, engine: Engine, lease: Lease) -> bool:
+        """Waits for one signal, whichever attempt it is that comes here first; False if the lease is given up for it.
+
+        Whoever comes here later is told how that wait ended, and records it.
+        """
+        await self.stop_at("claimed")
+        answer = await self.insist(lambda: engine.leases.suspend(lease.fence, [WAITPOINT], key="wait"))
+        if isinstance(answer, Suspended):
+            self.witness.write("suspended", suspension=answer.suspension_id, **self.facts(lease))
+            return False
+        signals = [str(signal.id) for signal in answer.signals]
+        self.witness.write("answered", suspension=answer.suspension_id, signals=signals, **self.facts(lease))
+        await self.stop_at("answered")
+        step = Step("answer", f"{lease.execution_id} answer".encode())
+        await self.insist(lambda: engine.leases.checkpoint(lease.fence, [step]))
+        self.witness.write("recorded", step=step.name, **self.facts(lease))
+        await self.stop_at("recorded")
+        return True
+
+    async def stop_at(self, point: str) -> None:
+        """Goes no further than the point at which this worker is to be killed."""
+        if self.order.get("stops_at") == point:
+            self.witness.write("stopped", point=point)
+            await asyncio.Event().wait()
 
     async def record_steps(self, engine: Engine, lease: Lease) -> None:
         """Records the steps that are not there yet; their content never depends on who does it."""
@@ -227,6 +255,8 @@ def stale_writes(engine: Engine, fence: Fence) -> dict[str, Callable[[], Awaitab
         "complete with steps": lambda: leases.complete(fence, b"zombie", steps=[Step("zombie", b"zombie")]),
         "fail": lambda: leases.fail(fence, "zombie"),
         "delay": lambda: leases.delay(fence, after="1h"),
+        "suspend": lambda: leases.suspend(fence, ["zombie"], key="zombie"),
+        "create_waitpoint": lambda: engine.waitpoints.create(fence, "zombie"),
         "release": lambda: leases.release(fence),
         "cancel": lambda: leases.cancel(fence, "zombie"),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from flowfabric import Backoff, BackoffKind, FailureClass, OnAttemptTimeout, OnL
 from flowfabric import StepStatus as Status
 from tests.model.stage import NAMESPACES, Target, other
 
+Method = TypeVar("Method", bound=Callable[..., None])
 Arguments = dict[str, Any]
 Call = tuple[str, Arguments]
 
@@ -33,6 +35,7 @@ terms = st.sampled_from([None, None, 3 * S])
 offers = st.sampled_from([("gpu",), ("gpu",), ()])
 backoffs = st.sampled_from([
     Backoff(kind=BackoffKind.FIXED, initial=5 * S, jitter=False),
+    Backoff(kind=BackoffKind.FIXED, initial=9 * S, most=3 * S, jitter=False),
     Backoff(kind=BackoffKind.EXPONENTIAL, initial=2 * S, most=6 * S, jitter=False),
 ])  # fmt: skip
 policies = st.builds(
@@ -42,11 +45,12 @@ policies = st.builds(
     deadline=st.sampled_from([None, None, None, 40 * S]), lease_ttl=st.just(10 * S),
     on_lease_loss=st.sampled_from(OnLeaseLoss), max_reclaims=st.sampled_from([0, 1, 2, 100]),
     max_replays=st.sampled_from([2, 1, 2, 0]), dedup_window=st.sampled_from([86400 * S, 25 * S, 0 * S]),
-    retention=st.sampled_from([5 * 86400 * S, 30 * S]),
+    retention=st.sampled_from([5 * 86400 * S, 30 * S]), max_signals=st.sampled_from([10_000, 10_000, 10_000, 3]),
 )  # fmt: skip
 bodies = st.fixed_dictionaries({
     "kind": st.sampled_from(["job", "other"]), "payload": st.sampled_from([b"a", b"b"]), "lane": lanes,
     "requires": st.sampled_from([(), (), ("gpu",)]), "policy": policies, "tags": st.sampled_from([{}, {"a.b": "c"}]),
+    "signals": st.sampled_from([(), ("s",)]),
 })  # fmt: skip
 steps = st.lists(
     st.builds(
@@ -61,6 +65,16 @@ riding: st.SearchStrategy[list[Step]] = st.one_of(st.just([]), st.just([]), step
 def call(path: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
     """A call of the contract with arguments drawn for it."""
     return st.fixed_dictionaries(arguments).map(lambda drawn: (path, drawn))
+
+
+def move(weight: int = 1, /, **arguments: st.SearchStrategy[Any]) -> Callable[[Method], Method]:
+    """Makes a method a move, drawn that often with these arguments."""
+
+    def marked(method: Method) -> Method:
+        vars(method)["drawn"] = (weight, arguments)
+        return method
+
+    return marked
 
 
 keeping = st.one_of(

@@ -11,12 +11,13 @@ from itertools import pairwise
 
 from flowfabric.core.transitions import TRANSITIONS
 from tests.model.sides import Row, Rows
+from tests.model.wait_invariants import due_of_waits
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
 _BEGINS = frozenset({"acquired", "reclaimed"})
 _ARMED = ("ready_at", "attempt_timeout_at", "lease_check_at", "lease_expires_at", "attempt_timeout_left_us")
 _DUE = ("lease_expires_at", "ready_at", "attempt_timeout_at", "deadline_at", "purge_at")
-_DEPENDANTS = ("attempt", "step", "reclaim_grant", "submission_key")
+_DEPENDANTS = ("attempt", "step", "reclaim_grant", "submission_key", "suspension", "waitpoint", "signal")
 _ALLOWED = {
     (source.value, f"{move.event[0]}.{move.event[1]}", (move.target or source).value)
     for move in TRANSITIONS
@@ -64,15 +65,24 @@ def check_step(before: Rows, after: Rows) -> None:
             assert found["lease_expires_at"] >= row["lease_expires_at"], "I-07: a renewal never shortens a lease"
 
 
-def check_accepted(before: Rows, after: Rows, fence: tuple[str, int, str], now_us: int) -> None:
+def check_accepted(before: Rows, after: Rows, id_: str, fences: set[tuple[int, str]], now_us: int) -> None:
     """I-05, I-07: a worker's call that changed its execution presented the live lease, which had time left."""
-    row, changed = ({item["id"]: item for item in rows["execution"]}.get(fence[0]) for rows in (before, after))
-    steps = [[row for row in rows["step"] if row["execution_id"] == fence[0]] for rows in (before, after)]
+    row, changed = ({item["id"]: item for item in rows["execution"]}.get(id_) for rows in (before, after))
+    steps = [[row for row in rows["step"] if row["execution_id"] == id_] for rows in (before, after)]
     if row == changed and steps[0] == steps[1]:
         return
     assert row is not None, "I-05: nothing can be written to what does not exist"
-    assert (row["epoch"], row["lease_id"]) == fence[1:], f"I-05: {fence} wrote over {row['epoch'], row['lease_id']}"
+    assert (row["epoch"], row["lease_id"]) in fences, f"I-05: {fences} wrote over {row['epoch'], row['lease_id']}"
     assert row["lease_expires_at"] > now_us, "I-07: a lease that ran out wrote"
+
+
+def check_fair(before: Rows, after: Rows, eligible: set[str]) -> None:
+    """I-09: a claim passes over nothing that it could have taken and whose turn was before."""
+    now_there = {row["id"]: row for row in after["execution"]}
+    waiting = [row for row in before["execution"] if row["state"] == "waiting"]
+    taken = [_turn(row) for row in waiting if now_there[row["id"]]["state"] == "active"]
+    left = [_turn(row) for row in waiting if row["id"] in eligible and now_there[row["id"]]["state"] == "waiting"]
+    assert not taken or not left or max(taken) < min(left), f"I-09: {max(taken)} was taken, {min(left)} still waits"
 
 
 def check_never_early(before: Rows, after: Rows, now_us: int) -> None:
@@ -82,8 +92,10 @@ def check_never_early(before: Rows, after: Rows, now_us: int) -> None:
         found = now_there.get(row["id"])
         if found == row or (found and _only_looks_again_later(row, found)):
             continue
-        due = [name for name in _DUE if row[name] is not None and row[name] <= now_us]
-        assert due, f"I-35: {row['id']} was changed at {now_us} although none of its times has come"
+        due = [row[name] for name in _DUE] + due_of_waits(before, row["id"])
+        assert any(time is not None and time <= now_us for time in due), (
+            f"I-35: {row['id']} was changed at {now_us} although none of its times has come"
+        )
     expired = [row for row in after["event"] if (row["family"], row["name"]) == ("lease", "expired")]
     known = {(row["execution_id"], row["version"]) for row in before["event"]}
     leases = {row["lease_id"]: row for row in before["execution"] if row["lease_id"]}
@@ -99,6 +111,10 @@ def histories_of(rows: Rows) -> dict[str, list[Row]]:
         if event["execution_id"] is not None:
             found[event["execution_id"]].append(event)
     return {id_: sorted(events, key=lambda event: event["version"]) for id_, events in found.items()}
+
+
+def _turn(row: Row) -> tuple[int, bool, int, str]:
+    return -row["priority"], row["attempt_state"] != "attempt_interrupted", row["created_at"], row["id"]
 
 
 def _check_execution(row: Row, history: list[Row]) -> None:

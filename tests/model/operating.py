@@ -16,12 +16,14 @@ from flowfabric import (
     NotFound,
     PriorityChanged,
     Replayed,
+    Resumed,
     Revoked,
     State,
     Unheld,
     WorkerId,
 )  # fmt: skip
 from tests.model.records import KEPT_EXPIRED, KEPT_REVOKED, Execution
+from tests.model.signalling import override
 from tests.model.world import World, answering, check_capabilities, refused, seconds
 
 OPERATOR = "operator"
@@ -93,6 +95,12 @@ class Operator:
             self._world.note(execution, "operator.priority_changed", replace(execution), OPERATOR, reason)
         return answer
 
+    def resume(
+        self, namespace: str, *, id: UUID, reason: str, suspension: UUID | None, delay: timedelta | None
+    ) -> Resumed | AlreadySatisfied:
+        """Ends a wait, whatever it is for."""
+        return override(self._world, self._world.find(namespace, id), suspension, delay, reason)
+
     def hold(self, namespace: str, *, id: UUID, reason: str) -> Held:
         """Waiting or delayed work stops; its time is kept."""
         execution = self._world.find(namespace, id)
@@ -152,8 +160,10 @@ class Operator:
             keeps = keeps and step is not named
             if not keeps and step.struck_by is None:
                 step.struck_by = execution.generation + 1
+        self._world.end_grants(id)
         self._world.open_attempt(execution, "replayed")
         self._begin_generation(execution)
+        self._world.declare(execution)
         self._world.note(execution, "operator.replayed", replace(execution), OPERATOR, reason)
         return Replayed(execution.generation, execution.vector.public_state)
 
@@ -164,6 +174,6 @@ class Operator:
         execution.epoch += 1
         execution.replays += 1
         execution.retries = execution.reclaims = 0
-        execution.percent = execution.message = execution.category = None
+        execution.percent = execution.message = execution.category = execution.resumption = None
         execution.cancelled_by = execution.cancel_reason = execution.ended_at = execution.purge_at = None
         execution.state, execution.attempt_state = State.WAITING, AttemptState.PENDING_REPLAY

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from flowfabric import Signal, condition_to_json
 from tests.model.records import EventRow, Execution
 from tests.model.sides import Row, Rows, since_1970_us
+from tests.model.waits import RingKey, Slot, Wait
 from tests.model.world import World
 
 KEYS = {
     "execution": ("id",), "attempt": ("execution_id", "attempt_index"), "step": ("execution_id", "seq"),
     "event": ("execution_id", "version"), "submission_key": ("namespace", "key"), "reclaim_grant": ("id",),
-    "lane": ("namespace", "name"),
+    "lane": ("namespace", "name"), "suspension": ("execution_id", "number"), "waitpoint": ("id",),
+    "signal": ("execution_id", "seq"), "signing_key": ("kid",),
 }  # fmt: skip
 
 
@@ -39,6 +43,10 @@ def expected_rows(world: World) -> Rows:
         "lane": [
             {"namespace": namespace, "name": name, "state": state} for (namespace, name), state in world.lanes.items()
         ],
+        "suspension": [_suspension(item, wait) for item in living for wait in item.waits],
+        "waitpoint": [_waitpoint(item, slot) for item in living for slot in item.slots],
+        "signal": [_signal(signal) for item in living for signal in item.signals],
+        "signing_key": [_key(key) for key in world.ring.keys],
     }
     return {table: [_plain(row) for row in found] for table, found in rows.items()}
 
@@ -86,7 +94,9 @@ def _execution(item: Execution) -> Row:
         "attempt_started_at": item.attempt_started_at, "retry_count": item.retries, "reclaim_count": item.reclaims,
         "replay_count": item.replays, "progress_percent": item.percent, "progress_message": item.message,
         "failure_category": item.category, "cancelled_by": item.cancelled_by, "cancel_reason": item.cancel_reason,
-        "hold_reason": item.hold_reason,
+        "hold_reason": item.hold_reason, "signal_seq": len(item.signals), "suspension_count": len(item.waits),
+        "resume_suspension_id": item.resumption and item.resumption.suspension_id,
+        "resume_trigger": item.resumption and item.resumption.trigger,
     }  # fmt: skip
 
 
@@ -114,6 +124,32 @@ def _ranked(steps: list[Row]) -> list[Row]:
     ordered = sorted(steps, key=lambda row: (row["execution_id"], row["seq"]))
     groups = groupby(ordered, key=lambda row: row["execution_id"])
     return [row | {"seq": place} for _, group in groups for place, row in enumerate(group)]
+
+
+def _suspension(item: Execution, wait: Wait) -> Row:
+    return {
+        "execution_id": item.id, "number": wait.number, "id": wait.id, "generation": wait.generation,
+        "epoch": wait.fence.epoch, "lease_id": wait.fence.lease_id, "key": wait.key,
+        "condition": condition_to_json(wait.condition), "reason": wait.reason, "rest": wait.rest,
+        "opened_at": wait.opened_at, "timeout_at": wait.timeout_at, "on_timeout": wait.on_timeout,
+        "resume_delay_us": wait.resume_delay, "closed_at": wait.closed_at, "closed_by": wait.closed_by,
+    }  # fmt: skip
+
+
+def _waitpoint(item: Execution, slot: Slot) -> Row:
+    return {"execution_id": item.id} | {name.name: getattr(slot, name.name) for name in fields(slot)}
+
+
+def _signal(signal: Signal) -> Row:
+    return {item.name: getattr(signal, item.name) for item in fields(signal)} | {"counts": int(signal.counts)}
+
+
+def _key(key: RingKey) -> Row:
+    return {
+        "kid": key.kid, "secret": "known" if key.collected_at is None else None, "created_at": key.created_at,
+        "retired_at": key.retired_at, "verifies_until": key.verifies_until, "end_is_final": int(key.is_final),
+        "collected_at": key.collected_at, "active": 1 if key.retired_at is None else None,
+    }  # fmt: skip
 
 
 def _event(id_: UUID, event: EventRow) -> Row:

@@ -19,11 +19,14 @@ from flowfabric import (
     LifecyclePhase,
     Policy,
     PublicState,
+    Resumption,
+    Signal,
     State,
     StateVector,
     TerminalOutcome,
     WorkerId,
 )  # fmt: skip
+from tests.model.waits import BLOCKED_BY, Slot, Wait
 
 KEPT_EXPIRED = "lease_expired_reclaimable"
 KEPT_REVOKED = "lease_revoked"
@@ -113,6 +116,7 @@ class Execution:
     state: State
     ready_at: datetime | None
     deadline_at: datetime | None
+    declared: tuple[str, ...] = ()
 
     attempt_state: AttemptState = AttemptState.PENDING_FIRST
     attempt_index: int = 0
@@ -143,6 +147,16 @@ class Execution:
     attempts: list[AttemptRow] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    signals: list[Signal] = field(default_factory=list)
+    resumption: Resumption | None = None
+    is_escalated: bool = False
+
+    @property
+    def wait(self) -> Wait | None:
+        """The open suspension."""
+        return next((wait for wait in self.waits if wait.closed_at is None), None)
 
     @property
     def version(self) -> int:
@@ -175,8 +189,14 @@ class Execution:
                 return BlockingReason.WAITING_FOR_WORKER
             case State.DELAYED if self.attempt_state is AttemptState.PENDING_RETRY:
                 return BlockingReason.WAITING_FOR_RETRY_BACKOFF
+            case State.DELAYED if self.resumption:
+                return BlockingReason.WAITING_FOR_RESUME_DELAY
             case State.DELAYED:
                 return BlockingReason.WAITING_FOR_DELAY
+            case State.SUSPENDED if self.wait and not self.is_escalated:
+                return BLOCKED_BY[self.wait.reason]
+            case State.SUSPENDED:
+                return BlockingReason.PAUSED_BY_OPERATOR
             case State.BLOCKED:
                 return BlockingReason.PAUSED_BY_OPERATOR
             case State.ACTIVE if self.lease is None:

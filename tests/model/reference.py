@@ -7,9 +7,10 @@ Workers are in `working.py`, operators in `operating.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from flowfabric import (
@@ -24,10 +25,15 @@ from flowfabric import (
     Policy,
     Refused,
     State,
+    Submission,
 )
 from flowfabric.testing import VirtualClock
 from tests.model.operating import Operator
 from tests.model.records import Execution
+from tests.model.ringing import Keys, collect
+from tests.model.sides import answer_or_refusal
+from tests.model.signalling import Signals, WaitDuties
+from tests.model.waiting import Waitpoints
 from tests.model.working import Leases
 from tests.model.world import Key, World, may_retry, seconds
 
@@ -41,6 +47,9 @@ class Reference:
         self.leases = Leases(self.world)
         self.operator = Operator(self.world)
         self.lanes = Lanes(self.world)
+        self.waitpoints = Waitpoints(self.world)
+        self.signals = Signals(self.world)
+        self.keys = Keys(self.world)
         self.duties = Duties(self.world)
 
 
@@ -53,12 +62,13 @@ class Executions:
     def submit(
         self, namespace: str, *, kind: str, payload: bytes, lane: str, priority: int, requires: Collection[str],
         policy: Policy, tags: Mapping[str, str], id: UUID | None, key: str | None, delay: timedelta | None,
-        deadline: datetime | None,
+        deadline: datetime | None, signals: Sequence[str],
     ) -> Created | Duplicate:  # fmt: skip
         """A key or id that is known answers duplicate, or is refused when the body differs; id, times and priority are
         not compared. A draining lane takes nothing new."""
         world, now = self._world, self._world.now
-        body = (namespace, kind, payload, lane, frozenset(requires), policy, tuple(sorted(tags.items())))
+        names = (*sorted(tags.items()), tuple(signals))
+        body = (namespace, kind, payload, lane, frozenset(requires), policy, names)
         window = seconds(policy.dedup_window)
         remembers = key is not None and window > timedelta(0)
         known = world.keys.get((namespace, key or "")) if remembers else None
@@ -84,9 +94,40 @@ class Executions:
             id=answer.id, namespace=namespace, lane=lane, kind=kind, requires=frozenset(requires), payload=payload,
             policy=policy, priority=min(max(priority, 0), 9000), tags=dict(tags), body=body, created_at=now,
             state=State.DELAYED if ready_at else State.WAITING, ready_at=ready_at, deadline_at=deadline,
+            declared=tuple(signals),
         )  # fmt: skip
         world.executions[execution.id] = execution
+        world.declare(execution)
         return Created(execution.id, execution.state)
+
+    def submit_many(self, namespace: str, *, submissions: Sequence[Submission]) -> list[Any]:
+        """Each for itself, in their order; a refusal is its answer."""
+        return [answer_or_refusal(self.submit, namespace, **_wishes(item)) for item in submissions]
+
+    def submit_within(self, namespace: str, *, submission: Submission, commit: bool) -> Created | Duplicate:
+        """As a submit, if the transaction around it is committed; else nothing has happened."""
+        executions, keys = dict(self._world.executions), dict(self._world.keys)
+        try:
+            return self.submit(namespace, **_wishes(submission))
+        finally:
+            if not commit:
+                self._world.executions, self._world.keys = executions, keys
+
+    def pages(
+        self, namespace: str, *, limit: int, state: State | None, lane: str | None, kind: str | None,
+        tags: Mapping[str, str] | None,
+    ) -> list[list[tuple[UUID, State, int]]]:  # fmt: skip
+        """What a list shows page by page: everything that fits, the newest id first."""
+        found = [
+            (item.id, item.state, item.version)
+            for item in sorted(self._world.executions.values(), key=lambda item: item.id, reverse=True)
+            if item.namespace == namespace
+            and state in (None, item.state)
+            and lane in (None, item.lane)
+            and kind in (None, item.kind)
+            and (tags or {}).items() <= item.tags.items()
+        ]
+        return [found[start : start + limit] for start in range(0, len(found), limit)] or [[]]
 
     def set_tags(self, namespace: str, *, id: UUID, tags: Mapping[str, str | None]) -> dict[str, str]:
         """In any state, without an event."""
@@ -94,6 +135,11 @@ class Executions:
         merged = {**execution.tags, **tags}
         execution.tags = {name: value for name, value in merged.items() if value is not None}
         return execution.tags
+
+
+def _wishes(submission: Submission) -> dict[str, Any]:
+    names = "kind payload lane priority requires policy tags id key delay deadline signals"
+    return {name: getattr(submission, name) for name in names.split()}
 
 
 def _duplicate(id_: UUID, same: bool) -> Duplicate:
@@ -131,10 +177,14 @@ class Duties:
         self._world = world
 
     def tick(self) -> None:
-        """Lease expiry, delayed work, attempt timeouts, deadlines, retention; each over everything."""
-        for duty in (self._lease_expiry, self._delayed_work, self._attempt_timeout, self._deadline, self._retention):
+        """Lease expiry, delayed work, attempt timeouts, deadlines, waits, keys, retention; each over everything."""
+        waits = WaitDuties(self._world)
+        for duty in (self._lease_expiry, self._delayed_work, self._attempt_timeout, self._deadline, *waits.all):
             for execution in list(self._world.executions.values()):
                 duty(execution)
+        collect(self._world)
+        for execution in list(self._world.executions.values()):
+            self._retention(execution)
         now = self._world.now
         self._world.keys = {name: key for name, key in self._world.keys.items() if key.expires_at > now}
 
@@ -151,6 +201,10 @@ class Duties:
             ]
             # A renewed lease is looked at when its first term ends, and must be left alone then.
             times += [item.purge_at, item.lease.acquired_at + item.lease.ttl if item.lease else None]
+            times += [item.wait.timeout_at if item.wait else None]
+            times += [time for slot in item.slots if slot.is_open for time in (slot.fires_at, slot.expires_at)]
+            times += [slot.token_ends_at for slot in item.slots if slot.is_open]
+        times += [key.verifies_until for key in self._world.ring.keys if key.collected_at is None]
         return sorted({time for time in times if time is not None})
 
     def _lease_expiry(self, execution: Execution) -> None:

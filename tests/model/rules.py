@@ -1,19 +1,17 @@
-"""The moves of the state machine: everything that clients, workers, operators and time can do, in any order.
+"""The moves of the state machine: everything that clients, workers, operators and time can do, in any order. Those of
+many items at once are in `together.py`, those of signals and whole waits in `wait_moves.py`.
 
-Each move is a method with its weight and the strategies of its arguments. One rule draws among all of them: left to
-choose among rules, Hypothesis switches half of them off in each example, and short examples would get nowhere.
+Each move is a method with its weight and the strategies of its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
 
 from flowfabric import FailureClass, Fence, RetryScheduled, Step
 from tests.model.drawing import (
@@ -27,7 +25,6 @@ from tests.model.drawing import (
     any_of_many,
     bends,
     bodies,
-    call,
     completing,
     failing,
     keeping,
@@ -35,6 +32,7 @@ from tests.model.drawing import (
     leaving,
     looking_after,
     mostly_red,
+    move,
     offers,
     operating,
     rarely,
@@ -47,25 +45,9 @@ from tests.model.drawing import (
 )
 from tests.model.sides import Sides
 from tests.model.stage import Stage, Target, is_refusal, other
+from tests.model.wait_drawing import creating, suspending, timed
 
-Method = TypeVar("Method", bound=Callable[..., None])
-
-
-def move(weight: int = 1, /, **arguments: st.SearchStrategy[Any]) -> Callable[[Method], Method]:
-    """Makes a method a move, drawn that often with these arguments."""
-
-    def marked(method: Method) -> Method:
-        vars(method)["drawn"] = (weight, arguments)
-        return method
-
-    return marked
-
-
-def moves_of(stage: type[Stage]) -> Iterator[st.SearchStrategy[Call]]:
-    """A strategy per move and unit of weight."""
-    for name in dir(stage):
-        weight, arguments = getattr(getattr(stage, name), "drawn", (0, {}))
-        yield from (call(name, **arguments) for _ in range(weight))
+anything = st.one_of(keeping, completing, failing, leaving, creating, suspending)
 
 
 class ClientMoves(Stage):
@@ -176,6 +158,25 @@ class ClaimMoves(Stage):
             again = self.act("leases.reclaim", namespace, grant=grant.id, worker=worker, lease_ttl=None)
             assert again == lease or is_refusal(again), "a repeated reclaim answers alike"
 
+    @move(2, which=recent, worker=workers)
+    def keep_a_grant(self, which: int, worker: str) -> None:
+        """A grant is not used until its execution has ended, runs again and is lost again."""
+        fence = self.live_fence(which)
+        if fence is None:
+            return
+        id_, namespace = fence.execution_id, self.namespace_of(fence.execution_id)
+        revoking = {"id": id_, "reason": "", "instance": None, "lease_id": None, "epoch": None}
+        wishes = {"worker": worker, "capabilities": ("gpu",)}
+        self.act("operator.revoke_lease", namespace, **revoking)
+        grant = self.act("operator.grant_reclaim", namespace, id=id_, **wishes)
+        if is_refusal(grant):
+            return
+        self.act("operator.cancel", namespace, id=id_, reason="")
+        self.act("operator.replay", namespace, id=id_, reason="", from_step=None, expected_generation=None)
+        self.act("leases.claim_execution", namespace, id=id_, lease_ttl=None, **wishes)
+        self.act("operator.revoke_lease", namespace, **revoking)
+        self.act("leases.reclaim", namespace, grant=grant.id, worker=worker, lease_ttl=None)
+
 
 class WorkerMoves(Stage):
     """What workers do with any fence that was ever handed out."""
@@ -202,20 +203,29 @@ class WorkerMoves(Stage):
         """Delay, release or cancel."""
         self._present(called, **how)
 
-    @move(5, which=any_of_many, called=st.one_of(keeping, completing, failing, leaving))
+    @move(3, which=recent, bent=bends, foreign=rarely, called=creating)
+    def create_waitpoint(self, called: Call, **how: Any) -> None:
+        self._present(called, **how)
+
+    @move(7, which=recent, bent=bends, foreign=rarely, called=suspending)
+    def suspend(self, called: Call, **how: Any) -> None:
+        self._present(called, **how)
+
+    @move(5, which=any_of_many, called=anything)
     def come_back(self, which: int, called: Call) -> None:
         """A worker that slept presents a fence that it once had."""
         if self.fences:
-            fence = self.fences[-1 - which % len(self.fences)]
-            self.act(called[0], self.namespace_of(fence.execution_id), fence=fence, **called[1])
+            fence, (path, arguments) = self.fences[-1 - which % len(self.fences)], timed(called, self.clock.now())
+            self.act(path, self.namespace_of(fence.execution_id), fence=fence, **arguments)
 
-    @move(4, which=recent, called=st.one_of(keeping, completing, failing, leaving), early=st.sampled_from([0, 0, 1]))
+    @move(4, which=recent, called=anything, early=st.sampled_from([0, 0, 1]))
     def oversleep(self, which: int, called: Call, early: int) -> None:
         """A worker acts in the very moment in which its lease runs out, or just before; nobody has noticed."""
         fence = self.live_fence(which)
         if fence is not None:
             self.clock.advance(self.expiry_of(fence.execution_id) - self.clock.now() - early * MICROSECOND)
-            self.act(called[0], self.namespace_of(fence.execution_id), fence=fence, **called[1])
+            path, arguments = timed(called, self.clock.now())
+            self.act(path, self.namespace_of(fence.execution_id), fence=fence, **arguments)
 
     @move(2, which=recent)
     def outlive(self, which: int) -> None:
@@ -280,8 +290,9 @@ class WorkerMoves(Stage):
             case "forged":
                 fence = replace(fence, lease_id=UUID(int=998))
         namespace = self.namespace_of(fence.execution_id, foreign)
-        self._presented.append((called[0], namespace, called[1] | {"fence": fence}))
-        self.act(called[0], namespace, fence=fence, **called[1])
+        path, arguments = timed(called, self.clock.now(), self.execution(fence.execution_id))
+        self._presented.append((path, namespace, arguments | {"fence": fence}))
+        self.act(path, namespace, fence=fence, **arguments)
 
 
 class OperatorMoves(Stage):
@@ -343,21 +354,3 @@ class TimeMoves(Stage):
             self.clock.advance(max(coming[0] - self.clock.now() - before * MICROSECOND, 0 * S))
         if ticks:
             self.tick()
-
-
-class AllMoves(ClientMoves, ClaimMoves, WorkerMoves, OperatorMoves, TimeMoves):
-    """Everything together."""
-
-
-class Machine(AllMoves):
-    """Two executions at work, and then whatever is drawn."""
-
-    @initialize(first=bodies, second=bodies, worker=workers)
-    def begin_two(self, first: Arguments, second: Arguments, worker: str) -> None:
-        for body in (first, second):
-            self.begin(body, worker, None, RED)
-
-    @rule(chosen=st.one_of(*moves_of(AllMoves)))
-    def make(self, chosen: Call) -> None:
-        name, arguments = chosen
-        getattr(self, name)(**arguments)

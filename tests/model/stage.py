@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,12 +11,25 @@ from uuid import UUID
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from flowfabric import AttemptState, Created, Fence, FlowFabricError, Grant, Lease, State
-from tests.model.invariants import check_accepted, check_never_early, check_rows, check_step
+from flowfabric import (
+    AttemptState,
+    Created,
+    Fence,
+    Grant,
+    LaneState,
+    Lease,
+    OpenWaitpoint,
+    Satisfied,
+    Secret,
+    State,
+    Suspended,
+)  # fmt: skip
+from tests.model.invariants import check_accepted, check_fair, check_never_early, check_rows, check_step
 from tests.model.projection import differences, expected_rows, lane_events
 from tests.model.records import Execution
 from tests.model.reference import Reference
-from tests.model.sides import Rows, Sides, refusal_shown, since_1970_us
+from tests.model.sides import Rows, Sides, answer_or_refusal, since_1970_us
+from tests.model.wait_invariants import check_signal, check_wait_rows, check_wait_step
 
 NAMESPACES = ("red", "blue")
 NOBODY = UUID(int=999)
@@ -30,6 +44,11 @@ LIKELY: dict[str, Callable[[Execution], bool]] = {
     "operator.grant_reclaim": lambda item: item.state is State.ACTIVE and item.lease is None,
     "operator.revoke_lease": lambda item: item.lease is not None,
     "operator.replay": lambda item: item.state.is_terminal,
+    "operator.resume": lambda item: item.state is State.SUSPENDED,
+    "signals.approve": lambda item: item.state is State.SUSPENDED,
+    "signals.send": lambda item: bool(item.declared),
+    "signals.observe": lambda item: bool(item.waits),
+    "waitpoints.list": lambda item: bool(item.slots),
 }
 
 
@@ -56,40 +75,66 @@ class Stage(RuleBasedStateMachine):
         self._looked_at: set[object] = set()
         self.fences: list[Fence] = []
         self.grants: list[tuple[UUID, UUID]] = []
+        self.tokens: list[tuple[str, Secret]] = []
+        self.waitpoints: list[tuple[str, UUID]] = []
+        self.suspensions: list[UUID] = []
+        self.latest: tuple[str, str, dict[str, Any]] = ("", "", {})
 
     def act(self, path: str, namespace: str, **arguments: Any) -> Any:
         """The answer of an operation, or its refusal as a value, which is the same on all sides."""
-        before = self._rows
+        before, self.latest = self._rows, (path, namespace, arguments)
         expected = self._expected(path, namespace, arguments)
         for name, answer in self._sides.call(path, namespace, arguments).items():
             assert answer == expected, f"{path} on {name} answered\n  {answer}\nand the model has\n  {expected}"
         after = self._look()
         if is_refusal(expected):
             assert after == before, f"I-06: {path} was refused ({expected[2]}) and changed something"
-        fence = arguments.get("fence")
-        if fence is not None:
-            check_accepted(before, after, (str(fence.execution_id), fence.epoch, str(fence.lease_id)), self._now_us())
+        for execution_id, fences in presented(arguments).items():
+            check_accepted(before, after, execution_id, fences, self._now_us())
+        if path.startswith("signals."):
+            check_signal(before, after, arguments.get("token"), expected, self._now_us())
+        if path == "leases.claim":
+            check_fair(before, after, self._eligible(namespace, **arguments))
         for id_ in subjects(arguments):
             self._look_at(id_)
-        self._remember(expected)
+        self._remember(namespace, expected)
         return expected
+
+    def look(self, path: str, namespace: str, **arguments: Any) -> dict[str, Any]:
+        """What the sides answer to a question that the model is not asked."""
+        return self._sides.call(path, namespace, arguments)
+
+    @property
+    def rows(self) -> Rows:
+        """What is stored at present, on both sides."""
+        return self._rows
 
     def act_on(self, path: str, whom: Target, **arguments: Any) -> Any:
         """The same for an execution that was ever submitted; it is mostly one that such a call can do something to."""
+        id_ = self.target(path, whom)
+        named = {"execution_id" if path.split(".", maxsplit=1)[0] in ("signals", "waitpoints") else "id": id_}
+        return self.act(path, self.namespace_of(id_, whom.foreign), **named, **arguments)
+
+    def target(self, path: str, whom: Target) -> UUID:
+        """The execution that such a call is meant for."""
         likely = LIKELY.get(path, bool)
         fitting = [id_ for id_ in self._ids if (item := self.execution(id_)) and likely(item)]
         ids = fitting if fitting and not whom.anyone else self._ids or [NOBODY]
-        id_ = ids[-1 - whom.which % len(ids)]
-        return self.act(path, self.namespace_of(id_, whom.foreign), id=id_, **arguments)
+        return ids[-1 - whom.which % len(ids)]
 
     def tick(self) -> None:
         """Runs all duties, then again: the second time there is nothing left to do."""
-        before = self._rows
-        self.model.duties.tick()
-        for name, ticks in self._sides.tick().items():
-            assert not any(tick.failed for tick in ticks), f"{name}: a duty failed: {ticks}"
-        after = self._look()
-        check_never_early(before, after, self._now_us())
+        more, after = True, self._rows
+        while more:
+            before = self._rows
+            self.model.duties.tick()
+            answers = self._sides.tick()
+            for name, ticks in answers.items():
+                assert not any(tick.failed for tick in ticks), f"{name}: a duty failed: {ticks}"
+            after = self._look()
+            check_never_early(before, after, self._now_us())
+            # Of several timers of one execution a tick fires the first, since that may end the wait.
+            more = any(tick.duty == "timers" and tick.done for ticks in answers.values() for tick in ticks)
         for name, ticks in self._sides.tick().items():
             assert not any(tick.done or tick.failed for tick in ticks), f"I-50: {name} did something again: {ticks}"
         assert self._look() == after, "I-50: a second tick changed something"
@@ -116,21 +161,40 @@ class Stage(RuleBasedStateMachine):
         own = found.namespace if found else NAMESPACES[0]
         return other(own) if foreign else own
 
-    def _remember(self, answer: Any) -> None:
-        """Every id, fence and grant that was ever handed out is kept, to be presented again for ever."""
-        leases = answer if isinstance(answer, list) else [answer]
-        self.fences += [lease.fence for lease in leases if isinstance(lease, Lease) and lease.fence not in self.fences]
-        if isinstance(answer, Created):
-            self._ids.append(answer.id)
+    def _remember(self, namespace: str, answer: Any) -> None:
+        """Every id, fence, grant and token that was ever handed out is kept, to be presented again for ever."""
+        answers = answer if isinstance(answer, list) else [answer]
+        self.fences += [lease.fence for lease in answers if isinstance(lease, Lease) and lease.fence not in self.fences]
+        self._ids += [created.id for created in answers if isinstance(created, Created)]
         if isinstance(answer, Grant):
             self.grants.append((answer.id, answer.execution_id))
+        if isinstance(answer, Suspended | Satisfied) and answer.suspension_id not in self.suspensions:
+            self.suspensions.append(answer.suspension_id)
+        for shown in [*getattr(answer, "waitpoints", ()), answer]:
+            if isinstance(shown, OpenWaitpoint) and (namespace, shown.id) not in self.waitpoints:
+                self.waitpoints.append((namespace, shown.id))
+            if isinstance(shown, OpenWaitpoint) and shown.token and (namespace, shown.token) not in self.tokens:
+                self.tokens.append((namespace, shown.token))
+
+    def _eligible(
+        self, namespace: str, *, lanes: Collection[str], kinds: Collection[str] | None, capabilities: Collection[str],
+        **_: Any,
+    ) -> set[str]:  # fmt: skip
+        """What a worker with these wishes may be given, as far as it waits."""
+        world = self.model.world
+        return {
+            str(item.id)
+            for item in world.executions.values()
+            if item.namespace == namespace
+            and item.lane in lanes
+            and (kinds is None or item.kind in kinds)
+            and item.requires <= set(capabilities)
+            and world.lane(namespace, item.lane) is not LaneState.PAUSED
+        }
 
     def _expected(self, path: str, namespace: str, arguments: Mapping[str, Any]) -> Any:
         group, name = path.split(".")
-        try:
-            return getattr(getattr(self.model, group), name)(namespace, **arguments)
-        except FlowFabricError as error:
-            return refusal_shown(error)
+        return answer_or_refusal(getattr(getattr(self.model, group), name), namespace, **arguments)
 
     def _look(self) -> Rows:
         """The rows, which must be the same on both sides, those that the model expects, and sound."""
@@ -143,6 +207,8 @@ class Stage(RuleBasedStateMachine):
         assert lane_events(sqlite) == lane_events(postgres) == sorted(self.model.world.lane_events)
         check_step(self._rows, sqlite)
         check_rows(sqlite)
+        check_wait_step(self._rows, sqlite, self._now_us())
+        check_wait_rows(sqlite, self._now_us())
         self._rows = sqlite
         return sqlite
 
@@ -180,7 +246,18 @@ def is_refusal(answer: Any) -> bool:
     return isinstance(answer, tuple) and answer[:1] == ("refused",)
 
 
+def presented(arguments: Mapping[str, Any]) -> dict[str, set[tuple[int, str]]]:
+    """The fences that a call presents, by execution."""
+    fences = [*arguments.get("fences", ()), *(fence for fence, _ in arguments.get("results", ()))]
+    found: dict[str, set[tuple[int, str]]] = defaultdict(set)
+    for fence in fences or [arguments.get("fence")]:
+        if fence is not None:
+            found[str(fence.execution_id)].add((fence.epoch, str(fence.lease_id)))
+    return found
+
+
 def subjects(arguments: Mapping[str, Any]) -> set[UUID]:
     """The executions that a call is about."""
-    named = {arguments.get("id")} | {fence.execution_id for fence in [arguments.get("fence")] if fence}
+    fence = arguments.get("fence")
+    named = {arguments.get("id"), arguments.get("execution_id"), fence.execution_id if fence else None}
     return {id_ for id_ in named if id_ is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,11 +23,15 @@ from flowfabric import (
     Released,
     Renewed,
     RetryScheduled,
+    Satisfied,
     State,
     Step,
+    Suspended,
     WorkerId,
 )  # fmt: skip
 from tests.model.records import KEPT_EXPIRED, KEPT_REVOKED, Execution
+from tests.model.sides import answer_or_refusal
+from tests.model.waiting import Wish, suspend
 from tests.model.world import World, check_capabilities, lease_of, may_retry, refused
 
 Answer = TypeVar("Answer")
@@ -127,6 +132,15 @@ class Leases:
         lease.expires_at = max(lease.expires_at, self._world.now + lease.ttl)
         return Renewed(lease.expires_at)
 
+    def renew_many(self, namespace: str, *, fences: Sequence[Fence]) -> list[Any]:
+        """Each for itself."""
+        return [answer_or_refusal(self.renew, namespace, fence=fence) for fence in fences]
+
+    def complete_many(self, namespace: str, *, results: Sequence[tuple[Fence, bytes]]) -> list[Any]:
+        """Each for itself, in their order."""
+        complete = partial(answer_or_refusal, self.complete, namespace, steps=[])
+        return [complete(fence=fence, result=result) for fence, result in results]
+
     def progress(self, namespace: str, *, fence: Fence, percent: int | None, message: str | None) -> None:
         """What is absent keeps its last value."""
         execution = self._world.owned(namespace, fence)
@@ -171,6 +185,12 @@ class Leases:
     def delay(self, namespace: str, *, fence: Fence, after: timedelta, steps: list[Step]) -> Delayed | Released:
         """The same attempt goes on later."""
         return self._pause(namespace, fence, ("delay", after), steps)
+
+    def suspend(
+        self, namespace: str, *, fence: Fence, steps: list[Step], **wish: Any
+    ) -> Suspended | Satisfied:  # fmt: skip
+        """The same attempt goes on when a condition holds."""
+        return suspend(self._world, namespace, fence, Wish(**wish), steps)
 
     def release(self, namespace: str, *, fence: Fence) -> Delayed | Released:
         """The same attempt goes on as soon as a worker takes it."""

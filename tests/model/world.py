@@ -26,6 +26,8 @@ from flowfabric import (
     State,
     Step,
     TerminalOutcome,
+    Trigger,
+    WaitpointKind,
     WorkerId,
 )  # fmt: skip
 from flowfabric.testing import VirtualClock
@@ -41,6 +43,7 @@ from tests.model.records import (
     Held,
     StepRow,
 )
+from tests.model.waits import Ring, Slot, slot_symbol
 
 _SYMBOLS = 1 << 120
 
@@ -70,6 +73,7 @@ class World:
         self.grants: dict[UUID, Grant] = {}
         self.lanes: dict[tuple[str, str], LaneState] = {}
         self.lane_events: list[tuple[str, str, str]] = []
+        self.ring = Ring()
         self._minted = 0
 
     @property
@@ -80,6 +84,19 @@ class World:
         """A fresh id of an execution, lease or grant."""
         self._minted += 1
         return symbol(self._minted)
+
+    def new_slot(self, execution: Execution, key: str, kind: WaitpointKind) -> Slot:
+        """A pending waitpoint."""
+        number = 1 + sum(slot.key == key for slot in execution.slots)
+        slot = Slot(slot_symbol(execution.id, key, number), key, kind, self.now)
+        execution.slots.append(slot)
+        execution.plain = False
+        return slot
+
+    def declare(self, execution: Execution) -> None:
+        """The standing waitpoints of a generation."""
+        for key in execution.declared:
+            self.new_slot(execution, key, WaitpointKind.STANDING)
 
     def find(self, namespace: str, id_: UUID) -> Execution:
         """The execution; foreign ones are not found."""
@@ -133,6 +150,7 @@ class World:
         fence, due = execution.fence, execution.attempt_timeout_at
         if fence is not None:
             execution.former = Former(fence, code, request, answer)
+            execution.resumption = None
         execution.time_left = None if due is None else max(due - self.now, timedelta(0))
         execution.lease = execution.ownership = execution.attempt_timeout_at = None
         execution.epoch += moves
@@ -156,7 +174,12 @@ class World:
         execution.origin = origin
 
     def terminate(self, execution: Execution, state: State) -> None:
-        """The end: nothing is armed any more, and retention begins to count."""
+        """The end: nothing is armed or open any more, and retention begins to count."""
+        if (wait := execution.wait) is not None:
+            wait.closed_at, wait.closed_by = self.now, Trigger.ENDED
+        for slot in execution.slots:
+            if slot.is_open:
+                slot.close(self.now, "ended")
         execution.state, execution.ended_at = state, self.now
         execution.purge_at = self.now + seconds(execution.policy.retention)
         execution.ready_at = execution.hold_reason = execution.time_left = None
@@ -240,6 +263,12 @@ class World:
         self.note(execution, "completion.cancelled", before, principal, reason)
         return answer
 
+    def end_grants(self, id_: UUID) -> None:
+        """Grants that were not used end with their generation."""
+        for name, grant in self.grants.items():
+            if grant.execution_id == id_ and grant.consumed_by is None:
+                self.grants[name] = replace(grant, expires_at=grant.granted_at)
+
     def record(self, execution: Execution, steps: list[Step]) -> None:
         """Open steps may change, final ones may only be repeated; one contradiction spoils the whole call."""
         for step in steps:
@@ -285,7 +314,7 @@ def lease_of(execution: Execution) -> Lease:
         worker=held.worker, origin="resumed" if held.resumed else execution.origin,
         attempt_index=execution.attempt_index, generation=execution.generation, acquired_at=held.acquired_at,
         expires_at=held.expires_at, ttl=held.ttl, deadline_at=execution.deadline_at,
-        attempt_timeout_at=execution.attempt_timeout_at, plain=execution.plain,
+        attempt_timeout_at=execution.attempt_timeout_at, plain=execution.plain, resumption=execution.resumption,
     )  # fmt: skip
 
 
@@ -301,7 +330,7 @@ def refused(execution: Execution, code: str) -> Refused:
 def backoff(policy: Backoff, retries: int) -> timedelta:
     """The delay before the next retry, without jitter."""
     initial, most = seconds(policy.initial), seconds(policy.most)
-    return initial if policy.kind is BackoffKind.FIXED else min(initial * policy.multiplier**retries, most)
+    return min(initial if policy.kind is BackoffKind.FIXED else initial * policy.multiplier**retries, most)
 
 
 def seconds(value: object) -> timedelta:

@@ -35,6 +35,7 @@ def test_a_submission_has_the_documented_defaults() -> None:
     assert {item.name: getattr(_submission(), item.name) for item in fields(Submission)} == {
         "kind": "job", "payload": b"", "encoding": "json", "lane": "default", "priority": 0, "requires": (),
         "policy": Policy(), "tags": {}, "id": None, "key": None, "ready_at": None, "delay": None, "deadline": None,
+        "signals": (),
     }  # fmt: skip
 
 

@@ -104,10 +104,10 @@ def test_every_placeholder_of_a_loaded_statement_is_a_parameter_of_its_dialect()
 
 def test_both_backends_offer_the_same_statements_but_for_claiming_and_joining() -> None:
     postgres, sqlite = (set(load(dialect, backend)) for backend, dialect in BACKENDS.items())
-    # PostgreSQL claims in one statement; SQLite has no writing CTE and needs two.
+    # PostgreSQL claims in one statement; SQLite has no writing CTE and needs three.
     # What joins a caller's transaction looks at it first, and sends the wake-up that only PostgreSQL has.
     assert postgres - sqlite == {"claim_waiting", "inspect_joined", "wake"}
-    assert sqlite - postgres == {"claim_candidates", "take_waiting"}
+    assert sqlite - postgres == {"claim_candidates", "take_waiting", "get_leases"}
 
 
 def _squeezed(text: str) -> str:

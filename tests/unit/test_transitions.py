@@ -48,6 +48,10 @@ class Row:
 
 _LEASED = ("leased",)
 _GONE = "execution_not_active"
+_SUSPENDED = ("suspended",)
+_AWAKE = "execution_not_suspended"
+_RESUMED = ("attempt_interrupted", "waiting_for_worker")
+_RESUMED_LATER = ("attempt_interrupted", "waiting_for_resume_delay")
 _PENDING = ("pending_reclaim_attempt", "waiting_for_worker")
 
 # State, attempt state, blocking reason, step of the epoch, event, and the refusal of every other source.
@@ -76,6 +80,17 @@ TABLE: dict[str, Row] = {
     "TIME_OUT": Row(_LEASED, "failed", "attempt_terminal", "none", 1, "completion.failed", _GONE),
     "EXPIRE": Row(LIVE, "expired", "attempt_terminal", "none", 1, "completion.expired", _GONE),
     "CANCEL": Row(LIVE, "cancelled", "attempt_terminal", "none", 1, "completion.cancelled", _GONE),
+    "SUSPEND": Row(_LEASED, "suspended", "attempt_interrupted", SAME, 1, "lease.suspended", _GONE),
+    "SATISFY_AT_ONCE": Row(_LEASED, SAME, SAME, SAME, 0, "lifecycle.resumed", _GONE, SAME),
+    "DELIVER": Row(_SUSPENDED, SAME, SAME, SAME, 0, "signal.delivered", "target_not_signalable"),
+    "BUFFER": Row(LIVE, SAME, SAME, SAME, 0, "signal.buffered", "target_not_signalable"),
+    "RESUME": Row(_SUSPENDED, "waiting", *_RESUMED, 0, "lifecycle.resumed", _AWAKE),
+    "RESUME_DELAYED": Row(_SUSPENDED, "delayed", *_RESUMED_LATER, 0, "lifecycle.resumed", _AWAKE),
+    "OVERRIDE": Row(_SUSPENDED, "waiting", *_RESUMED, 0, "operator.resumed", _AWAKE),
+    "OVERRIDE_DELAYED": Row(_SUSPENDED, "delayed", *_RESUMED_LATER, 0, "operator.resumed", _AWAKE),
+    "WAIT_FAILED": Row(_SUSPENDED, "failed", "attempt_terminal", "none", 1, "completion.failed", _AWAKE),
+    "ESCALATE": Row(_SUSPENDED, SAME, SAME, "paused_by_operator", 0, "lifecycle.blocked", _AWAKE),
+    "CLOSE_WAITPOINT": Row(LIVE, SAME, SAME, SAME, 0, "operator.waitpoint_closed", _GONE),
     "READY": Row(("delayed",), "waiting", SAME, "waiting_for_worker", 0, "lifecycle.ready", "execution_not_eligible"),
     "HOLD": Row(
         ("waiting", "delayed"), "blocked", SAME, "paused_by_operator", 0, "operator.held", "execution_not_eligible"
@@ -105,7 +120,7 @@ def _accompanied(name: str) -> dict[str, Any]:
     """What the operation adds to the transition itself."""
     if name in ("CLAIM", "RECLAIM"):
         return {"lease": live_lease(), "attempt_timeout_left": None}
-    if name in ("RETRY", "DELAY", "UNHOLD_DELAYED"):
+    if name in ("RETRY", "DELAY", "UNHOLD_DELAYED", "RESUME_DELAYED", "OVERRIDE_DELAYED"):
         return {"ready_at": T0 + MINUTE, "hold_reason": None}
     if name == "REPLAY":
         return {"ended_at": None, "purge_at": None, "generation": 1, "replay_count": 1}
@@ -131,7 +146,7 @@ def test_a_legal_transition_gives_exactly_what_the_table_says(name: str, situati
     assert after.state == (row.target or before.state)
     assert after.attempt_state == (row.attempt or before.attempt_state)
     assert after.blocking_reason == (row.reason or before.blocking_reason)
-    assert after.ownership == row.ownership
+    assert after.ownership == (row.ownership if row.target else before.ownership)
     assert after.epoch == before.epoch + row.epoch
     assert after.version == before.version + 1
     assert after.changed_at == T0
@@ -148,7 +163,7 @@ def test_a_legal_transition_writes_the_event_of_the_table(name: str, situation: 
     assert (event.execution_id, event.namespace, event.lane, event.kind) == (after.id, "default", "default", "job")
     assert (event.at, event.generation, event.attempt_index) == (T0, after.generation, after.attempt_index)
     assert (event.principal, event.reason, event.tags) == ("ada", "why", {"team.owner": "ada"})
-    assert event.ends_lease == (situation == "leased")
+    assert event.ends_lease == (situation == "leased" and row.target is not None)
 
 
 @pytest.mark.parametrize(("name", "situation"), ILLEGAL)
@@ -191,7 +206,7 @@ def test_every_loss_of_ownership_moves_the_epoch_but_complete_and_a_terminal_fai
     assert standing == {"COMPLETE", "FAIL"}
 
 
-@pytest.mark.parametrize("name", [name for name, situation in LEGAL if situation == "leased"])
+@pytest.mark.parametrize("name", [name for name, situation in LEGAL if situation == "leased" and TABLE[name].target])
 def test_whoever_ends_a_lease_leaves_it_as_the_former_one(name: str) -> None:
     before = leased()
     after = move(before, _transition(name), T0, digest="d", until=T0 + SECOND, **_accompanied(name))

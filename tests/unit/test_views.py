@@ -53,10 +53,11 @@ def test_the_last_failure_has_message_and_category() -> None:
 def test_a_description_adds_input_policy_requirements_and_attempts() -> None:
     execution = ended(State.COMPLETED, policy=Policy(max_retries=1))
     attempt = _last_attempt(execution)
-    description = describe_execution(execution, ["gpu"], [attempt])
+    description = describe_execution(execution, ["gpu"], [attempt], None, [])
     assert (description.payload, description.encoding) == (b"in", "json")
     assert (description.policy, description.requires) == (Policy(max_retries=1), ("gpu",))
     assert description.attempts == (attempt,)
+    assert (description.suspension, description.waitpoints) == (None, ())
     assert description.vector == summarize(execution).vector
 
 

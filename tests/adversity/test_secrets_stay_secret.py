@@ -1,0 +1,114 @@
+"""Tokens and secrets: nobody sees one by accident, and nobody gets in by trying."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import Accepted, Engine, FlowFabricError, Fresh, InvalidRequest, Pending, Secret
+from flowfabric.testing import VirtualClock
+from tests.facts import nothing_written, refused
+from tests.scenarios import leased, suspended
+from tests.sizes import Size
+from tests.stores import TABLES, TestStore, opened
+from tests.unit.leaks import shown
+
+SECRET = "5ec4e7" + "ab" * 29
+CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+async def dump(store: TestStore) -> str:
+    """Everything that is stored, blobs included, as text."""
+    found = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
+    return repr(found)
+
+
+async def a_life(engine: Engine, seen: list[Any]) -> list[Secret]:
+    """Goes through every operation that has to do with tokens, keeps what they answered, and returns the tokens."""
+    lease = await leased(engine)
+    early = await engine.waitpoints.create(lease.fence, "early", expires="1h")
+    wait = await suspended(engine, [Fresh("go", approver="ada"), Pending("early")], lease=lease, key="k", timeout="1d")
+    tokens = [wait.token(), wait.token("early")]
+    seen += [early, wait, wait.answer]
+    seen += [await engine.executions.describe(wait.id), await engine.waitpoints.list(wait.id)]
+    seen += [await engine.waitpoints.list_suspended(), await engine.keys.list()]
+    for text in (tokens[0].reveal()[:-1], tokens[0].reveal().replace("ffw1", "ffw2")):
+        try:
+            await engine.signals.deliver(text, "go")
+        except FlowFabricError as error:
+            seen.append(error)
+    for token in tokens:
+        seen.append(await engine.signals.deliver(token, "go", b"p", key="evt"))
+    try:
+        await engine.signals.deliver(tokens[0], "go")
+    except FlowFabricError as error:
+        seen.append(error)
+    seen += [await engine.signals.observe(wait.id), await engine.executions.history(wait.id)]
+    return tokens
+
+
+async def test_no_token_or_secret_is_shown_logged_or_told(
+    store: TestStore, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[Any] = []
+    async with opened(store, clock) as engine:
+        seen.append(await engine.keys.seed("k1", SECRET))
+        tokens = await a_life(engine, seen)
+        seen.append(await engine.keys.rotate("k2", Secret("cd" * 32)))
+        for call in (engine.keys.seed("k1", SECRET + "0"), engine.keys.rotate("k1", "ee" * 32)):
+            try:
+                await call
+            except FlowFabricError as error:
+                seen.append(error)
+        seen.append(engine)
+    text = "\n".join(shown(item) for item in seen) + caplog.text
+    for hidden in (SECRET, "cd" * 32, "ee" * 32, *(token.reveal() for token in tokens)):
+        assert hidden not in text
+        assert hidden[-43:] not in text, "nor the mac alone"
+
+
+async def test_no_token_is_in_the_database(store: TestStore, clock: VirtualClock) -> None:
+    async with opened(store, clock) as engine:
+        await engine.keys.seed("k1", SECRET)
+        tokens = await a_life(engine, [])
+    stored = await dump(store)
+    assert SECRET in stored, "a check of the test itself: the store's own key is there"
+    for token in tokens:
+        head, _, body, mac = token.reveal().split(".")
+        assert not any(part in stored for part in (token.reveal(), body, mac)), head
+
+
+async def test_no_secret_is_in_the_database_if_there_is_a_key_file(
+    store: TestStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "ring.keys"
+    path.write_text(f"k1={SECRET}\n", encoding="utf-8")
+    async with opened(store, clock, key_file=str(path)) as engine:
+        tokens = await a_life(engine, [])
+    stored = await dump(store)
+    assert "k1" in stored
+    for hidden in (SECRET, repr(bytes.fromhex(SECRET))[2:-1], *(token.reveal() for token in tokens)):
+        assert hidden not in stored
+
+
+async def test_forged_and_flipped_tokens_are_all_answered_alike_and_write_nothing(
+    engine: Engine, store: TestStore, size: Size
+) -> None:
+    wait = await suspended(engine, [Fresh("go", approver="ada"), "b"])
+    genuine = wait.token().reveal()
+    draw = random.Random(7)
+    messages = set()
+    async with nothing_written(store):
+        for _ in range(size.of(200, 1000, 1000)):
+            place = draw.randrange(len(genuine))
+            other = draw.choice([char for char in CHARACTERS if char != genuine[place]])
+            forged = genuine[:place] + other + genuine[place + 1 :]
+            error = await refused(engine.signals.deliver(forged, "go"), "invalid_token", InvalidRequest)
+            messages.add((type(error), str(error), tuple(error.fields)))
+    assert len(messages) == 1
+    assert isinstance(await engine.signals.deliver(genuine, "go"), Accepted)

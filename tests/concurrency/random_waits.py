@@ -1,0 +1,196 @@
+"""One execution and everybody who deals with its waits, doing things at random and at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from flowfabric import (
+    Accepted,
+    AllOf,
+    AnyOf,
+    Condition,
+    Count,
+    DuplicateSignal,
+    Engine,
+    Fence,
+    FlowFabricError,
+    Fresh,
+    Lease,
+    Pending,
+    Satisfied,
+    Secret,
+    Single,
+    Standing,
+    Timer,
+)
+from flowfabric.testing import VirtualClock
+from tests.concurrency.waits import duty
+from tests.scenarios import submitted
+
+KEYS = ("boss", "chief")
+STANDING = "inbox"
+NAMES = ("go", "stop", STANDING)
+DUTIES = ("suspension_timeout", "timers", "waitpoint_expiry", "lease_expiry")
+# What a caller may be told because somebody else was faster; anything else is a fault.
+TOO_LATE = {
+    "execution_not_active", "execution_not_leaseable", "execution_not_suspended", "execution_not_found",
+    "lease_expired", "lease_revoked", "stale_lease", "target_not_signalable", "token_expired", "waitpoint_closed",
+    "waitpoint_not_found", "waitpoint_already_exists", "idempotency_mismatch",
+}  # fmt: skip
+
+
+@dataclass
+class Ledger:
+    """What all worlds together were told."""
+
+    accepted: dict[UUID, UUID] = field(default_factory=dict)
+    in_order: list[list[UUID]] = field(default_factory=list)
+    told: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class World:
+    """An execution, the tokens that its workers have handed out, and the signals that were sent."""
+
+    engines: tuple[Engine, Engine]
+    clock: VirtualClock
+    ledger: Ledger
+    chance: random.Random
+    id: UUID = field(init=False)
+    tokens: list[Secret] = field(default_factory=list)
+    sent: list[tuple[Secret, UUID]] = field(default_factory=list)
+
+    async def live(self) -> None:
+        """A worker, two senders and an operator, all at once."""
+        self.id = await submitted(self.engines[0], signals=[STANDING])
+        senders = [self._send(self.chance.randint(2, 4)) for _ in range(2)]
+        await asyncio.gather(self._work(3), *senders, self._operate(3))
+
+    async def _work(self, times: int) -> None:
+        for number in range(times):
+            lease = await self._try(lambda engine: engine.leases.claim_execution(self.id, "w"))
+            if lease is None:
+                await self._try(duty(self.chance.choice(DUTIES)))
+            else:
+                await self._attempt(lease, number)
+
+    async def _attempt(self, lease: Lease, number: int) -> None:
+        """Hands out a token now and then, waits once or twice, and leaves the rest to the next attempt."""
+        for turn in range(2):
+            early = self.chance.choice([None, *KEYS])
+            if early is not None:
+                made = await self._try(partial(created, fence=lease.fence, key=early))
+                self._hand_out([made] if made else [])
+                await asyncio.sleep(0)
+            answer = await self._suspend(lease, early, key=self.chance.choice([None, "same", f"{number}-{turn}"]))
+            if not isinstance(answer, Satisfied):
+                self._hand_out(getattr(answer, "waitpoints", []))
+                return
+        leave = self.chance.choice(["release", "complete", "keep"])
+        if leave != "keep":
+            await self._try(lambda engine: getattr(engine.leases, leave)(lease.fence))
+
+    async def _suspend(self, lease: Lease, early: str | None, key: str | None) -> Any:
+        bindings, condition = self._wait(early)
+        options = {
+            "timeout": self.chance.choice([None, "2s", "5s"]), "rest": self.chance.choice(["close", "keep"]),
+            "on_timeout": self.chance.choice(["auto_resume", "auto_resume", "escalate", "fail"]),
+        }  # fmt: skip
+        call = lambda engine: engine.leases.suspend(lease.fence, bindings, condition, key=key, **options)  # noqa: E731
+        answer = await self._try(call)
+        if answer is not None and self.chance.random() < 0.2:
+            # Its answer was lost, say. Without a key, one that kept its lease would be another wait.
+            again = await self._try(call) if key or not isinstance(answer, Satisfied) else answer
+            assert again is None or again.suspension_id == answer.suspension_id
+        return answer
+
+    def _wait(self, early: str | None) -> tuple[list[Any], Condition]:
+        bindings: list[Any] = [Pending(key) if key == early else Fresh(key) for key in KEYS]
+        if self.chance.random() < 0.5:
+            bindings.append(Standing(STANDING))
+        if self.chance.random() < 0.3:
+            bindings.append(Timer("alarm", self.clock.now()))
+        keys = [item.key for item in bindings]
+        members: list[Condition] = [Single(key, self.chance.choice([None, "go"])) for key in keys if key in KEYS]
+        members += [Single(key) for key in keys if key not in KEYS]
+        number = self.chance.randint(1, 2)
+        conditions: list[Condition] = [
+            AnyOf(members), AllOf(members), Count(number, "signals", keys), Count(2, "waitpoints", keys),
+            AnyOf([AllOf(members[:2]), *members[2:]]),
+        ]  # fmt: skip
+        return bindings, self.chance.choice(conditions)
+
+    def _hand_out(self, waitpoints: Any) -> None:
+        self.tokens += [item.token for item in waitpoints if item.token is not None]
+
+    async def _send(self, times: int) -> None:
+        """Signals to whatever was handed out, some of them twice, at once or later."""
+        order: list[UUID] = []
+        self.ledger.in_order.append(order)
+        for _ in range(times):
+            await asyncio.sleep(0)
+            if not self.tokens or self.chance.random() < 0.2:
+                await self._deliver(order, lambda engine: engine.signals.send(self.id, STANDING))
+                continue
+            token, id_ = self.chance.choice(self.tokens), self.engines[0]._context.ids.mint()
+            if self.sent and self.chance.random() < 0.2:
+                token, id_ = self.chance.choice(self.sent)
+            self.sent.append((token, id_))
+            name = self.chance.choice(NAMES)
+            call = lambda engine: engine.signals.deliver(token, name, signal_id=id_)  # noqa: B023, E731
+            copies = [self._deliver(order, call) for _ in range(self.chance.choice([1, 1, 2]))]
+            await asyncio.gather(*copies)
+
+    async def _deliver(self, order: list[UUID], call: Callable[[Engine], Awaitable[Any]]) -> None:
+        answer = await self._try(call)
+        if isinstance(answer, Accepted):
+            assert answer.signal_id not in self.ledger.accepted, "one signal was accepted twice"
+            self.ledger.accepted[answer.signal_id] = self.id
+            order.append(answer.signal_id)
+            self.ledger.told[answer.effect.value] += 1
+        assert answer is None or isinstance(answer, Accepted | DuplicateSignal)
+
+    async def _operate(self, times: int) -> None:
+        acts: list[Callable[[Engine], Awaitable[Any]]] = [
+            *[lambda engine: engine.operator.resume(self.id)] * 3,
+            lambda engine: engine.operator.revoke_lease(self.id),
+            lambda engine: engine.operator.cancel(self.id),
+            self._close_a_waitpoint,
+            *(duty(name) for name in DUTIES),
+            *(duty(name) for name in DUTIES),
+        ]
+        for _ in range(times):
+            await asyncio.sleep(0)
+            if self.chance.random() < 0.5:
+                self.clock.advance("1s")
+            if self.chance.random() < 0.02:
+                await self._try(lambda engine: engine.keys.rotate(f"k{self.chance.randrange(2**40)}"))
+            await self._try(self.chance.choice(acts))
+
+    async def _close_a_waitpoint(self, engine: Engine) -> None:
+        found = await engine.waitpoints.list(self.id)
+        if found:
+            await engine.waitpoints.close(self.chance.choice(found).id)
+
+    async def _try(self, call: Callable[[Engine], Awaitable[Any]]) -> Any:
+        """The answer of one engine or the other, None if it came too late."""
+        try:
+            answer = await call(self.chance.choice(self.engines))
+        except FlowFabricError as error:
+            if error.code not in TOO_LATE:
+                raise
+            self.ledger.told[error.code] += 1
+            return None
+        self.ledger.told[type(answer).__name__] += 1
+        return answer
+
+
+async def created(engine: Engine, fence: Fence, key: str) -> Any:
+    return await engine.waitpoints.create(fence, key)

@@ -1,0 +1,252 @@
+"""The key ring under races: one key is active, whoever is told of a rotation has rotated, and no token is born dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from flowfabric import (
+    Accepted,
+    AlreadySeeded,
+    Conflict,
+    Engine,
+    FlowFabricError,
+    KeyState,
+    Rotated,
+    Seeded,
+    Suspended,
+    Unchanged,
+)
+from flowfabric.testing import VirtualClock
+from tests.concurrency.gates import StoppedCall, all_wait_for_a_lock
+from tests.concurrency.wait_soundness import assert_waits_sound
+from tests.concurrency.waits import Act, duty, forced, state_of, suspended
+from tests.scenarios import leased
+from tests.stores import TestStore, opened
+
+SECRETS = ["1" * 64, "2" * 64]
+
+
+@pytest.fixture
+async def rival(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncIterator[Engine]:
+    """A second engine on the same store and the same clock."""
+    async with opened(store, clock) as rival:
+        yield rival
+
+
+@pytest.fixture
+async def third(store: TestStore, rival: Engine, clock: VirtualClock) -> AsyncIterator[Engine]:
+    async with opened(store, clock) as third:
+        yield third
+
+
+async def active_kids(engine: Engine) -> list[str]:
+    return [key.kid for key in await engine.keys.list() if key.state is KeyState.ACTIVE]
+
+
+async def key_events(store: TestStore) -> list[str]:
+    found = await store.query("SELECT name FROM ff.event WHERE name LIKE 'key_%' ORDER BY id")
+    return [row["name"] for row in found]
+
+
+def rotate(kid: str, secret: str | None = None, **options: Any) -> Act:
+    return lambda engine: engine.keys.rotate(kid, secret, **options)
+
+
+async def test_two_engines_that_mint_the_first_token_at_once_draw_one_key(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    leases = [await leased(engine) for _ in range(2)]
+    answers = await forced(
+        store,
+        (engine, lambda side: side.leases.suspend(leases[0].fence, ["boss"])),
+        (rival, lambda side: side.leases.suspend(leases[1].fence, ["boss"])),
+    )
+    assert len(await active_kids(engine)) == len(await engine.keys.list()) == 1
+    for answer in answers:
+        assert isinstance(answer, Suspended)
+        token = answer.token("boss")
+        assert token is not None
+        assert isinstance(await engine.signals.deliver(token, "go"), Accepted)
+    await assert_waits_sound(store)
+
+
+async def test_a_first_key_that_is_drawn_and_rolled_back_is_not_missed_by_who_waited_for_it(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    leases = [await leased(engine) for _ in range(2)]
+    stopped = StoppedCall(store, engine)
+    await stopped.begin(lambda side: side.waitpoints.create(leases[0].fence, "boss"))
+    waiting = asyncio.ensure_future(rival.leases.suspend(leases[1].fence, ["boss"]))
+    await all_wait_for_a_lock(store, rival, 1)
+    await stopped.roll_back()
+    waited = await waiting
+    assert isinstance(waited, Suspended)
+    assert waited.token("boss") is not None
+    assert len(await active_kids(engine)) == 1
+    await assert_waits_sound(store)
+
+
+@pytest.mark.parametrize("seeded", [True, False], ids=["a key before", "an empty ring"])
+async def test_two_rotations_at_once_are_two_rotations(
+    store: TestStore, engine: Engine, rival: Engine, seeded: bool
+) -> None:
+    if seeded:
+        await engine.keys.seed("zero", SECRETS[0])
+    one, two = await forced(store, (engine, rotate("one")), (rival, rotate("two")))
+    assert (one.previous, one.kid) == ("zero" if seeded else None, "one")
+    assert (two.previous, two.kid) == ("one", "two")
+    assert await active_kids(engine) == ["two"]
+    assert (await key_events(store)).count("key_rotated") == 2
+
+
+async def test_of_three_rotations_at_once_each_is_told_the_truth(
+    store: TestStore, engine: Engine, rival: Engine, third: Engine
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    sides = {"one": engine, "two": rival, "three": third}
+    calls = {kid: StoppedCall(store, side) for kid, side in sides.items()}
+    begun = {}
+    for place, kid in enumerate(calls):
+        # What the second one retires is cut off at once, whatever the others let verify on.
+        begun[kid] = asyncio.ensure_future(calls[kid].begin(rotate(kid, grace="0s" if kid == "two" else None)))
+        await (all_wait_for_a_lock(store, sides[kid], place) if place else begun[kid])
+    # The first commits while both others wait; whichever gets on then stops before its commit, and the last one waits.
+    told = [await calls["one"].commit()]
+    waiting = {"two", "three"}
+    while waiting:
+        await asyncio.wait([begun[kid] for kid in waiting], return_when=asyncio.FIRST_COMPLETED)
+        kid = next(kid for kid in waiting if begun[kid].done())
+        waiting.remove(kid)
+        for last in waiting:
+            await all_wait_for_a_lock(store, sides[last], 1)
+        told.append(await calls[kid].commit())
+    kids = [answer.kid for answer in told]
+    assert [answer.previous for answer in told] == ["zero", *kids[:-1]]
+    assert await active_kids(engine) == [kids[-1]]
+    cut_off = {answer.previous for answer in told if answer.kid == "two"}
+    verifying = {key.kid for key in await engine.keys.list() if key.state is KeyState.VERIFYING}
+    assert verifying == {"zero", *kids[:-1]} - cut_off
+    assert (await key_events(store)).count("key_rotated") == 3
+
+
+@pytest.mark.parametrize(("secrets", "told"), [((0, 0), Unchanged), ((0, 1), "rotation_conflict")])
+async def test_the_same_rotation_twice_at_once_is_one(
+    store: TestStore, engine: Engine, rival: Engine, secrets: tuple[int, int], told: Any
+) -> None:
+    await engine.keys.seed("zero", "0" * 64)
+    first, second = (rotate("one", SECRETS[number]) for number in secrets)
+    one, other = await forced(store, (engine, first), (rival, second))
+    assert isinstance(one, Rotated)
+    assert (other.code if isinstance(other, Conflict) else type(other)) == told
+    assert await active_kids(engine) == ["one"]
+    assert (await key_events(store)).count("key_rotated") == 1
+
+
+@pytest.mark.parametrize("same_kid", [True, False])
+async def test_of_two_seeds_at_once_one_is_the_first_key(
+    store: TestStore, engine: Engine, rival: Engine, same_kid: bool
+) -> None:
+    kids = ("one", "one") if same_kid else ("one", "two")
+    one, other = await forced(
+        store,
+        (engine, lambda side: side.keys.seed(kids[0], SECRETS[0])),
+        (rival, lambda side: side.keys.seed(kids[1], SECRETS[0])),
+    )
+    assert one == Seeded("one")
+    if same_kid:
+        assert other == AlreadySeeded("one", same_secret=True, active=True)
+    else:
+        assert isinstance(other, Conflict)
+        assert other.code == "another_key_active"
+    assert await active_kids(engine) == ["one"]
+
+
+async def test_a_token_that_is_minted_before_a_rotation_is_counted_by_it(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    lease = await leased(engine)
+    waited, rotated = await forced(
+        store, (engine, lambda side: side.leases.suspend(lease.fence, ["boss"])), (rival, rotate("one", grace="1h"))
+    )
+    assert isinstance(waited, Suspended)
+    assert rotated == Rotated("zero", "one", collected=0, cut_off=1)
+
+
+@pytest.mark.parametrize("grace", ["0s", None], ids=["cut off at once", "a day of grace"])
+async def test_a_token_that_is_minted_after_a_rotation_is_of_the_new_key(
+    store: TestStore, engine: Engine, rival: Engine, grace: str | None
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    lease = await leased(engine)
+    rotated, waited = await forced(
+        store, (rival, rotate("one", grace=grace)), (engine, lambda side: side.leases.suspend(lease.fence, ["boss"]))
+    )
+    assert isinstance(rotated, Rotated)
+    assert isinstance(waited, Suspended)
+    token = waited.token("boss")
+    assert token is not None
+    assert isinstance(await engine.signals.deliver(token, "go"), Accepted)
+    assert await state_of(engine, lease.execution_id) == "waiting"
+    await assert_waits_sound(store)
+
+
+async def test_a_signal_is_accepted_before_its_key_is_cut_off_and_refused_after(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    wait = await suspended(engine)
+    stopped = StoppedCall(store, rival)
+    await stopped.begin(rotate("one", grace="0s"))
+    sending = asyncio.ensure_future(wait.signal("early")(engine))
+    if store.name == "postgres":
+        # Reading the ring waits for nobody: what is verified before the rotation commits is verified.
+        assert isinstance(await sending, Accepted)
+    rotated = await stopped.commit()
+    sent = (await asyncio.gather(sending, return_exceptions=True))[0]
+    assert isinstance(rotated, Rotated)
+    if store.name == "sqlite":
+        assert isinstance(sent, FlowFabricError)
+        assert sent.code == "invalid_token"
+    with pytest.raises(FlowFabricError, match="token") as refused:
+        await wait.signal("late")(engine)
+    assert refused.value.code == "invalid_token"
+    await assert_waits_sound(store)
+
+
+async def test_with_a_day_of_grace_a_rotation_disturbs_no_signal(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    waits = [await suspended(engine) for _ in range(6)]
+    calls = [wait.signal()((engine, rival)[place % 2]) for place, wait in enumerate(waits)]
+    calls[3:3] = [rotate("one")(rival), rotate("two")(engine)]
+    answers = await asyncio.gather(*calls)
+    assert [type(answer).__name__ for answer in answers] == ["Accepted"] * 3 + ["Rotated"] * 2 + ["Accepted"] * 3
+    assert len(await active_kids(engine)) == 1
+    await assert_waits_sound(store)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_collecting_keys_holds_up_nobody_when_there_is_nothing_to_collect(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    lease = await leased(engine)
+    stopped = StoppedCall(store, engine)
+    await stopped.begin(lambda side: side.leases.suspend(lease.fence, ["boss"]))
+    assert await asyncio.wait_for(duty("key_collection")(rival), timeout=5) == 0
+    await stopped.commit()
+
+
+async def test_two_processes_collect_a_key_once(
+    store: TestStore, engine: Engine, rival: Engine, clock: VirtualClock
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    await engine.keys.rotate("one", grace="1h")
+    clock.advance("2h")
+    done = await forced(store, (engine, duty("key_collection")), (rival, duty("key_collection")))
+    assert done == (1, 0)

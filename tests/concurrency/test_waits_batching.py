@@ -1,0 +1,184 @@
+"""Suspends and signals that share a commit: a bad, stale or busy one is answered alone, its neighbours are done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from flowfabric import Accepted, Count, Effect, Engine, Fresh, Lease, Pending, Secret, State, Step, Submission
+from flowfabric.batching import run_batch
+from flowfabric.core.suspending import Suspend
+from flowfabric.engine.suspending import suspend_request
+from tests.concurrency.test_batching import locked_row
+from tests.concurrency.wait_soundness import assert_waits_sound
+from tests.concurrency.waits import state_of, suspended
+from tests.scenarios import leased
+from tests.stores import PostgresTestStore, TestStore
+
+STEPS = (Step("one", b"1"),)
+BAD = 2
+Spoil = Callable[[Engine, Lease], Awaitable[Any]]
+
+
+async def revoked(engine: Engine, lease: Lease) -> dict[str, Any]:
+    await engine.operator.revoke_lease(lease.execution_id)
+    return {}
+
+
+async def contradicting(engine: Engine, lease: Lease) -> dict[str, Any]:
+    await engine.leases.checkpoint(lease.fence, [Step("two", b"first")])
+    return {"steps": [Step("one", b"1"), Step("two", b"second")]}
+
+
+async def cancelled(engine: Engine, lease: Lease) -> dict[str, Any]:
+    await engine.operator.cancel(lease.execution_id)
+    return {}
+
+
+async def unknown_waitpoint(engine: Engine, lease: Lease) -> dict[str, Any]:
+    return {"waitpoints": [Pending("nobody")]}
+
+
+async def other_approver(engine: Engine, lease: Lease) -> dict[str, Any]:
+    await engine.waitpoints.create(lease.fence, "boss", approver="anna")
+    return {"waitpoints": [Fresh("boss", approver="berta")]}
+
+
+async def other_content(engine: Engine, lease: Lease) -> dict[str, Any]:
+    await engine.waitpoints.create(lease.fence, "early")
+    token = (await engine.waitpoints.create(lease.fence, "early")).token
+    assert token is not None
+    await engine.signals.deliver(token, "go")
+    await engine.leases.suspend(lease.fence, [Pending("early")], key="k")
+    return {"key": "k"}
+
+
+# What spoils a suspend, and what its caller is told.
+SPOILED: dict[str, tuple[Spoil, str]] = {
+    "stale": (revoked, "lease_revoked"),
+    "ended": (cancelled, "execution_not_active"),
+    "a step says otherwise": (contradicting, "step_already_recorded"),
+    "no such waitpoint": (unknown_waitpoint, "waitpoint_not_found"),
+    "another approver": (other_approver, "waitpoint_already_exists"),
+    "a key with other content": (other_content, "idempotency_mismatch"),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+async def test_a_spoiled_suspend_is_refused_alone(store: TestStore, engine: Engine, spoiled: str) -> None:
+    spoil, code = SPOILED[spoiled]
+    leases = [await leased(engine) for _ in range(5)]
+    options = await spoil(engine, leases[BAD])
+    each = [options if place == BAD else {"steps": STEPS} for place in range(5)]
+    calls = [suspend(engine, lease, **more) for lease, more in zip(leases, each, strict=True)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert told(answers) == [code if place == BAD else "Suspended" for place in range(5)]
+    for place, lease in enumerate(leases):
+        names = [step.name for step in await engine.executions.steps(lease.execution_id)]
+        assert ("one" in names) == (place != BAD)
+        if place != BAD:
+            assert await state_of(engine, lease.execution_id) == "suspended"
+    await assert_waits_sound(store)
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+async def test_a_spoiled_suspend_among_many_of_one_caller_is_refused_in_its_place(
+    store: TestStore, engine: Engine, spoiled: str
+) -> None:
+    spoil, code = SPOILED[spoiled]
+    bad, good, gone = [await leased(engine) for _ in range(3)]
+    elsewhere = replace(gone, fence=replace(gone.fence, execution_id=uuid4()))
+    # The bad one is the only one left of its half, since its neighbour does not exist.
+    items = [item_of(engine, bad, **await spoil(engine, bad)), item_of(engine, elsewhere), item_of(engine, good)]
+    context = engine._context
+    answers = await run_batch(context.store, engine.namespace, context.waits.suspend, items)
+    assert told(answers) == [code, "execution_not_found", "Suspended"]
+    await assert_waits_sound(store)
+
+
+async def test_a_spoiled_signal_is_refused_alone(store: TestStore, engine: Engine) -> None:
+    waits = [await suspended(engine) for _ in range(6)]
+    await waits[1].signal()(engine)
+    await engine.operator.cancel(waits[2].id)
+    token = waits[3].token.reveal()
+    forged = Secret(token[:-1] + ("A" if token[-1] != "A" else "B"))
+    waits[3] = replace(waits[3], token=forged)
+    calls = [wait.signal()(engine) for wait in waits]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    closed, ended = "waitpoint_closed", "target_not_signalable"
+    assert told(answers) == ["Accepted", closed, ended, "invalid_token", "Accepted", "Accepted"]
+    await assert_waits_sound(store, [answer.signal_id for answer in answers if isinstance(answer, Accepted)])
+
+
+async def test_a_forged_token_delays_no_genuine_signal_to_the_same_execution(store: TestStore, engine: Engine) -> None:
+    wait = await suspended(engine, condition=Count(20, "signals", ["boss"]))
+    token = wait.token.reveal()
+    forged = replace(wait, token=Secret(token[:-1] + ("A" if token[-1] != "A" else "B")))
+    calls = [(forged if place % 2 else wait).signal()(engine) for place in range(20)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert told(answers) == ["Accepted", "invalid_token"] * 10
+    await assert_waits_sound(store, [answer.signal_id for answer in answers if isinstance(answer, Accepted)])
+
+
+async def test_the_same_id_or_key_to_several_executions_is_several_signals(store: TestStore, engine: Engine) -> None:
+    waits = [await suspended(engine) for _ in range(4)]
+    id_ = uuid4()
+    calls = [wait.signal(signal_id=id_, key="same")(engine) for wait in (*waits, *waits)]
+    answers = await asyncio.gather(*calls)
+    assert told(answers) == ["Accepted"] * 4 + ["DuplicateSignal"] * 4
+    assert {answer.signal_id for answer in answers} == {id_}
+    await assert_waits_sound(store, [id_])
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_busy_row_delays_no_other_suspend_or_signal(store: PostgresTestStore, engine: Engine) -> None:
+    leases = [await leased(engine) for _ in range(4)]
+    async with locked_row(store, leases[1]):
+        calls = [asyncio.create_task(suspend(engine, lease)) for lease in leases]
+        free = [calls[place] for place in (0, 2, 3)]
+        assert told(await asyncio.wait_for(asyncio.gather(*free), timeout=10)) == ["Suspended"] * 3
+        assert not calls[1].done()
+    waited = [await call for call in calls]
+    tokens = [answer.token("boss") for answer in waited]
+    async with locked_row(store, leases[1]):
+        sent = [asyncio.create_task(engine.signals.deliver(token, "go")) for token in tokens]
+        free = [sent[place] for place in (0, 2, 3)]
+        assert told(await asyncio.wait_for(asyncio.gather(*free), timeout=10)) == ["Accepted"] * 3
+        assert not sent[1].done()
+    last = await sent[1]
+    assert isinstance(last, Accepted)
+    assert last.effect is Effect.SATISFIED
+    await assert_waits_sound(store)
+
+
+async def test_many_waits_share_their_commits_and_each_is_resumed_once(store: TestStore, engine: Engine) -> None:
+    await engine.executions.submit_many([Submission(kind="job") for _ in range(100)])
+    leases = await engine.leases.claim(["default"], "w", limit=100)
+    waited: list[Any] = await asyncio.gather(*(suspend(engine, lease) for lease in leases))
+    calls = [engine.signals.deliver(answer.token("boss"), "go") for answer in waited for _ in range(2)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert told(answers) == ["Accepted", "waitpoint_closed"] * 100
+    assert (await engine.executions.count())[State.WAITING].number == 100
+    await assert_waits_sound(store)
+
+
+def suspend(
+    engine: Engine, lease: Lease, waitpoints: Sequence[Any] = ("boss",), **options: Any
+) -> Coroutine[Any, Any, Any]:
+    return engine.leases.suspend(lease.fence, waitpoints, **options)
+
+
+def item_of(engine: Engine, lease: Lease, waitpoints: Sequence[Any] = ("boss",), **options: Any) -> Suspend:
+    """The same as an item of a batch."""
+    settings = {"reason": "waiting_for_signal", "on_timeout": "fail", "resume_delay": 0, "rest": "close", "key": None}
+    settings |= {"steps": STEPS} | options
+    return suspend_request(engine._context, lease.fence, waitpoints, None, None, None, **settings)
+
+
+def told(answers: Iterable[Any]) -> list[str]:
+    return [getattr(answer, "code", type(answer).__name__) for answer in answers]

@@ -1,0 +1,70 @@
+"""The duties over waits decide again under the lock: what was due when they looked may be over by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from flowfabric import Engine, Pending, Timer
+from flowfabric.ops.settle_waits import expire_waitpoints, fire_timers, time_out_suspensions
+from flowfabric.testing import VirtualClock
+from tests.facts import nothing_written
+from tests.scenarios import SITUATIONS, leased, suspended
+from tests.stores import TestStore
+
+Body = Callable[[Any, Sequence[UUID]], Coroutine[Any, Any, int]]
+DUTIES: dict[str, Body] = {
+    "suspension timeout": time_out_suspensions,
+    "timers": fire_timers,
+    "waitpoint expiry": expire_waitpoints,
+}
+
+
+async def run(engine: Engine, duty: str, *ids: UUID) -> int:
+    """What a duty does to executions that it took for due."""
+    return await engine._context.store.run(lambda tx: DUTIES[duty](tx, ids))
+
+
+@pytest.mark.parametrize("duty", DUTIES)
+async def test_nothing_happens_to_what_is_not_due(
+    engine: Engine, clock: VirtualClock, store: TestStore, duty: str
+) -> None:
+    lease = await leased(engine)
+    await engine.waitpoints.create(lease.fence, "later", expires="1h")
+    timer = Timer("t", clock.now() + timedelta(hours=1))
+    wait = await suspended(engine, ["go", timer], lease=lease, timeout="1h")
+    clock.advance("59m")
+    async with nothing_written(store):
+        assert await run(engine, duty, wait.id) == 0
+    clock.advance("1m")
+    assert await run(engine, duty, wait.id) == 1
+
+
+@pytest.mark.parametrize("duty", DUTIES)
+async def test_nothing_happens_in_a_situation_without_a_wait(
+    engine: Engine, clock: VirtualClock, store: TestStore, duty: str
+) -> None:
+    ids = [await make(engine, clock) for make in SITUATIONS.values()]
+    clock.advance("30d")
+    async with nothing_written(store):
+        assert await run(engine, duty, *ids) == 0
+
+
+@pytest.mark.parametrize("duty", DUTIES)
+async def test_nothing_happens_after_the_wait_was_closed_and_another_one_opened(
+    engine: Engine, clock: VirtualClock, store: TestStore, duty: str
+) -> None:
+    lease = await leased(engine)
+    await engine.waitpoints.create(lease.fence, "early", expires="1h")
+    timer = Timer("t", clock.now() + timedelta(hours=1))
+    first = await suspended(engine, ["go", Pending("early"), timer], lease=lease, timeout="1h")
+    await engine.operator.resume(first.id)
+    lease = await engine.leases.claim_resumed(first.id, "worker-2")
+    await suspended(engine, ["next"], lease=lease, timeout="3h")
+    clock.advance("2h")
+    async with nothing_written(store):
+        assert await run(engine, duty, first.id) == 0

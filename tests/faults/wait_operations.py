@@ -1,0 +1,176 @@
+"""The operations of waits and of the key ring, with the situations they need, beside all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from flowfabric import AnyOf, Count, Engine, Fence, Lease, OpenWaitpoint, Pending, Secret, Single, Suspended, Timer
+from flowfabric.batching import run_batch
+from flowfabric.engine.suspending import suspend_request
+from flowfabric.testing import VirtualClock
+from tests import scenarios
+from tests.faults.operations import OPERATIONS, STEPS, Arrange, Operation, duty, lease, nothing, three_leases
+
+SECRET = "5" * 64
+DEFAULTS = {"reason": "waiting_for_signal", "on_timeout": "fail", "resume_delay": 0, "rest": "close", "key": None}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A waitpoint of an execution, its token, and an id for a signal to it."""
+
+    fence: Fence
+    waitpoint_id: UUID
+    token: Secret
+    suspension_id: UUID | None
+    signal_id: UUID
+
+    @property
+    def execution_id(self) -> UUID:
+        return self.fence.execution_id
+
+
+async def handed_out(engine: Engine, clock: VirtualClock) -> Slot:
+    """A waitpoint that was created early; its worker goes on."""
+    found = await lease(engine, clock)
+    return _slot(found, await engine.waitpoints.create(found.fence, "boss"))
+
+
+async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
+    slot = await handed_out(engine, clock)
+    await engine.signals.deliver(slot.token, "go")
+    return slot
+
+
+def suspended(**options: Any) -> Arrange:
+    """An execution that waits on `boss`."""
+
+    async def arrange(engine: Engine, clock: VirtualClock) -> Slot:
+        found = await lease(engine, clock)
+        answer = await engine.leases.suspend(found.fence, ["boss"], **options)
+        assert isinstance(answer, Suspended)
+        return _slot(found, answer.waitpoints[0], answer.suspension_id)
+
+    return arrange
+
+
+def overdue(on_timeout: str) -> Arrange:
+    """Two suspensions past their timeout, for a duty that settles both in one transaction."""
+
+    async def arrange(engine: Engine, clock: VirtualClock) -> None:
+        for _ in range(2):
+            await suspended(timeout="1m", on_timeout=on_timeout)(engine, clock)
+        clock.advance("2m")
+
+    return arrange
+
+
+async def due_timer(engine: Engine, clock: VirtualClock) -> None:
+    found, at = await lease(engine, clock), VirtualClock(clock.now())
+    at.advance("1m")
+    either = AnyOf([Single("boss"), Single("alarm")])
+    await engine.leases.suspend(found.fence, ["boss", Timer("alarm", at.now())], either)
+    clock.advance("2m")
+
+
+async def expired_waitpoint(engine: Engine, clock: VirtualClock) -> None:
+    found = await scenarios.leased(engine, lease_ttl="10m")
+    await engine.waitpoints.create(found.fence, "boss", expires="1m")
+    clock.advance("2m")
+
+
+async def listening(engine: Engine, clock: VirtualClock) -> UUID:
+    return await scenarios.submitted(engine, signals=["go"])
+
+
+async def listened(engine: Engine, clock: VirtualClock) -> UUID:
+    id_ = await listening(engine, clock)
+    found = await engine.leases.claim_execution(id_, scenarios.WORKER)
+    await engine.leases.complete(found.fence, b"out")
+    return id_
+
+
+async def three_suspends(engine: Engine, clock: VirtualClock) -> list[Any]:
+    settings = DEFAULTS | {"steps": STEPS}
+    # Without a key the first token would be minted alone, and the others together.
+    await engine.keys.seed("first", "0" * 64)
+    leases = await three_leases(engine, clock)
+    return [suspend_request(engine._context, item.fence, ["boss"], None, "1h", None, **settings) for item in leases]
+
+
+async def seeded(engine: Engine, clock: VirtualClock) -> None:
+    await engine.keys.seed("first", SECRET)
+
+
+async def minted(engine: Engine, clock: VirtualClock) -> None:
+    await seeded(engine, clock)
+    await suspended()(engine, clock)
+
+
+async def retired(engine: Engine, clock: VirtualClock) -> None:
+    await seeded(engine, clock)
+    await engine.keys.rotate("second", SECRET, grace="1m")
+    clock.advance("2m")
+
+
+def _slot(found: Lease, waitpoint: OpenWaitpoint, suspension_id: UUID | None = None) -> Slot:
+    assert waitpoint.token is not None, "it was just minted"
+    return Slot(found.fence, waitpoint.id, waitpoint.token, suspension_id, uuid4())
+
+
+WAITS: dict[str, Operation] = {
+    "submit with a standing waitpoint": Operation(
+        nothing, lambda e, id_: e.executions.submit("job", b"in", id=id_, signals=["go", "stop"])
+    ),
+    "create_waitpoint": Operation(lease, lambda e, found: e.waitpoints.create(found.fence, "boss", expires="1h")),
+    "suspend": Operation(
+        lease, lambda e, found: e.leases.suspend(found.fence, ["boss", "chief"], timeout="1h", steps=STEPS)
+    ),
+    "suspend with a key": Operation(
+        handed_out, lambda e, slot: e.leases.suspend(slot.fence, [Pending("boss")], key="wait", steps=STEPS)
+    ),
+    "suspend, satisfied at once": Operation(
+        signalled_early, lambda e, slot: e.leases.suspend(slot.fence, [Pending("boss")], key="wait", steps=STEPS)
+    ),
+    "suspends of one caller": Operation(
+        three_suspends, lambda e, items: run_batch(e._context.store, e.namespace, e._context.waits.suspend, items)
+    ),
+    "deliver_signal, buffered": Operation(
+        handed_out, lambda e, slot: e.signals.deliver(slot.token, "go", signal_id=slot.signal_id)
+    ),
+    "deliver_signal, appended": Operation(
+        suspended(condition=Count(2, "signals", ["boss"])),
+        lambda e, slot: e.signals.deliver(slot.token, "go", signal_id=slot.signal_id),
+    ),
+    "deliver_signal, satisfying": Operation(
+        suspended(timeout="1h"), lambda e, slot: e.signals.deliver(slot.token, "go", b"yes", key="once")
+    ),
+    "deliver_signal, satisfying with a delay": Operation(
+        suspended(resume_delay="1m"), lambda e, slot: e.signals.deliver(slot.token, "go", signal_id=slot.signal_id)
+    ),
+    "approve": Operation(suspended(), lambda e, slot: e.signals.approve(slot.execution_id, "boss", suffix="once")),
+    "send": Operation(listening, lambda e, id_: e.signals.send(id_, "go", key="once")),
+    "operator resume": Operation(
+        suspended(timeout="1h"), lambda e, slot: e.operator.resume(slot.execution_id, suspension=slot.suspension_id)
+    ),
+    "close_waitpoint": Operation(suspended(), lambda e, slot: e.waitpoints.close(slot.waitpoint_id)),
+    "operator cancel, suspended": Operation(
+        suspended(timeout="1h"), lambda e, slot: e.operator.cancel(slot.execution_id)
+    ),
+    "complete with an open waitpoint": Operation(signalled_early, lambda e, slot: e.leases.complete(slot.fence)),
+    "replay with a standing waitpoint": Operation(
+        listened, lambda e, id_: e.operator.replay(id_, expected_generation=0)
+    ),
+    "suspension timeout, failing": Operation(overdue("fail"), duty("suspension_timeout")),
+    "suspension timeout, resuming": Operation(overdue("auto_resume"), duty("suspension_timeout")),
+    "suspension timeout, escalating": Operation(overdue("escalate"), duty("suspension_timeout")),
+    "timers": Operation(due_timer, duty("timers")),
+    "waitpoint expiry": Operation(expired_waitpoint, duty("waitpoint_expiry")),
+    "seed": Operation(nothing, lambda e, _: e.keys.seed("first", SECRET)),
+    "rotate": Operation(minted, lambda e, _: e.keys.rotate("second", SECRET, grace="1h")),
+    "rotate to a drawn key": Operation(seeded, lambda e, _: e.keys.rotate("second")),
+    "key collection": Operation(retired, duty("key_collection")),
+}
+EVERY_OPERATION = OPERATIONS | WAITS
