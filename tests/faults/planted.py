@@ -139,7 +139,7 @@ PLANTED_IN_WAITS = (
     ),
     Planted(
         "keys rotate without a lock",
-        f"{RINGS}::test_of_three_rotations_at_once_each_is_told_the_truth[postgres]",
+        RINGS,
         Edit(KEY_SQL, "FOR NO KEY UPDATE\n", ""),
     ),
     Planted(
