@@ -19,10 +19,16 @@ _DEADLINE_S = 10.0
 _LOOK_EVERY_S = 0.002
 _WAITERS = """
     SELECT COUNT(*) AS waiting
-    FROM pg_stat_activity
+    FROM pg_stat_activity AS activity
     WHERE wait_event_type = 'Lock'
         AND cardinality(pg_blocking_pids(pid)) > 0
-        AND position(? IN query) > 0
+        AND EXISTS (
+            SELECT 1
+            FROM pg_locks AS held
+            JOIN pg_class AS locked ON locked.oid = held.relation
+            WHERE held.pid = activity.pid
+                AND locked.relnamespace = to_regnamespace(?)
+        )
 """
 
 

@@ -120,12 +120,12 @@ PLANTED_IN_WAITS = (
     Planted(
         "a signal is not known again",
         f"{LOST}[sqlite-deliver_signal, satisfying]",
-        Edit(DELIVER, "return await tx.waits.accepted(asked) if asked else {}", "return {}"),
+        Edit(DELIVER, "            if id_ in heard.accepted:\n", "            if False:\n"),
     ),
     Planted(
         "an approval is not known again",
         f"{LOST}[postgres-approve]",
-        Edit(DELIVER, "            targets |= {item.execution_id: closed} if closed is not None else {}\n", ""),
+        Edit(DELIVER, "await tx.waits.last_waitpoint(item.execution_id, item.key, now)", "None"),
     ),
     Planted(
         "a contradiction is told to all",
@@ -135,7 +135,7 @@ PLANTED_IN_WAITS = (
     Planted(
         "a refused suspend draws a key",
         f"{ZOMBIES}[sqlite]",
-        Edit(SUSPEND, "        if not can_mint(ring, keys):\n", "        if False:\n"),
+        Edit(SUSPEND, "ring = await shared_ring(tx, keys) if", "ring = await minting_ring(tx, keys, now) if"),
     ),
     Planted(
         "keys rotate without a lock",

@@ -33,9 +33,9 @@ COLD = (
     "suspended_executions", "open_suspensions", "suspensions_of", "suspensions_named", "change_suspension",
     "end_suspensions", "open_waitpoints", "bound_waitpoints", "get_waitpoints", "list_waitpoints",
     "standing_waitpoints", "move_waitpoint", "end_waitpoints", "bind_signals", "unbind_signals", "unused_signals",
-    "counting_signals", "accepted_signals", "signals_of", "delete_suspensions", "delete_waitpoints", "delete_signals",
+    "counting_and_accepted_signals", "signals_of", "delete_suspensions", "delete_waitpoints", "delete_signals",
     "due_for_suspension_timeout", "due_for_timers", "due_for_waitpoint_expiry", "key_ring",
-    "count_cut_off", "last_waitpoint",
+    "share_active_key", "count_cut_off", "last_waitpoint",
 )  # fmt: skip
 BY_ID = {"renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution"}
 # The index that a statement walks, and the columns by which it finds the place to begin and the one to end.
@@ -169,7 +169,7 @@ async def generic_plan(store: PostgresTestStore, name: str) -> dict[str, Any]:
         for setting in SETTINGS:
             await connection.execute(f"SET {setting}")
         await connection.execute(f"PREPARE probe AS {part.text}")
-        nulls = ", ".join("NULL" for _ in part.parameters)
+        nulls = ", ".join("NULL" for _ in (part.parameters[:1] if part.rows else part.parameters))
         [row] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE probe{f'({nulls})' if nulls else ''}")
     finally:
         await connection.close()

@@ -6,7 +6,7 @@ before, which is answered whatever has happened since; then time; then the execu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -98,10 +98,11 @@ async def _deliver(
     if not items:
         return {}
     now = await tx.now()
-    targets = await _targets(tx, items, now)
-    earlier = await _accepted(tx, items, targets)
-    waits = await open_waits(tx, [found[item.execution_id] for item in items])
-    counting = await tx.waits.counting(list(waits)) if waits else {}
+    ids = [item.execution_id for item in items]
+    around = await tx.waits.open_waitpoints(ids)
+    targets = await _targets(tx, items, around, now)
+    waits = await open_waits(tx, [found[id_] for id_ in ids], around)
+    heard = await tx.waits.heard(ids, _asked(items, targets))
     answers: dict[UUID, Answer | FlowFabricError] = {}
     decisions: list[Decision[Accepted]] = []
     for item in items:
@@ -109,11 +110,12 @@ async def _deliver(
         try:
             _check_token(item, targets.get(id_))
             waitpoint = _addressed(item, targets.get(id_))
-            if id_ in earlier:
-                answers[id_] = DuplicateSignal(earlier[id_])
+            if id_ in heard.accepted:
+                answers[id_] = DuplicateSignal(heard.accepted[id_])
                 continue
             _check_signalable(found[id_], item, waitpoint, now)
-            decision = decide_signal(found[id_], waitpoint, waits.get(id_), counting.get(id_, ()), item.request, now)
+            counting = heard.counting.get(id_, ())
+            decision = decide_signal(found[id_], waitpoint, waits.get(id_), counting, item.request, now)
             decisions.append(decision)
             answers[id_] = decision.answer
         except FlowFabricError as error:
@@ -122,33 +124,34 @@ async def _deliver(
     return answers
 
 
-async def _targets(tx: Transaction, items: Sequence[Delivery], now: datetime) -> dict[UUID, Waitpoint]:
-    """The waitpoint of each execution that a signal goes to."""
-    ids = [item.waitpoint_id for item in items if item.waitpoint_id is not None]
-    by_id = await tx.waits.waitpoints(ids) if ids else {}
-    named = [item.execution_id for item in items if item.waitpoint_id is None]
-    by_key = await tx.waits.open_waitpoints(named) if named else {}
+async def _targets(
+    tx: Transaction, items: Sequence[Delivery], around: Mapping[UUID, Sequence[Waitpoint]], now: datetime
+) -> dict[UUID, Waitpoint]:
+    """The waitpoint of each execution that a signal goes to: an open one, or one that may still answer a repeat."""
     targets: dict[UUID, Waitpoint] = {}
     for item in items:
-        candidates = [by_id[item.waitpoint_id]] if item.waitpoint_id in by_id else by_key.get(item.execution_id, [])
-        for waitpoint in candidates:
-            if waitpoint.execution_id == item.execution_id and (item.waitpoint_id or waitpoint.key == item.key):
+        for waitpoint in around.get(item.execution_id, ()):
+            if item.waitpoint_id in (waitpoint.id, None) and item.key in (waitpoint.key, None):
                 targets[item.execution_id] = waitpoint
-        if item.key is not None and item.execution_id not in targets:
-            # It may be closed by now; what came to it while it was open is still answered.
+    missed = [item for item in items if item.execution_id not in targets]
+    ids = [item.waitpoint_id for item in missed if item.waitpoint_id is not None]
+    by_id = await tx.waits.waitpoints(ids) if ids else {}
+    for item in missed:
+        closed = by_id.get(item.waitpoint_id) if item.waitpoint_id else None
+        if item.key is not None:
             closed = await tx.waits.last_waitpoint(item.execution_id, item.key, now)
-            targets |= {item.execution_id: closed} if closed is not None else {}
+        if closed is not None and closed.execution_id == item.execution_id:
+            targets[item.execution_id] = closed
     return targets
 
 
-async def _accepted(tx: Transaction, items: Sequence[Delivery], targets: dict[UUID, Waitpoint]) -> dict[UUID, UUID]:
-    """The ids of signals that were accepted before, by execution."""
-    asked = [
+def _asked(items: Sequence[Delivery], targets: Mapping[UUID, Waitpoint]) -> list[tuple[UUID, UUID, UUID, str | None]]:
+    """What tells whether a signal came before."""
+    return [
         (item.execution_id, item.request.id, targets[item.execution_id].id, item.request.key)
         for item in items
         if item.execution_id in targets
     ]
-    return await tx.waits.accepted(asked) if asked else {}
 
 
 def _check_token(item: Delivery, waitpoint: Waitpoint | None) -> None:

@@ -53,6 +53,9 @@ async def minting_ring(tx: Transaction, source: KeySource, now: datetime) -> Key
     The key is not retired while it is minted with: a rotation waits, and counts what was signed, or is waited for.
     """
     for _ in range(_MOST_ROTATIONS):
+        shared = await shared_ring(tx, source)
+        if shared is not None:
+            return shared
         ring = await read_ring(tx, source)
         if source.file and not can_mint(ring, source):
             await _follow_file(tx, source, now)
@@ -61,13 +64,19 @@ async def minting_ring(tx: Transaction, source: KeySource, now: datetime) -> Key
             drawn = source.draw()
             # Of two who draw at once the second one is let down here, and reads what the first one drew.
             await tx.signing_keys.add(new_key(drawn.kid, drawn.secret, now))
-        elif await tx.signing_keys.share(ring.active.kid):
-            return ring
     raise Unavailable("retry_exhausted", f"the key was rotated {_MOST_ROTATIONS} times meanwhile; repeat the call")
 
 
+async def shared_ring(tx: Transaction, source: KeySource) -> KeyRing | None:
+    """The ring to mint with, if it has the active key that it should have: minting writes nothing to it then."""
+    ring = await tx.signing_keys.share()
+    if ring is None or not can_mint(ring, source):
+        return None
+    return with_secrets(ring, source.file, source.where) if source.file else ring
+
+
 def can_mint(ring: KeyRing, source: KeySource) -> bool:
-    """True if the ring has the active key that it should have, so that minting writes nothing to it."""
+    """True if the ring has the active key that it should have."""
     active = ring.active
     return active is not None and (not source.file or active.kid == source.file[0].kid)
 

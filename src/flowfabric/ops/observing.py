@@ -43,7 +43,7 @@ async def list_suspended(tx: Transaction, namespace: str, after: UUID, limit: in
     ids = [execution.id for execution in executions]
     suspensions = await tx.waits.open_suspensions(ids) if ids else {}
     waitpoints = await tx.waits.open_waitpoints(ids) if ids else {}
-    counting = await tx.waits.counting(ids) if ids else {}
+    counting = (await tx.waits.heard(ids)).counting if ids else {}
     return [
         view_suspension(suspensions[id_], waitpoints.get(id_, []), counting.get(id_, ()))
         for id_ in ids
@@ -55,7 +55,7 @@ async def views(tx: Transaction, id_: UUID) -> tuple[SuspendedView | None, Seque
     """The open wait of an execution and its open waitpoints, as they are shown."""
     suspension = (await tx.waits.open_suspensions([id_])).get(id_)
     waitpoints = (await tx.waits.open_waitpoints([id_])).get(id_, [])
-    counting = (await tx.waits.counting([id_])).get(id_, ()) if suspension else ()
+    counting = (await tx.waits.heard([id_])).counting.get(id_, ()) if suspension else ()
     shown = view_suspension(suspension, waitpoints, counting) if suspension else None
     return shown, [_view(item, suspension) for item in waitpoints]
 

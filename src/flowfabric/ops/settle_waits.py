@@ -45,7 +45,7 @@ async def fire_timers(tx: Transaction, ids: Sequence[UUID]) -> int:
     due = {id_: timer for id_, group in waitpoints.items() if (timer := _first_due(group, now)) is not None}
     alive = [execution for id_, execution in found.items() if id_ in due and execution.state not in TERMINAL]
     waits = await open_waits(tx, alive)
-    counting = await tx.waits.counting(list(waits)) if waits else {}
+    counting = (await tx.waits.heard(list(waits))).counting if waits else {}
     decisions = [
         decide_signal(item, due[item.id], waits.get(item.id), counting.get(item.id, ()), _timer(due[item.id], now), now)
         for item in alive

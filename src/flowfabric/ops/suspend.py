@@ -23,7 +23,7 @@ from flowfabric.core.suspending import EMPTY, Room, Suspend, decide_suspend, sho
 from flowfabric.core.waits import Effect, Suspension, Trigger, Waitpoint, WaitpointKind, WaitpointState
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.journaling import record_steps
-from flowfabric.ops.key_ring import KeySource, can_mint, minting_ring, read_ring
+from flowfabric.ops.key_ring import KeySource, minting_ring, read_ring, shared_ring
 from flowfabric.ops.waiting import observed, rooms
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
@@ -49,12 +49,10 @@ async def _together(
     found = await tx.executions.lock_free([item.fence.execution_id for item in items])
     here = [item for item in items if _is_in(found.get(item.fence.execution_id), namespace)]
     now = await tx.now()
-    ring = await read_ring(tx, keys)
-    if _must_mint(here):
-        if not can_mint(ring, keys):
-            # A key is made only with the token that needs it: a refusal must take it back, so each is looked at alone.
-            raise NotTogether
-        ring = await minting_ring(tx, keys, now)
+    ring = await shared_ring(tx, keys) if _must_mint(here) else await read_ring(tx, keys)
+    if ring is None:
+        # A key is made only with the token that needs it: a refusal must take it back, so each is looked at alone.
+        raise NotTogether
     answers = await _suspend(tx, Minter(ring, namespace), here, found, now, shared=True)
     return [answers.get(item.fence.execution_id) for item in items]
 

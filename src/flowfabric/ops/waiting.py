@@ -9,19 +9,24 @@ from uuid import UUID
 from flowfabric.core.records import Execution
 from flowfabric.core.resuming import OpenWait
 from flowfabric.core.suspending import EMPTY, Room
-from flowfabric.core.waits import Signal, Suspension, WaitpointState
+from flowfabric.core.waits import Signal, Suspension, Waitpoint, WaitpointState
 from flowfabric.store.transaction import Transaction
 
 MOST_OBSERVED = 10_000
 
 
-async def open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
-    """The open suspension of each execution that has one, with the waitpoints that it has bound."""
+async def open_waits(
+    tx: Transaction, executions: Sequence[Execution], around: Mapping[UUID, Sequence[Waitpoint]] | None = None
+) -> dict[UUID, OpenWait]:
+    """The open suspension of each execution that has one, with the waitpoints that it has bound, of those that are
+    open around it, if they have been read."""
     ids = [execution.id for execution in executions if not execution.plain]
     if not ids:
         return {}
     suspensions = await tx.waits.open_suspensions(ids)
-    waitpoints = await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {}
+    waitpoints = around
+    if waitpoints is None:
+        waitpoints = await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {}
     return {
         id_: OpenWait(
             suspension,

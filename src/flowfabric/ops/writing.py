@@ -8,7 +8,7 @@ from typing import Any
 from flowfabric.core.decisions import Decision
 from flowfabric.core.records import Execution
 from flowfabric.core.states import TERMINAL
-from flowfabric.store.transaction import Transaction
+from flowfabric.store.transaction import Transaction, Written
 
 
 async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
@@ -17,14 +17,7 @@ async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
     attempts = [item.attempt for item in decisions if item.attempt is not None]
     events = [event for item in decisions for event in (item.event, item.also) if event is not None]
     waits = [item.waits for item in decisions if item.waits is not None]
-    if changes:
-        await tx.executions.save(changes)
-    if attempts:
-        await tx.attempts.append(attempts)
-    if events:
-        await tx.events.append(events)
-    if waits:
-        await tx.waits.apply(waits)
+    await tx.write(Written(executions=changes, attempts=attempts, events=events, waits=waits))
     await _close_what_ended(tx, changes)
 
 

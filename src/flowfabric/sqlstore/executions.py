@@ -33,9 +33,7 @@ class SqlExecutions:
         return _by_id(await self._session.fetch("lock_free_executions", ids=list(ids)))
 
     async def save(self, changes: Sequence[tuple[Execution, Execution]]) -> None:
-        written = await self._session.fetch_each("save_execution", [rows.saved(*change) for change in changes])
-        # The rows are locked, so this cannot fail unless a body decided on something it did not lock.
-        assert len(written) == len(changes), "an execution was saved over another version than it was decided on"
+        await self._session.write(("save_execution", [rows.saved(*change) for change in changes]))
 
     async def held(self, namespace: str, instance: str) -> list[Execution]:
         now = await self._session.now()

@@ -19,7 +19,7 @@ class SqlAttempts:
         self._session = session
 
     async def append(self, attempts: Sequence[Attempt]) -> None:
-        await self._session.fetch_each("append_attempt", [rows.attempt_parameters(item) for item in attempts])
+        await self._session.write(("append_attempt", [rows.attempt_parameters(item) for item in attempts]))
 
     async def of(self, execution_id: UUID) -> list[Attempt]:
         return [rows.attempt(row) for row in await self._session.fetch("attempts_of", execution_id=execution_id)]
@@ -73,7 +73,7 @@ class SqlEvents:
         self._session = session
 
     async def append(self, events: Sequence[Event]) -> None:
-        await self._session.fetch_each("append_event", [rows.event_parameters(item) for item in events])
+        await self._session.write(("append_event", [rows.event_parameters(item) for item in events]))
 
     async def history(self, namespace: str, execution_id: UUID, after: int, limit: int) -> list[Event]:
         found = await self._session.fetch(

@@ -109,7 +109,7 @@ def lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
 
 
 _SAVED_AS_THEY_ARE = (
-    "id", "priority", "state", "blocking_reason", "attempt_state", "ownership", "epoch", "version", "generation",
+    "priority", "state", "blocking_reason", "attempt_state", "ownership", "epoch", "version", "generation",
     "plain", "changed_at", "started_at", "ended_at", "ready_at", "deadline_at", "attempt_timeout_at", "purge_at",
     "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count", "step_seq",
     "progress_percent", "progress_message", "failure_message", "failure_category", "cancelled_by", "cancel_reason",
@@ -121,6 +121,7 @@ def saved(before: Execution, after: Execution) -> dict[str, object]:
     """The parameters that write an execution over what it was before."""
     lease, former = after.lease, after.former
     return {name: getattr(after, name) for name in _SAVED_AS_THEY_ARE} | {
+        "execution_id": after.id,
         "old_epoch": before.epoch,
         "old_version": before.version,
         "old_state": before.state,

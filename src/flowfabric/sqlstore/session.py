@@ -26,5 +26,14 @@ class Session(Protocol):
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         """The rows of a statement that is run once for each item."""
 
+    async def write(self, *batches: tuple[str, Sequence[Parameters]]) -> None:
+        """Runs statements over the rows that go with them, together where that saves round trips. None may depend on
+        what another writes, and each must return as many rows as it was given."""
+
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         """The rows of a hot statement over a batch: one statement where arrays can be bound, one per item elsewhere."""
+
+
+def check_written(statement: str, items: Sequence[Parameters], written: int) -> None:
+    """Whoever writes has locked what it decided on, so this cannot fail unless it decided on something else."""
+    assert written == len(items), f"{statement} wrote {written} of {len(items)} rows: what it was decided on is gone"

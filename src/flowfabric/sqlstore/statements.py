@@ -1,8 +1,10 @@
 """Named SQL statements, loaded from `.sql` files and put into a backend's dialect.
 
-A file holds `-- name: …` blocks and `-- fragment: …` blocks; `{fragment}` is replaced by the latter. A batch is bound
-as arrays on PostgreSQL and as the rows of `item (…) AS (VALUES :items)` on SQLite. Three things differ between the
-backends and are written only once:
+A file holds `-- name: …` blocks and `-- fragment: …` blocks; `{fragment}` is replaced by the latter. A hot batch is
+bound as arrays on PostgreSQL and as the rows of `item (…) AS (VALUES :items)` on SQLite. Shared statements over rows
+give their columns types, `item (id UUID, …) AS (VALUES :items)`: PostgreSQL takes all rows as one JSON document, so
+that several such statements can be one (`together`). Three more things differ between the backends and are written
+only once:
 
     ff.execution        "schema".execution     or  ff_execution
     id IN :ids          id = ANY($1)           or  id IN (SELECT value FROM json_each(:ids))
@@ -23,16 +25,19 @@ _IN_LIST = re.compile(r"\b(NOT )?IN :(\w+)")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _ROW_LOCK = re.compile(r"\s*\bFOR (?:NO KEY UPDATE|SHARE)\b[\w ]*")
 _ITEMS = re.compile(r"\bitem \(([^)]*)\) AS \(\s*VALUES :items\s*\)")
+_ITEM = re.compile(r"\bitem\b")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """One SQL statement in the words of its database, with the names of its parameters in order: those of each item,
-    if it is a statement over the rows of a batch."""
+    if it is a statement over the rows of a batch. `rows` and `body` are the halves of one over a JSON document."""
 
     text: str
     parameters: tuple[str, ...]
+    rows: str = ""
+    body: str = ""
 
     def over(self, rows: int) -> str:
         """The text of a statement over a batch, with room for that many rows."""
@@ -61,7 +66,13 @@ class Dialect:
             listed = r"\1IN (SELECT value FROM json_each(:\2))"
             text = _IN_LIST.sub(lambda match: match.expand(listed).replace("None", ""), _ROW_LOCK.sub("", text))
             items = _ITEMS.search(text)
-            return Part(text, tuple(re.findall(r"\w+", items[1]) if items else dict.fromkeys(_PARAMETER.findall(text))))
+            if items is None:
+                return Part(text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
+            names = tuple(name for name, _ in _item_columns(items[1]))
+            return Part(_ITEMS.sub(f"item ({', '.join(names)}) AS (VALUES :items)", text), names)
+        items = _ITEMS.search(text)
+        if items is not None:
+            return _over_document(text, items)
         text = _IN_LIST.sub(lambda match: f"<> ALL(:{match[2]})" if match[1] else f"= ANY(:{match[2]})", text)
         names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
         numbers = {name: str(number) for number, name in enumerate(names, start=1)}
@@ -93,6 +104,42 @@ def read_blocks(package: str) -> dict[tuple[str, str], str]:
 def split_script(text: str) -> list[str]:
     """The statements of a script, which end with a semicolon at the end of a line."""
     return [piece for piece in re.split(r";\s*(?:\n|$)", _COMMENT.sub("", text)) if piece.strip()]
+
+
+@cache
+def together(parts: tuple[Part, ...]) -> str:
+    """One PostgreSQL statement that runs several over a JSON document each and counts the rows that each returned.
+
+    They see the same snapshot and run in no order, so none may depend on what another writes.
+    """
+    tables: list[str] = []
+    for number, part in enumerate(parts, start=1):
+        rows, body = (_ITEM.sub(f"item_{number}", half).replace("$1", f"${number}") for half in (part.rows, part.body))
+        tables += [rows, f"written_{number} AS (\n{body}\n)"]
+    counts = [f"(SELECT COUNT(*) FROM written_{number})" for number in range(1, len(parts) + 1)]
+    return f"WITH {', '.join(tables)}\nSELECT ARRAY[{', '.join(counts)}] AS written"
+
+
+def _over_document(text: str, items: re.Match[str]) -> Part:
+    """A statement whose items are the objects of a JSON array; what is JSON itself comes as text."""
+    typed = _item_columns(items[1])
+    shown = ", ".join(f"item.{name}::JSONB AS {name}" if kind == "JSONB" else f"item.{name}" for name, kind in typed)
+    declared = ", ".join(f"{name} {'TEXT' if kind == 'JSONB' else kind}" for name, kind in typed)
+    rows = f"item AS (\nSELECT {shown}\nFROM json_to_recordset($1::JSON) AS item ({declared}){_few(*typed[0])}\n)"
+    body = text[items.end() :].strip()
+    return Part(f"WITH {rows}\n{body}", tuple(name for name, _ in typed), rows, body)
+
+
+def _few(name: str, kind: str) -> str:
+    """The planner expects a hundred rows of any document, and would rather read whole tables than look each row up by
+    its id; behind a range of ids, here that of all ids, it expects one."""
+    first, last = (f"'{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}'::UUID" for digit in "0f")
+    return f"\nWHERE item.{name} BETWEEN {first} AND {last}" if kind == "UUID" else ""
+
+
+def _item_columns(declared: str) -> list[tuple[str, str]]:
+    columns = (column.split() for column in declared.split(","))
+    return [(column[0], " ".join(column[1:])) for column in columns]
 
 
 @cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.executions import SqlExecutions
 from flowfabric.sqlstore.hot import SqlHotStatements
 from flowfabric.sqlstore.journal import SqlAttempts, SqlEvents, SqlSteps
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
 from flowfabric.sqlstore.session import Session
-from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits
+from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits, write_waits
+from flowfabric.store.transaction import Written
 
 
 class SqlTransaction:
@@ -29,6 +31,15 @@ class SqlTransaction:
         self.waits = SqlWaits(session)
         self.signing_keys = SqlSigningKeys(session)
         self.due = SqlDue(session)
+
+    async def write(self, written: Written) -> None:
+        await write_waits(
+            self._session,
+            written.waits,
+            ("save_execution", [rows.saved(*change) for change in written.executions]),
+            ("append_attempt", [rows.attempt_parameters(item) for item in written.attempts]),
+            ("append_event", [rows.event_parameters(item) for item in written.events]),
+        )
 
     async def now(self) -> datetime:
         return await self._session.now()

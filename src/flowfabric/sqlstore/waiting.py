@@ -27,6 +27,7 @@ from flowfabric.core.waits import (
 )
 from flowfabric.sqlstore.rows import identity, micros, span_of, when
 from flowfabric.sqlstore.session import Parameters, Row, Session
+from flowfabric.store.waiting import Heard
 
 
 class SqlWaits:
@@ -36,33 +37,7 @@ class SqlWaits:
         self._session = session
 
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
-        await _each(
-            self._session, "open_suspension", [_suspension_parameters(row) for item in changes for row in item.opened]
-        )
-        await _exactly(
-            self._session,
-            "change_suspension",
-            [_suspension_parameters(row) for item in changes for row in item.changed],
-        )
-        # Expired waitpoints make room for new ones of the same key, so they go first.
-        await _exactly(
-            self._session, "move_waitpoint", [_waitpoint_parameters(row) for item in changes for row in item.moved]
-        )
-        await _each(
-            self._session, "add_waitpoint", [_waitpoint_parameters(row) for item in changes for row in item.added]
-        )
-        await _each(self._session, "add_signal", [_signal_parameters(row) for item in changes for row in item.received])
-        for item in changes:
-            for bound in item.bound:
-                await self._session.fetch(
-                    "bind_signals", number=bound.number, waitpoint_ids=list(bound.waitpoint_ids),
-                    counting=list(bound.counting), only_counting=bound.only_counting,
-                )  # fmt: skip
-            for freed in item.unbound:
-                await self._session.fetch(
-                    "unbind_signals", execution_id=freed.execution_id, number=freed.number,
-                    waitpoint_ids=list(freed.waitpoint_ids),
-                )  # fmt: skip
+        await write_waits(self._session, changes)
 
     async def end(self, execution_ids: Sequence[UUID], now: datetime) -> None:
         await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
@@ -112,24 +87,17 @@ class SqlWaits:
     async def unused(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
         return _grouped(await self._session.fetch("unused_signals", waitpoint_ids=list(waitpoint_ids)), "waitpoint_id")
 
-    async def counting(self, execution_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
-        return _grouped(
-            await self._session.fetch("counting_signals", execution_ids=list(execution_ids)), "execution_id"
-        )
-
-    async def accepted(self, asked: Sequence[tuple[UUID, UUID, UUID, str | None]]) -> dict[UUID, UUID]:
-        executions, ids, waitpoints, keys = (list(column) for column in zip(*asked, strict=True))
+    async def heard(
+        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, UUID, UUID, str | None]] = ()
+    ) -> Heard:
+        _, ids, waitpoints, keys = (list(column) for column in zip(*asked, strict=True)) if asked else ([],) * 4
         found = await self._session.fetch(
-            "accepted_signals", execution_ids=executions, ids=ids, waitpoint_ids=waitpoints,
+            "counting_and_accepted_signals", execution_ids=list(execution_ids), ids=ids, waitpoint_ids=waitpoints,
             keys=[key for key in keys if key is not None],
         )  # fmt: skip
-        by_id = {(identity(row["execution_id"]), identity(row["id"])): identity(row["id"]) for row in found}
-        by_key = {(identity(row["waitpoint_id"]), row["key"]): identity(row["id"]) for row in found if row["key"]}
-        earlier = {
-            execution: by_id.get((execution, id_)) or by_key.get((waitpoint, key))
-            for execution, id_, waitpoint, key in asked
-        }
-        return {execution: id_ for execution, id_ in earlier.items() if id_ is not None}
+        counting = [row for row in found if row["counting"]]
+        accepted = [row for row in found if not row["counting"]]
+        return Heard(_grouped(counting, "execution_id"), _accepted(accepted, asked))
 
     async def signals(
         self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
@@ -153,8 +121,9 @@ class SqlSigningKeys:
     async def lock(self) -> None:
         await self._session.fetch("lock_keys")
 
-    async def share(self, kid: str) -> bool:
-        return bool(await self._session.fetch("share_active_key", kid=kid))
+    async def share(self) -> KeyRing | None:
+        found = await self._session.fetch("share_active_key")
+        return KeyRing(tuple(map(_key, found))) if any(row["shared"] for row in found) else None
 
     async def add(self, key: Key) -> bool:
         return bool(await self._session.fetch("add_signing_key", **_key_parameters(key)))
@@ -172,14 +141,45 @@ class SqlSigningKeys:
         return int(row["count"])
 
 
-async def _each(session: Session, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
-    return await session.fetch_each(statement, items) if items else []
+Batch = tuple[str, Sequence[Parameters]]
 
 
-async def _exactly(session: Session, statement: str, items: Sequence[Parameters]) -> None:
-    written = await _each(session, statement, items)
-    # The execution is locked, so this cannot fail unless a body decided on something that was not open.
-    assert len(written) == len(items), "a wait was written over something that is closed"
+async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside: Batch) -> None:
+    """Writes changes of waits, together with what else is to be written."""
+    added = "add_waitpoint", [_waitpoint_parameters(row) for item in changes for row in item.added]
+    moved = [_moved(row) for item in changes for row in item.moved]
+    await session.write(
+        *beside,
+        ("open_suspension", [_suspension_parameters(row) for item in changes for row in item.opened]),
+        ("change_suspension", [_changed(row) for item in changes for row in item.changed]),
+        ("move_waitpoint", moved),
+        ("add_signal", [_signal_parameters(row) for item in changes for row in item.received]),
+        *(() if moved else (added,)),
+    )
+    if moved:
+        # Expired waitpoints make room for new ones of the same key.
+        await session.write(added)
+    for item in changes:
+        for bound in item.bound:
+            await session.fetch(
+                "bind_signals", number=bound.number, waitpoint_ids=list(bound.waitpoint_ids),
+                counting=list(bound.counting), only_counting=bound.only_counting,
+            )  # fmt: skip
+        for freed in item.unbound:
+            await session.fetch(
+                "unbind_signals", execution_id=freed.execution_id, number=freed.number,
+                waitpoint_ids=list(freed.waitpoint_ids),
+            )  # fmt: skip
+
+
+def _accepted(found: Sequence[Row], asked: Sequence[tuple[UUID, UUID, UUID, str | None]]) -> dict[UUID, UUID]:
+    by_id = {(identity(row["execution_id"]), identity(row["id"])): identity(row["id"]) for row in found}
+    by_key = {(identity(row["waitpoint_id"]), row["key"]): identity(row["id"]) for row in found if row["key"]}
+    earlier = {
+        execution: by_id.get((execution, id_)) or by_key.get((waitpoint, key))
+        for execution, id_, waitpoint, key in asked
+    }
+    return {execution: id_ for execution, id_ in earlier.items() if id_ is not None}
 
 
 def _grouped(found: Sequence[Row], by: str) -> dict[UUID, tuple[SignalFacts, ...]]:
@@ -212,6 +212,11 @@ def _suspension_parameters(item: Suspension) -> dict[str, object]:
     }
 
 
+def _changed(item: Suspension) -> dict[str, object]:
+    names = ("execution_id", "number", "timeout_at", "closed_at", "closed_by")
+    return {name: getattr(item, name) for name in names}
+
+
 def _waitpoint(row: Row) -> Waitpoint:
     token = TokenParts(
         kid=row["kid"], nonce=row["nonce"], hash=row["token_hash"], approver=row["approver"],
@@ -239,6 +244,10 @@ def _waitpoint_parameters(item: Waitpoint) -> dict[str, object]:
         "approver": token and token.approver,
         "token_ends_at": token and token.ends_at,
     }
+
+
+def _moved(item: Waitpoint) -> dict[str, object]:
+    return {"waitpoint_id": item.id} | _waitpoint_parameters(item)
 
 
 def _signal(row: Row) -> Signal:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from flowfabric.core.records import Attempt, Event, Execution
+from flowfabric.core.waits import WaitChanges
 from flowfabric.store.executions import Executions, HotStatements
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
@@ -23,6 +26,16 @@ class Due(Protocol):
 
     async def next(self, after: datetime) -> Mapping[str, datetime | None]:
         """The first due time of every duty that is later than that, in one statement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What decisions on locked executions write: rows over what they were, ended attempts, events, waits."""
+
+    executions: Sequence[tuple[Execution, Execution]] = ()
+    attempts: Sequence[Attempt] = ()
+    events: Sequence[Event] = ()
+    waits: Sequence[WaitChanges] = ()
 
 
 class Transaction(Protocol):
@@ -52,6 +65,9 @@ class Transaction(Protocol):
     def signing_keys(self) -> SigningKeys: ...
     @property
     def due(self) -> Due: ...
+
+    async def write(self, written: Written) -> None:
+        """Writes exactly that, or fails."""
 
     async def now(self) -> datetime:
         """The store's clock, read now: after a lock, this is later than the wait for it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -10,6 +11,14 @@ from uuid import UUID
 from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.keyring import Key, KeyRing
 from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Signals by execution: those that have counted in its open suspension, and the one that came before."""
+
+    counting: Mapping[UUID, tuple[SignalFacts, ...]]
+    accepted: Mapping[UUID, UUID]
 
 
 class Waits(Protocol):
@@ -51,12 +60,11 @@ class Waits(Protocol):
     async def unused(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
         """What has come to waitpoints and belongs to no suspension yet, in order of acceptance."""
 
-    async def counting(self, execution_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
-        """The signals that have counted in the open suspension of each execution."""
-
-    async def accepted(self, asked: Sequence[tuple[UUID, UUID, UUID, str | None]]) -> dict[UUID, UUID]:
-        """Of signals given by execution, id, waitpoint and key: which was accepted before under that id, or at that
-        waitpoint under that key, by execution."""
+    async def heard(
+        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, UUID, UUID, str | None]] = ()
+    ) -> Heard:
+        """What has come to these executions. Asked is for signals by execution, id, waitpoint and key: which was
+        accepted before under that id, or at that waitpoint under that key."""
 
     async def signals(
         self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
@@ -76,8 +84,9 @@ class SigningKeys(Protocol):
         All keys are locked, not only the active one: whoever waited for a key that is retired now would hold nothing.
         """
 
-    async def share(self, kid: str) -> bool:
-        """True if this key is active, and stays so until the transaction ends."""
+    async def share(self) -> KeyRing | None:
+        """All keys, of which the active one stays so until the transaction ends; None if there is none, or if it was
+        being retired."""
 
     async def add(self, key: Key) -> bool:
         """Stores a new key; False if its kid exists, or if it is active beside another one."""

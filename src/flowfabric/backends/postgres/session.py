@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, cast
 
-from flowfabric.sqlstore.session import Parameters, Row
-from flowfabric.sqlstore.statements import Statement, columns
+from flowfabric.sqlstore.session import Parameters, Row, check_written
+from flowfabric.sqlstore.statements import Statement, columns, together
 
 Clock = Callable[[], datetime]
 
@@ -36,6 +37,7 @@ class PostgresSession:
         self._statements = statements
         self._schema = schema
         self._clock = clock
+        self._told: datetime | None = None
 
     @property
     def bound_now(self) -> datetime | None:
@@ -44,22 +46,48 @@ class PostgresSession:
     async def now(self) -> datetime:
         if self._clock:
             return self._clock()
+        if self._told is not None:
+            return self._told
         [row] = await self._connection.fetch("SELECT clock_timestamp() AS now")
         return cast(datetime, row["now"])
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         [part] = self._statements[statement].parts
         values = {"schema": self._schema} | parameters
-        return cast(Sequence[Row], await self._connection.fetch(part.text, *[values[key] for key in part.parameters]))
+        found = cast(Sequence[Row], await self._connection.fetch(part.text, *[values[key] for key in part.parameters]))
+        # The time is good until the next statement, which may wait for somebody.
+        self._told = found[-1].get("now") if found else None
+        return found
 
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         [part] = self._statements[statement].parts
         if not items:
             return []
+        self._told = None
         arguments = [[item[key] for key in part.parameters] for item in items]
         if len(arguments) == 1:
             return cast(Sequence[Row], await self._connection.fetch(part.text, *arguments[0]))
         return cast(Sequence[Row], await self._connection.fetchmany(part.text, arguments))
 
+    async def write(self, *batches: tuple[str, Sequence[Parameters]]) -> None:
+        asked = [(name, items) for name, items in batches if items]
+        if not asked:
+            return
+        self._told = None
+        text = together(tuple(self._statements[name].parts[0] for name, _ in asked))
+        [row] = await self._connection.fetch(text, *[_document(items) for _, items in asked])
+        for (name, items), written in zip(asked, row["written"], strict=True):
+            check_written(name, items, written)
+
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **columns(items), **shared) if items else []
+
+
+def _document(items: Sequence[Parameters]) -> str:
+    """Rows as a JSON array; what is null is left out."""
+    rows = [{name: value for name, value in item.items() if value is not None} for item in items]
+    return json.dumps(rows, default=_as_text, separators=(",", ":"))
+
+
+def _as_text(value: object) -> str:
+    return "\\x" + value.hex() if isinstance(value, bytes) else str(value)

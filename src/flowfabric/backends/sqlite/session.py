@@ -10,7 +10,7 @@ from typing import cast
 from uuid import UUID
 
 from flowfabric.sqlstore.rows import since_1970_us
-from flowfabric.sqlstore.session import Parameters, Row
+from flowfabric.sqlstore.session import Parameters, Row, check_written
 from flowfabric.sqlstore.statements import Part, Statement
 
 _ROWS = (1, 8, 32, 128)
@@ -37,6 +37,10 @@ class SqliteSession:
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         script = self._statements[statement]
         return [row for item in items for row in self._script(script, _bound(item))]
+
+    async def write(self, *batches: tuple[str, Sequence[Parameters]]) -> None:
+        for statement, items in batches:
+            check_written(statement, items, len(await self.fetch_batch(statement, items)))
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         script, common = self._statements[statement], _bound(shared)

@@ -1,14 +1,24 @@
 -- History and outbox in one append-only table.
 
 -- name: append_event
+WITH item (
+    namespace TEXT, family TEXT, name TEXT, at TIMESTAMPTZ, lane TEXT, execution_id UUID, version BIGINT, kind TEXT,
+    state TEXT, epoch BIGINT, generation INTEGER, attempt_index INTEGER, lease_id UUID, worker TEXT, instance TEXT,
+    ends_lease BOOLEAN, tags JSONB, principal TEXT, reason TEXT, details JSONB
+) AS (
+    VALUES :items
+)
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
     lease_id, worker, instance, ends_lease, tags, principal, reason, details
 )
-VALUES (
-    :namespace, :family, :name, :at, :lane, :execution_id, :version, :kind, :state, :epoch, :generation, :attempt_index,
-    :lease_id, :worker, :instance, :ends_lease, :tags, :principal, :reason, :details
-)
+SELECT
+    item.namespace, item.family, item.name, item.at, item.lane, item.execution_id, item.version, item.kind,
+    item.state, item.epoch, item.generation, item.attempt_index, item.lease_id, item.worker, item.instance,
+    item.ends_lease, item.tags, item.principal, item.reason, item.details
+FROM item
+WHERE item.namespace IS NOT NULL
+RETURNING 1
 
 -- name: history_of
 SELECT

@@ -32,80 +32,108 @@ FROM ff.execution
 WHERE id = :id
     AND namespace = :namespace
 
+-- The time is taken from outside of what locks, row after row, so that of the last row is later than all waits.
+
 -- name: lock_executions
+WITH e AS (
+    SELECT
+    {execution}
+    FROM ff.execution AS e
+    WHERE e.id IN :ids
+        AND e.namespace = COALESCE(:namespace, e.namespace)
+    ORDER BY e.id
+    FOR NO KEY UPDATE
+)
 SELECT
-{execution}
-FROM ff.execution AS e
-WHERE e.id IN :ids
-    AND e.namespace = COALESCE(:namespace, e.namespace)
-ORDER BY e.id
-FOR NO KEY UPDATE
+{execution}, {told_time} AS now
+FROM e
 
 -- name: lock_free_executions
+WITH e AS (
+    SELECT
+    {execution}
+    FROM ff.execution AS e
+    WHERE e.id IN :ids
+    ORDER BY e.id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
 SELECT
-{execution}
-FROM ff.execution AS e
-WHERE e.id IN :ids
-ORDER BY e.id
-FOR NO KEY UPDATE SKIP LOCKED
+{execution}, {told_time} AS now
+FROM e
 
 -- name: save_execution
-UPDATE ff.execution
+WITH item (
+    execution_id UUID, priority INTEGER, state TEXT, blocking_reason TEXT, attempt_state TEXT, ownership TEXT,
+    epoch BIGINT, version BIGINT, generation INTEGER, plain BOOLEAN, changed_at TIMESTAMPTZ, started_at TIMESTAMPTZ,
+    ended_at TIMESTAMPTZ, ready_at TIMESTAMPTZ, deadline_at TIMESTAMPTZ, attempt_timeout_at TIMESTAMPTZ,
+    attempt_timeout_left_us BIGINT, purge_at TIMESTAMPTZ, lease_id UUID, lease_worker TEXT, lease_instance TEXT,
+    lease_ttl_us BIGINT, lease_acquired_at TIMESTAMPTZ, lease_expires_at TIMESTAMPTZ, lease_check_at TIMESTAMPTZ,
+    lease_resumed BOOLEAN, former_lease_id UUID, former_epoch BIGINT, former_worker TEXT, former_instance TEXT,
+    former_end TEXT, former_digest TEXT, former_until TIMESTAMPTZ, attempt_index INTEGER, attempt_origin TEXT,
+    attempt_started_at TIMESTAMPTZ, retry_count INTEGER, reclaim_count INTEGER, replay_count INTEGER,
+    step_seq BIGINT, progress_percent INTEGER, progress_message TEXT, failure_message TEXT, failure_category TEXT,
+    cancelled_by TEXT, cancel_reason TEXT, hold_reason TEXT, signal_seq BIGINT, suspension_count INTEGER,
+    resume_suspension_id UUID, resume_trigger TEXT, old_epoch BIGINT, old_version BIGINT, old_state TEXT
+) AS (
+    VALUES :items
+)
+UPDATE ff.execution AS e
 SET
-    priority = :priority,
-    state = :state,
-    blocking_reason = :blocking_reason,
-    attempt_state = :attempt_state,
-    ownership = :ownership,
-    epoch = :epoch,
-    version = :version,
-    generation = :generation,
-    plain = :plain,
-    changed_at = :changed_at,
-    started_at = :started_at,
-    ended_at = :ended_at,
-    ready_at = :ready_at,
-    deadline_at = :deadline_at,
-    attempt_timeout_at = :attempt_timeout_at,
-    attempt_timeout_left_us = :attempt_timeout_left_us,
-    purge_at = :purge_at,
-    lease_id = :lease_id,
-    lease_worker = :lease_worker,
-    lease_instance = :lease_instance,
-    lease_ttl_us = :lease_ttl_us,
-    lease_acquired_at = :lease_acquired_at,
-    lease_expires_at = :lease_expires_at,
-    lease_check_at = :lease_check_at,
-    lease_resumed = :lease_resumed,
-    former_lease_id = :former_lease_id,
-    former_epoch = :former_epoch,
-    former_worker = :former_worker,
-    former_instance = :former_instance,
-    former_end = :former_end,
-    former_digest = :former_digest,
-    former_until = :former_until,
-    attempt_index = :attempt_index,
-    attempt_origin = :attempt_origin,
-    attempt_started_at = :attempt_started_at,
-    retry_count = :retry_count,
-    reclaim_count = :reclaim_count,
-    replay_count = :replay_count,
-    step_seq = :step_seq,
-    progress_percent = :progress_percent,
-    progress_message = :progress_message,
-    failure_message = :failure_message,
-    failure_category = :failure_category,
-    cancelled_by = :cancelled_by,
-    cancel_reason = :cancel_reason,
-    hold_reason = :hold_reason,
-    signal_seq = :signal_seq,
-    suspension_count = :suspension_count,
-    resume_suspension_id = :resume_suspension_id,
-    resume_trigger = :resume_trigger
-WHERE id = :id
-    AND epoch = :old_epoch
-    AND version = :old_version
-    AND state = :old_state
+    priority = item.priority,
+    state = item.state,
+    blocking_reason = item.blocking_reason,
+    attempt_state = item.attempt_state,
+    ownership = item.ownership,
+    epoch = item.epoch,
+    version = item.version,
+    generation = item.generation,
+    plain = item.plain,
+    changed_at = item.changed_at,
+    started_at = item.started_at,
+    ended_at = item.ended_at,
+    ready_at = item.ready_at,
+    deadline_at = item.deadline_at,
+    attempt_timeout_at = item.attempt_timeout_at,
+    attempt_timeout_left_us = item.attempt_timeout_left_us,
+    purge_at = item.purge_at,
+    lease_id = item.lease_id,
+    lease_worker = item.lease_worker,
+    lease_instance = item.lease_instance,
+    lease_ttl_us = item.lease_ttl_us,
+    lease_acquired_at = item.lease_acquired_at,
+    lease_expires_at = item.lease_expires_at,
+    lease_check_at = item.lease_check_at,
+    lease_resumed = item.lease_resumed,
+    former_lease_id = item.former_lease_id,
+    former_epoch = item.former_epoch,
+    former_worker = item.former_worker,
+    former_instance = item.former_instance,
+    former_end = item.former_end,
+    former_digest = item.former_digest,
+    former_until = item.former_until,
+    attempt_index = item.attempt_index,
+    attempt_origin = item.attempt_origin,
+    attempt_started_at = item.attempt_started_at,
+    retry_count = item.retry_count,
+    reclaim_count = item.reclaim_count,
+    replay_count = item.replay_count,
+    step_seq = item.step_seq,
+    progress_percent = item.progress_percent,
+    progress_message = item.progress_message,
+    failure_message = item.failure_message,
+    failure_category = item.failure_category,
+    cancelled_by = item.cancelled_by,
+    cancel_reason = item.cancel_reason,
+    hold_reason = item.hold_reason,
+    signal_seq = item.signal_seq,
+    suspension_count = item.suspension_count,
+    resume_suspension_id = item.resume_suspension_id,
+    resume_trigger = item.resume_trigger
+FROM item
+WHERE e.id = item.execution_id
+    AND e.epoch = item.old_epoch
+    AND e.version = item.old_version
+    AND e.state = item.old_state
 RETURNING id
 
 -- name: held_executions

@@ -1,7 +1,6 @@
 -- The key ring. `in_use` matters for retired keys only: an open waitpoint keeps the key that signed its token.
 
--- name: key_ring
-SELECT
+-- fragment: signing_key
     k.kid, k.check_value, k.secret, k.created_at, k.retired_at, k.verifies_until, k.end_is_final, k.collected_at,
     -- Not EXISTS, which may be answered by a walk over all open waitpoints.
     k.retired_at IS NOT NULL AND k.collected_at IS NULL AND (
@@ -12,6 +11,10 @@ SELECT
         ORDER BY w.kid
         LIMIT 1
     ) IS NOT NULL AS in_use
+
+-- name: key_ring
+SELECT
+    {signing_key}, {told_time} AS now
 FROM ff.signing_key AS k
 ORDER BY k.created_at, k.kid
 
@@ -22,11 +25,16 @@ ORDER BY k.created_at, k.kid
 FOR NO KEY UPDATE
 
 -- name: share_active_key
-SELECT k.kid
+WITH shared AS (
+    SELECT k.kid
+    FROM ff.signing_key AS k
+    WHERE k.active
+    FOR SHARE
+)
+SELECT
+    {signing_key}, k.kid IN (SELECT shared.kid FROM shared) AS shared
 FROM ff.signing_key AS k
-WHERE k.kid = :kid
-    AND k.active
-FOR SHARE
+ORDER BY k.created_at, k.kid
 
 -- name: add_signing_key
 INSERT INTO ff.signing_key (

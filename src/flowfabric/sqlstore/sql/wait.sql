@@ -35,25 +35,42 @@ WHERE s.execution_id IN :execution_ids
     AND s.key IN :keys
 
 -- name: open_suspension
+WITH item (
+    id UUID, execution_id UUID, number INTEGER, generation INTEGER, epoch BIGINT, lease_id UUID, key TEXT,
+    digest TEXT, condition JSONB, reason TEXT, rest TEXT, opened_at TIMESTAMPTZ, timeout_at TIMESTAMPTZ,
+    on_timeout TEXT, resume_delay_us BIGINT, closed_at TIMESTAMPTZ, closed_by TEXT
+) AS (
+    VALUES :items
+)
 INSERT INTO ff.suspension (
-    id, execution_id, number, generation, epoch, lease_id, key, digest, condition, reason, rest, opened_at, timeout_at,
-    on_timeout, resume_delay_us, closed_at, closed_by
+    id, execution_id, number, generation, epoch, lease_id, key, digest, condition, reason, rest, opened_at,
+    timeout_at, on_timeout, resume_delay_us, closed_at, closed_by
 )
-VALUES (
-    :id, :execution_id, :number, :generation, :epoch, :lease_id, :key, :digest, :condition, :reason, :rest, :opened_at,
-    :timeout_at, :on_timeout, :resume_delay_us, :closed_at, :closed_by
-)
+SELECT
+    item.id, item.execution_id, item.number, item.generation, item.epoch, item.lease_id, item.key, item.digest,
+    item.condition, item.reason, item.rest, item.opened_at, item.timeout_at, item.on_timeout, item.resume_delay_us,
+    item.closed_at, item.closed_by
+FROM item
+WHERE item.execution_id IS NOT NULL
+RETURNING 1
 
 -- name: change_suspension
-UPDATE ff.suspension
+WITH item (
+    execution_id UUID, number INTEGER, timeout_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, closed_by TEXT
+) AS (
+    VALUES :items
+)
+UPDATE ff.suspension AS s
 SET
-    timeout_at = :timeout_at,
-    closed_at = :closed_at,
-    closed_by = :closed_by
-WHERE execution_id = :execution_id
-    AND number = :number
-    AND closed_at IS NULL
-RETURNING number
+    timeout_at = item.timeout_at,
+    closed_at = item.closed_at,
+    closed_by = item.closed_by
+FROM item
+WHERE s.execution_id = item.execution_id
+    AND s.number = item.number
+    -- Not `closed_at IS NULL`, for which there is an index that would be walked.
+    AND s.closed_by IS NULL
+RETURNING id
 
 -- name: end_suspensions
 UPDATE ff.suspension
@@ -112,32 +129,50 @@ GROUP BY w.key
 ORDER BY w.key
 
 -- name: add_waitpoint
+WITH item (
+    id UUID, execution_id UUID, key TEXT, kind TEXT, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA,
+    token_hash BYTEA, approver TEXT, token_ends_at TIMESTAMPTZ, child_id UUID, fires_at TIMESTAMPTZ,
+    created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, close_reason TEXT
+) AS (
+    VALUES :items
+)
 INSERT INTO ff.waitpoint (
-    id, execution_id, key, kind, state, suspension, kid, nonce, token_hash, approver, token_ends_at, child_id, fires_at,
-    created_at, expires_at, closed_at, close_reason
+    id, execution_id, key, kind, state, suspension, kid, nonce, token_hash, approver, token_ends_at, child_id,
+    fires_at, created_at, expires_at, closed_at, close_reason
 )
-VALUES (
-    :id, :execution_id, :key, :kind, :state, :suspension, :kid, :nonce, :token_hash, :approver, :token_ends_at,
-    :child_id, :fires_at, :created_at, :expires_at, :closed_at, :close_reason
-)
+SELECT
+    item.id, item.execution_id, item.key, item.kind, item.state, item.suspension, item.kid, item.nonce,
+    item.token_hash, item.approver, item.token_ends_at, item.child_id, item.fires_at, item.created_at,
+    item.expires_at, item.closed_at, item.close_reason
+FROM item
+WHERE item.execution_id IS NOT NULL
+RETURNING 1
 
 -- name: move_waitpoint
-UPDATE ff.waitpoint
+WITH item (
+    waitpoint_id UUID, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA, token_hash BYTEA, approver TEXT,
+    token_ends_at TIMESTAMPTZ, fires_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ,
+    close_reason TEXT
+) AS (
+    VALUES :items
+)
+UPDATE ff.waitpoint AS w
 SET
-    state = :state,
-    suspension = :suspension,
-    kid = :kid,
-    nonce = :nonce,
-    token_hash = :token_hash,
-    approver = :approver,
-    token_ends_at = :token_ends_at,
-    fires_at = :fires_at,
-    expires_at = :expires_at,
-    closed_at = :closed_at,
-    close_reason = :close_reason
+    state = item.state,
+    suspension = item.suspension,
+    kid = item.kid,
+    nonce = item.nonce,
+    token_hash = item.token_hash,
+    approver = item.approver,
+    token_ends_at = item.token_ends_at,
+    fires_at = item.fires_at,
+    expires_at = item.expires_at,
+    closed_at = item.closed_at,
+    close_reason = item.close_reason
+FROM item
 -- Not `closed_at IS NULL`, for which there is an index that would be walked.
-WHERE id = :id
-    AND state <> 'closed'
+WHERE w.id = item.waitpoint_id
+    AND w.state <> 'closed'
 RETURNING id
 
 -- name: end_waitpoints
@@ -150,14 +185,24 @@ WHERE execution_id IN :execution_ids
     AND closed_at IS NULL
 
 -- name: add_signal
+WITH item (
+    id UUID, execution_id UUID, seq BIGINT, waitpoint_id UUID, waitpoint TEXT, suspension INTEGER, counts BOOLEAN,
+    name TEXT, category TEXT, source TEXT, source_type TEXT, source_identity TEXT, correlation TEXT, payload BYTEA,
+    encoding TEXT, key TEXT, created_at TIMESTAMPTZ, accepted_at TIMESTAMPTZ, effect TEXT
+) AS (
+    VALUES :items
+)
 INSERT INTO ff.signal (
     id, execution_id, seq, waitpoint_id, waitpoint, suspension, counts, name, category, source, source_type,
     source_identity, correlation, payload, encoding, key, created_at, accepted_at, effect
 )
-VALUES (
-    :id, :execution_id, :seq, :waitpoint_id, :waitpoint, :suspension, :counts, :name, :category, :source, :source_type,
-    :source_identity, :correlation, :payload, :encoding, :key, :created_at, :accepted_at, :effect
-)
+SELECT
+    item.id, item.execution_id, item.seq, item.waitpoint_id, item.waitpoint, item.suspension, item.counts,
+    item.name, item.category, item.source, item.source_type, item.source_identity, item.correlation, item.payload,
+    item.encoding, item.key, item.created_at, item.accepted_at, item.effect
+FROM item
+WHERE item.execution_id IS NOT NULL
+RETURNING 1
 
 -- name: bind_signals
 UPDATE ff.signal
@@ -184,8 +229,8 @@ WHERE g.waitpoint_id IN :waitpoint_ids
     AND g.suspension IS NULL
 ORDER BY g.seq
 
--- name: counting_signals
-SELECT g.id, g.execution_id, g.waitpoint, g.name, g.source, g.seq
+-- name: counting_and_accepted_signals
+SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key, g.name, g.source, g.seq, TRUE AS counting
 FROM ff.suspension AS s
 JOIN ff.signal AS g
     ON g.execution_id = s.execution_id
@@ -193,18 +238,17 @@ JOIN ff.signal AS g
     AND g.counts
 WHERE s.execution_id IN :execution_ids
     AND s.closed_at IS NULL
-ORDER BY g.seq
-
--- name: accepted_signals
-SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key
+UNION ALL
+SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key, g.name, g.source, g.seq, FALSE
 FROM ff.signal AS g
 WHERE g.execution_id IN :execution_ids
     AND g.id IN :ids
 UNION ALL
-SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key
+SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key, g.name, g.source, g.seq, FALSE
 FROM ff.signal AS g
 WHERE g.waitpoint_id IN :waitpoint_ids
     AND g.key IN :keys
+ORDER BY seq
 
 -- name: signals_of
 SELECT

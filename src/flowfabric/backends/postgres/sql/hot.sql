@@ -2,6 +2,11 @@
 -- never waits. `state || ''` and `namespace || ''` keep the planner from any index but the one on the id, which is
 -- right however little it knows about the table. The time is read once.
 
+-- What a row tells of the store's clock.
+
+-- fragment: told_time
+clock_timestamp()
+
 -- name: insert_executions
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now

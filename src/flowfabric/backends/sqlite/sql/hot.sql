@@ -1,6 +1,11 @@
 -- The hot operations, one statement per batch. `VALUES :items` stands for one row per item, shared values included.
 -- The first part of a script has the guard and answers which items passed; the others run over those.
 
+-- What a row tells of the store's clock: nothing, a transaction knows its time.
+
+-- fragment: told_time
+NULL
+
 -- name: insert_executions
 WITH item (
     id, namespace, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
