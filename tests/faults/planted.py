@@ -115,12 +115,12 @@ PLANTED_IN_WAITS = (
     Planted(
         "the key of a suspension is forgotten",
         f"{KILLED_WAITS}[sqlite-answered]",
-        Edit(SUSPEND, "if item.key is not None and not execution.plain:", "if False:"),
+        Edit(SUSPEND, "if item.key]", "if False]"),
     ),
     Planted(
         "a signal is not known again",
         f"{LOST}[sqlite-deliver_signal, satisfying]",
-        Edit(DELIVER, "            if id_ in heard.accepted:\n", "            if False:\n"),
+        Edit(DELIVER, "            if id_ in earlier:\n", "            if False:\n"),
     ),
     Planted(
         "an approval is not known again",

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 import flowfabric
-from flowfabric.sqlstore.statements import Dialect, columns, load, read_blocks, split_script
+from flowfabric.sqlstore.statements import (
+    Dialect,
+    Statement,
+    columns,
+    load,
+    read_blocks,
+    reading,
+    split_script,
+    together,
+)
 
 POSTGRES = Dialect(table_prefix='"jobs".', numbered=True)
 SQLITE = Dialect(table_prefix="ff_", numbered=False)
@@ -72,6 +81,69 @@ def test_a_script_is_split_where_a_line_ends_with_a_semicolon() -> None:
     assert [piece.strip() for piece in split_script(script)] == ["SELECT ';'", "SELECT 2\n  FROM x"]
     assert split_script("") == split_script("-- nothing\n") == []
     assert split_script("SELECT 1") == ["SELECT 1"]
+
+
+ROWS = """
+WITH item (id UUID, a TEXT, b JSONB, old BIGINT) AS (
+    VALUES :items
+)
+UPDATE ff.x
+SET
+    a = item.a,
+    b = item.b
+FROM item
+WHERE x.id = item.id
+    AND x.old = item.old
+RETURNING 1
+"""
+AS_DOCUMENT = """
+WITH item AS (
+SELECT item.id, item.a, item.b::JSONB AS b, item.old
+FROM json_to_recordset($1::JSON) AS item (id UUID, a TEXT, b TEXT, old BIGINT)
+WHERE item.id BETWEEN '00000000-0000-0000-0000-000000000000'::UUID AND 'ffffffff-ffff-ffff-ffff-ffffffffffff'::UUID
+)
+UPDATE "jobs".x
+"""
+
+
+def statement(text: str, dialect: Dialect) -> Statement:
+    return Statement("probe", (dialect.translate(text),), text, dialect)
+
+
+def test_typed_rows_are_a_document_on_postgresql_and_values_on_sqlite() -> None:
+    part = POSTGRES.translate(ROWS)
+    assert part.text.startswith(AS_DOCUMENT.strip())
+    assert part.parameters == ("id", "a", "b", "old")
+    assert "WITH item (id, a, b, old) AS (VALUES (?, ?, ?, ?), (?, ?, ?, ?))" in SQLITE.translate(ROWS).over(2)
+
+
+@pytest.mark.parametrize(("names", "left"), [("id a old", "b"), ("id b old", "a")])
+@pytest.mark.parametrize("dialect", [POSTGRES, SQLITE], ids=["postgres", "sqlite"])
+def test_an_update_sets_only_what_its_rows_have(dialect: Dialect, names: str, left: str) -> None:
+    part = statement(ROWS, dialect).over(names.split())
+    assert part.parameters == tuple(names.split())
+    assert f"item.{left}" not in part.text
+    assert re.search(r"SET\n    (\w) = item.\1\nFROM item\n", part.text)
+
+
+def test_an_update_with_all_of_its_columns_is_as_it_was_written() -> None:
+    probe = statement(ROWS, POSTGRES)
+    assert probe.over(["a", "b", "id", "old", "more"]) is probe.parts[0]
+
+
+def test_statements_over_rows_are_written_together_and_counted_apart() -> None:
+    part = POSTGRES.translate(ROWS)
+    text = together((part, part))
+    for number in (1, 2):
+        assert text.count(f"json_to_recordset(${number}::JSON) AS item_{number} (") == 1
+    assert "a = item_2.a" in text
+    assert text.endswith("SELECT ARRAY[(SELECT COUNT(*) FROM written_1), (SELECT COUNT(*) FROM written_2)] AS written")
+
+
+def test_statements_that_read_together_keep_their_parameters_apart() -> None:
+    one, two = POSTGRES.translate("SELECT :a, :b, :a"), POSTGRES.translate("SELECT :b, :c")
+    text = reading((one, two, one))
+    assert re.findall(r"SELECT \$.*", text) == ["SELECT $1, $2, $1", "SELECT $3, $4", "SELECT $5, $6, $5"]
 
 
 def test_a_batch_becomes_one_list_per_parameter() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -14,16 +14,17 @@ from flowfabric.core.waits import TokenParts, Waitpoint
 
 @dataclass(frozen=True, slots=True)
 class Minter:
-    """Mints for one namespace."""
+    """Mints for one namespace; what it has just minted it has at hand."""
 
     ring: KeyRing
     namespace: str
+    _fresh: dict[Claims, Secret] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def new(self, claims: Claims) -> TokenParts:
         """What to keep of the token for these claims, minted with the active key."""
         active = self.ring.active
         assert active is not None, "whoever mints has made sure that there is a key"
-        token = mint_token(active, claims, self.namespace)
+        token = self._fresh[claims] = mint_token(active, claims, self.namespace)
         return TokenParts(
             kid=active.kid, nonce=claims.nonce, hash=hash_token(token), approver=claims.source, ends_at=claims.ends_at
         )
@@ -34,7 +35,8 @@ class Minter:
         key = self.ring.find(parts.kid) if parts else None
         if parts is None or key is None or key.secret is None:
             return None
-        return mint_token(key, _claims(waitpoint.execution_id, waitpoint.id, parts), self.namespace)
+        claims = _claims(waitpoint.execution_id, waitpoint.id, parts)
+        return self._fresh.get(claims) or mint_token(key, claims, self.namespace)
 
 
 def claims_for(execution_id: UUID, drawn: Drawn, approver: str | None, ends_at: datetime | None) -> Claims:

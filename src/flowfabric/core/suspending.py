@@ -122,7 +122,7 @@ def decide_suspend(
     if satisfied(request.condition, counting):
         return _satisfied_at_once(execution, suspension, bound, counting, now)
     after = move(
-        execution, SUSPEND, now, digest=request.digest(), plain=False, suspension_count=suspension.number,
+        execution, SUSPEND, now, digest=suspension.digest, plain=False, suspension_count=suspension.number,
         blocking_reason=BLOCKING[request.reason],
     )  # fmt: skip
     waits = WaitChanges(

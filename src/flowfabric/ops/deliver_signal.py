@@ -22,9 +22,10 @@ from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended
 from flowfabric.core.waits import Waitpoint, WaitpointKind
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource, read_ring
-from flowfabric.ops.waiting import open_waits
+from flowfabric.ops.waiting import bound_waits
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
+from flowfabric.store.waiting import Asked
 
 Answer = Accepted | DuplicateSignal
 
@@ -99,10 +100,10 @@ async def _deliver(
         return {}
     now = await tx.now()
     ids = [item.execution_id for item in items]
-    around = await tx.waits.open_waitpoints(ids)
+    around, suspensions, heard = await tx.waits.before_signalling(ids, [_asked(item) for item in items])
     targets = await _targets(tx, items, around, now)
-    waits = await open_waits(tx, [found[id_] for id_ in ids], around)
-    heard = await tx.waits.heard(ids, _asked(items, targets))
+    earlier = {**heard.accepted, **await _accepted_by_key(tx, items, targets)}
+    waits = bound_waits(suspensions, around)
     answers: dict[UUID, Answer | FlowFabricError] = {}
     decisions: list[Decision[Accepted]] = []
     for item in items:
@@ -110,8 +111,8 @@ async def _deliver(
         try:
             _check_token(item, targets.get(id_))
             waitpoint = _addressed(item, targets.get(id_))
-            if id_ in heard.accepted:
-                answers[id_] = DuplicateSignal(heard.accepted[id_])
+            if id_ in earlier:
+                answers[id_] = DuplicateSignal(earlier[id_])
                 continue
             _check_signalable(found[id_], item, waitpoint, now)
             counting = heard.counting.get(id_, ())
@@ -145,13 +146,19 @@ async def _targets(
     return targets
 
 
-def _asked(items: Sequence[Delivery], targets: Mapping[UUID, Waitpoint]) -> list[tuple[UUID, UUID, UUID, str | None]]:
+def _asked(item: Delivery, target: Waitpoint | None = None) -> Asked:
     """What tells whether a signal came before."""
-    return [
-        (item.execution_id, item.request.id, targets[item.execution_id].id, item.request.key)
-        for item in items
-        if item.execution_id in targets
-    ]
+    waitpoint_id = item.waitpoint_id if target is None else target.id
+    return Asked(item.execution_id, item.request.id, waitpoint_id, item.request.key)
+
+
+async def _accepted_by_key(
+    tx: Transaction, items: Sequence[Delivery], targets: Mapping[UUID, Waitpoint]
+) -> Mapping[UUID, UUID]:
+    """The signals that came before under their key to a waitpoint that is known only now, because it was named."""
+    named = [item for item in items if item.waitpoint_id is None and item.request.key is not None]
+    asked = [_asked(item, targets[item.execution_id]) for item in named if item.execution_id in targets]
+    return (await tx.waits.heard([], asked)).accepted if asked else {}
 
 
 def _check_token(item: Delivery, waitpoint: Waitpoint | None) -> None:

@@ -75,8 +75,8 @@ async def _suspend(
     *, shared: bool,
 ) -> dict[UUID, Answer | FlowFabricError]:  # fmt: skip
     bound = {item.fence.execution_id: {binding.key for binding in item.bindings} for item in items}
-    spaces = await rooms(tx, [found[item.fence.execution_id] for item in items], bound)
-    named = await _named(tx, items, found)
+    waitpoints, named = await _around(tx, items, found)
+    spaces = await rooms(tx, waitpoints, bound)
     answers: dict[UUID, Answer | FlowFabricError] = {}
     decisions: dict[UUID, tuple[Suspend, Decision[Answer]]] = {}
     for item in items:
@@ -119,14 +119,16 @@ async def _write(
     await write(tx, [decision for _, decision in decisions.values()])
 
 
-async def _named(tx: Transaction, items: Sequence[Suspend], found: dict[UUID, Execution]) -> dict[UUID, Suspension]:
-    """The suspensions that were opened under the keys of the items."""
-    asked = []
-    for item in items:
-        execution = found[item.fence.execution_id]
-        if item.key is not None and not execution.plain:
-            asked.append((execution.id, execution.generation, item.key))
-    return await tx.waits.suspensions_named(asked) if asked else {}
+async def _around(
+    tx: Transaction, items: Sequence[Suspend], found: dict[UUID, Execution]
+) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension]]:
+    """What is open on the executions, and the suspensions that were opened under the keys of the items."""
+    linked = [item for item in items if not found[item.fence.execution_id].plain]
+    if not linked:
+        return {}, {}
+    ids = [item.fence.execution_id for item in linked]
+    asked = [(id_, found[id_].generation, item.key) for id_, item in zip(ids, linked, strict=True) if item.key]
+    return await tx.waits.before_suspending(ids, asked)
 
 
 async def _given_up(tx: Transaction, execution: Execution, item: Suspend) -> Suspension | None:

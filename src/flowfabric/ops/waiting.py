@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from uuid import UUID
 
 from flowfabric.core.records import Execution
 from flowfabric.core.resuming import OpenWait
-from flowfabric.core.suspending import EMPTY, Room
+from flowfabric.core.suspending import Room
 from flowfabric.core.waits import Signal, Suspension, Waitpoint, WaitpointState
 from flowfabric.store.transaction import Transaction
 
 MOST_OBSERVED = 10_000
 
 
-async def open_waits(
-    tx: Transaction, executions: Sequence[Execution], around: Mapping[UUID, Sequence[Waitpoint]] | None = None
-) -> dict[UUID, OpenWait]:
-    """The open suspension of each execution that has one, with the waitpoints that it has bound, of those that are
-    open around it, if they have been read."""
+async def open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
+    """The open suspension of each execution that has one, with the waitpoints that it has bound."""
     ids = [execution.id for execution in executions if not execution.plain]
     if not ids:
         return {}
     suspensions = await tx.waits.open_suspensions(ids)
-    waitpoints = around
-    if waitpoints is None:
-        waitpoints = await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {}
+    return bound_waits(suspensions, await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {})
+
+
+def bound_waits(
+    suspensions: Mapping[UUID, Suspension], waitpoints: Mapping[UUID, Sequence[Waitpoint]]
+) -> dict[UUID, OpenWait]:
+    """Open suspensions, with those of the open waitpoints that they have bound."""
     return {
         id_: OpenWait(
             suspension,
@@ -41,18 +41,13 @@ async def open_waits(
 
 
 async def rooms(
-    tx: Transaction, executions: Sequence[Execution], bound: Mapping[UUID, Collection[str]] = MappingProxyType({})
+    tx: Transaction, found: Mapping[UUID, Sequence[Waitpoint]], bound: Mapping[UUID, Collection[str]]
 ) -> dict[UUID, Room]:
-    """What a new wait finds on each execution: open waitpoints, and at those that it binds, the signals that no wait
-    has used."""
-    ids = [execution.id for execution in executions if not execution.plain]
-    found = await tx.waits.open_waitpoints(ids) if ids else {}
+    """What a new wait finds on each execution: its open waitpoints, and at those that it binds, the signals that no
+    wait has used."""
     wanted = [item.id for id_, group in found.items() for item in group if item.key in bound.get(id_, ())]
     unused = await tx.waits.unused(wanted) if wanted else {}
-    return {
-        execution.id: Room({item.key: item for item in found[execution.id]}, unused) if execution.id in found else EMPTY
-        for execution in executions
-    }
+    return {id_: Room({item.key: item for item in group}, unused) for id_, group in found.items()}
 
 
 async def observed(tx: Transaction, suspension: Suspension, *, include_unmatched: bool = False) -> tuple[Signal, ...]:

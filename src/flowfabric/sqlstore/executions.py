@@ -9,7 +9,7 @@ from flowfabric.core.records import Execution
 from flowfabric.core.requests import Holds
 from flowfabric.core.states import State
 from flowfabric.sqlstore import rows
-from flowfabric.sqlstore.session import Row, Session
+from flowfabric.sqlstore.session import Batch, Parameters, Row, Session
 from flowfabric.store.executions import Listing
 
 
@@ -18,6 +18,7 @@ class SqlExecutions:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._locked: dict[UUID, Execution] = {}
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
         return _by_id(await self._session.fetch("get_executions", ids=list(ids), namespace=namespace))
@@ -27,13 +28,22 @@ class SqlExecutions:
         return found[0]["fingerprint"] if found else None
 
     async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-        return _by_id(await self._session.fetch("lock_executions", ids=list(ids), namespace=namespace))
+        return self._hold(await self._session.fetch("lock_executions", ids=list(ids), namespace=namespace))
 
     async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-        return _by_id(await self._session.fetch("lock_free_executions", ids=list(ids)))
+        return self._hold(await self._session.fetch("lock_free_executions", ids=list(ids)))
 
     async def save(self, changes: Sequence[tuple[Execution, Execution]]) -> None:
-        await self._session.write(("save_execution", [rows.saved(*change) for change in changes]))
+        await self._session.write(*self.saves(changes))
+
+    def saves(self, changes: Sequence[tuple[Execution, Execution]]) -> list[Batch]:
+        """The rows that save executions, in batches in which the same columns have changed since they were locked."""
+        groups: dict[tuple[str, ...], list[Parameters]] = {}
+        for before, after in changes:
+            row = rows.saved(self._locked.get(before.id, before), after)
+            groups.setdefault(tuple(row), []).append(row)
+            self._locked[after.id] = after
+        return [("save_execution", group) for group in groups.values()]
 
     async def held(self, namespace: str, instance: str) -> list[Execution]:
         now = await self._session.now()
@@ -68,6 +78,11 @@ class SqlExecutions:
 
     async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
         await self._session.fetch("set_tags", id=id_, tags=rows.to_json(tags))
+
+    def _hold(self, found: Sequence[Row]) -> dict[UUID, Execution]:
+        locked = _by_id(found)
+        self._locked |= locked
+        return locked
 
     async def purge(self, executions: Sequence[Execution]) -> None:
         ids = [item.id for item in executions]

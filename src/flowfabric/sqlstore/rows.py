@@ -34,8 +34,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def when(value: Any) -> Any:
-    """A time column: a datetime, or microseconds since 1970."""
-    return _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value
+    """A time column: a datetime, its text, or microseconds since 1970."""
+    if isinstance(value, int):
+        return _EPOCH + timedelta(microseconds=value)
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 def since_1970_us(value: datetime) -> int:
@@ -46,6 +48,16 @@ def since_1970_us(value: datetime) -> int:
 def identity(value: Any) -> Any:
     """An id column: a UUID, or its text."""
     return UUID(value) if isinstance(value, str) else value
+
+
+def octets(value: Any) -> Any:
+    """A column of bytes, or their hexadecimal digits behind a mark."""
+    return bytes.fromhex(value[2:]) if isinstance(value, str) else value
+
+
+def document(value: Any) -> Any:
+    """What a JSON column stands for."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def micros(value: timedelta | None) -> int | None:
@@ -109,7 +121,7 @@ def lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
 
 
 _SAVED_AS_THEY_ARE = (
-    "priority", "state", "blocking_reason", "attempt_state", "ownership", "epoch", "version", "generation",
+    "priority", "state", "blocking_reason", "attempt_state", "ownership", "epoch", "generation",
     "plain", "changed_at", "started_at", "ended_at", "ready_at", "deadline_at", "attempt_timeout_at", "purge_at",
     "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count", "step_seq",
     "progress_percent", "progress_message", "failure_message", "failure_category", "cancelled_by", "cancel_reason",
@@ -118,14 +130,30 @@ _SAVED_AS_THEY_ARE = (
 
 
 def saved(before: Execution, after: Execution) -> dict[str, object]:
-    """The parameters that write an execution over what it was before."""
-    lease, former = after.lease, after.former
-    return {name: getattr(after, name) for name in _SAVED_AS_THEY_ARE} | {
+    """The parameters that write an execution over what it was before: what has changed, and what it is found by."""
+    row: dict[str, object] = {
         "execution_id": after.id,
+        "version": after.version,
         "old_epoch": before.epoch,
         "old_version": before.version,
         "old_state": before.state,
-        "attempt_timeout_left_us": micros(after.attempt_timeout_left),
+    }
+    was, now = before.__dict__, after.__dict__
+    row |= {name: now[name] for name in _SAVED_AS_THEY_ARE if now[name] is not was[name]}
+    if after.attempt_timeout_left is not before.attempt_timeout_left:
+        row["attempt_timeout_left_us"] = micros(after.attempt_timeout_left)
+    if after.lease is not before.lease:
+        row |= _lease_columns(after.lease)
+    if after.former is not before.former:
+        row |= _former_columns(after.former)
+    if after.resumption is not before.resumption:
+        row["resume_suspension_id"] = after.resumption and after.resumption.suspension_id
+        row["resume_trigger"] = after.resumption and after.resumption.trigger
+    return row
+
+
+def _lease_columns(lease: HeldLease | None) -> dict[str, object]:
+    return {
         "lease_id": lease and lease.id,
         "lease_worker": lease and lease.worker.name,
         "lease_instance": lease and lease.worker.instance,
@@ -134,6 +162,11 @@ def saved(before: Execution, after: Execution) -> dict[str, object]:
         "lease_expires_at": lease and lease.expires_at,
         "lease_check_at": lease and lease.check_at,
         "lease_resumed": lease.resumed if lease else None,
+    }
+
+
+def _former_columns(former: FormerLease | None) -> dict[str, object]:
+    return {
         "former_lease_id": former and former.id,
         "former_epoch": former.epoch if former else None,
         "former_worker": former and former.worker.name,
@@ -141,8 +174,6 @@ def saved(before: Execution, after: Execution) -> dict[str, object]:
         "former_end": former and former.end,
         "former_digest": former and former.digest,
         "former_until": former and former.until,
-        "resume_suspension_id": after.resumption and after.resumption.suspension_id,
-        "resume_trigger": after.resumption and after.resumption.trigger,
     }
 
 

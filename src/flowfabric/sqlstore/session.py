@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 Row = Mapping[str, Any]
 Parameters = Mapping[str, object]
+Batch = tuple[str, Sequence[Parameters]]
 
 
 class Session(Protocol):
@@ -23,10 +24,14 @@ class Session(Protocol):
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         """The rows of one statement."""
 
+    async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
+        """The rows of several statements that only read, in one round trip where that saves any. Ids and times may
+        come as text then, bytes as hexadecimal digits, and JSON as what it stands for."""
+
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         """The rows of a statement that is run once for each item."""
 
-    async def write(self, *batches: tuple[str, Sequence[Parameters]]) -> None:
+    async def write(self, *batches: Batch) -> None:
         """Runs statements over the rows that go with them, together where that saves round trips. None may depend on
         what another writes, and each must return as many rows as it was given."""
 

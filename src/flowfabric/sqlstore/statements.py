@@ -14,7 +14,7 @@ only once:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -25,7 +25,10 @@ _IN_LIST = re.compile(r"\b(NOT )?IN :(\w+)")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _ROW_LOCK = re.compile(r"\s*\bFOR (?:NO KEY UPDATE|SHARE)\b[\w ]*")
 _ITEMS = re.compile(r"\bitem \(([^)]*)\) AS \(\s*VALUES :items\s*\)")
+_NUMBER = re.compile(r"\$(\d+)")
 _ITEM = re.compile(r"\bitem\b")
+_SET = re.compile(r"^    (\w+) = item\.\1\b", re.MULTILINE)
+_LAST_SET = re.compile(r",\nFROM item\b")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
@@ -50,6 +53,14 @@ class Statement:
 
     name: str
     parts: tuple[Part, ...]
+    text: str = ""
+    dialect: Dialect | None = None
+
+    def over(self, names: Iterable[str]) -> Part:
+        """The statement over rows that have these columns: an update sets no others."""
+        [part] = self.parts
+        given = frozenset(names)
+        return part if given.issuperset(part.parameters) else _setting(self, given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ def load(dialect: Dialect, backend_package: str) -> dict[str, Statement]:
     blocks = read_blocks("flowfabric.sqlstore") | read_blocks(backend_package)
     fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
     return {
-        name: Statement(name, _parts(text, fragments, dialect))
+        name: Statement(name, _parts(text, fragments, dialect), text, dialect)
         for (kind, name), text in blocks.items()
         if kind == "name"
     }
@@ -118,6 +129,32 @@ def together(parts: tuple[Part, ...]) -> str:
         tables += [rows, f"written_{number} AS (\n{body}\n)"]
     counts = [f"(SELECT COUNT(*) FROM written_{number})" for number in range(1, len(parts) + 1)]
     return f"WITH {', '.join(tables)}\nSELECT ARRAY[{', '.join(counts)}] AS written"
+
+
+@cache
+def _setting(statement: Statement, names: frozenset[str]) -> Part:
+    """An update that sets only what it is given."""
+    assert statement.dialect is not None, "a statement that was loaded has a dialect"
+    left_out = {name for name in _SET.findall(statement.text) if name not in names}
+    lines = [line for line in statement.text.splitlines() if not (found := _SET.match(line)) or found[1] in names]
+    text = _LAST_SET.sub("\nFROM item", "\n".join(lines))
+    items = _ITEMS.search(text)
+    assert items is not None, f"{statement.name} is not a statement over rows"
+    kept = [f"{name} {kind}" for name, kind in _item_columns(items[1]) if name not in left_out]
+    return statement.dialect.translate(text.replace(items[1], ", ".join(kept)))
+
+
+@cache
+def reading(parts: tuple[Part, ...]) -> str:
+    """One PostgreSQL statement that answers the rows of several as a JSON array each."""
+    arrays, before = [], 0
+    for part in parts:
+        pieces = _NUMBER.split(part.text)
+        numbers = [f"${int(number) + before}" for number in pieces[1::2]]
+        text = "".join(piece for pair in zip(pieces[::2], [*numbers, ""], strict=True) for piece in pair)
+        arrays.append(f"(\nSELECT json_agg(found)\nFROM (\n{text}\n) AS found\n)")
+        before += len(part.parameters)
+    return f"SELECT {', '.join(arrays)}"
 
 
 def _over_document(text: str, items: re.Match[str]) -> Part:

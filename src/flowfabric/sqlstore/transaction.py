@@ -36,7 +36,7 @@ class SqlTransaction:
         await write_waits(
             self._session,
             written.waits,
-            ("save_execution", [rows.saved(*change) for change in written.executions]),
+            *self.executions.saves(written.executions),
             ("append_attempt", [rows.attempt_parameters(item) for item in written.attempts]),
             ("append_event", [rows.event_parameters(item) for item in written.events]),
         )

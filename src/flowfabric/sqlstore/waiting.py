@@ -25,9 +25,9 @@ from flowfabric.core.waits import (
     WaitpointKind,
     WaitpointState,
 )
-from flowfabric.sqlstore.rows import identity, micros, span_of, when
-from flowfabric.sqlstore.session import Parameters, Row, Session
-from flowfabric.store.waiting import Heard
+from flowfabric.sqlstore.rows import document, identity, micros, octets, span_of, when
+from flowfabric.sqlstore.session import Batch, Parameters, Row, Session
+from flowfabric.store.waiting import Asked, Heard
 
 
 class SqlWaits:
@@ -43,15 +43,28 @@ class SqlWaits:
         await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
         await self._session.fetch("end_waitpoints", execution_ids=list(execution_ids), now=now)
 
-    async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
-        found = await self._session.fetch("open_suspensions", execution_ids=list(execution_ids))
-        return {item.execution_id: item for item in map(_suspension, found)}
-
-    async def suspensions_named(self, asked: Sequence[tuple[UUID, int, str]]) -> dict[UUID, Suspension]:
-        ids, _, keys = (list(column) for column in zip(*asked, strict=True))
-        found = map(_suspension, await self._session.fetch("suspensions_named", execution_ids=ids, keys=keys))
+    async def before_suspending(
+        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]]
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension]]:
+        ids, keys = list(execution_ids), [key for _, _, key in asked]
+        waitpoints, suspensions = await self._session.fetch_all(
+            ("open_waitpoints", {"execution_ids": ids}), ("suspensions_named", {"execution_ids": ids, "keys": keys})
+        )
+        found = map(_suspension, suspensions)
         by_name = {(item.execution_id, item.generation, item.key): item for item in found}
-        return {name[0]: by_name[name] for name in asked if name in by_name}
+        return _by_execution(waitpoints), {name[0]: by_name[name] for name in asked if name in by_name}
+
+    async def before_signalling(
+        self, execution_ids: Sequence[UUID], asked: Sequence[Asked]
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], Heard]:
+        ids = {"execution_ids": list(execution_ids)}
+        waitpoints, suspensions, signals = await self._session.fetch_all(
+            ("open_waitpoints", ids), ("open_suspensions", ids), (_HEARD, _hearing(execution_ids, asked))
+        )
+        return _by_execution(waitpoints), _open(suspensions), _heard(signals, asked)
+
+    async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
+        return _open(await self._session.fetch("open_suspensions", execution_ids=list(execution_ids)))
 
     async def suspensions(self, execution_id: UUID, limit: int) -> list[Suspension]:
         return [
@@ -60,10 +73,7 @@ class SqlWaits:
         ]
 
     async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
-        grouped: dict[UUID, list[Waitpoint]] = {}
-        for row in await self._session.fetch("open_waitpoints", execution_ids=list(execution_ids)):
-            grouped.setdefault(identity(row["execution_id"]), []).append(_waitpoint(row))
-        return grouped
+        return _by_execution(await self._session.fetch("open_waitpoints", execution_ids=list(execution_ids)))
 
     async def bound_waitpoints(self, execution_id: UUID, number: int) -> list[Waitpoint]:
         found = await self._session.fetch("bound_waitpoints", execution_id=execution_id, number=number)
@@ -87,17 +97,8 @@ class SqlWaits:
     async def unused(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
         return _grouped(await self._session.fetch("unused_signals", waitpoint_ids=list(waitpoint_ids)), "waitpoint_id")
 
-    async def heard(
-        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, UUID, UUID, str | None]] = ()
-    ) -> Heard:
-        _, ids, waitpoints, keys = (list(column) for column in zip(*asked, strict=True)) if asked else ([],) * 4
-        found = await self._session.fetch(
-            "counting_and_accepted_signals", execution_ids=list(execution_ids), ids=ids, waitpoint_ids=waitpoints,
-            keys=[key for key in keys if key is not None],
-        )  # fmt: skip
-        counting = [row for row in found if row["counting"]]
-        accepted = [row for row in found if not row["counting"]]
-        return Heard(_grouped(counting, "execution_id"), _accepted(accepted, asked))
+    async def heard(self, execution_ids: Sequence[UUID], asked: Sequence[Asked] = ()) -> Heard:
+        return _heard(await self._session.fetch(_HEARD, **_hearing(execution_ids, asked)), asked)
 
     async def signals(
         self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
@@ -141,9 +142,6 @@ class SqlSigningKeys:
         return int(row["count"])
 
 
-Batch = tuple[str, Sequence[Parameters]]
-
-
 async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside: Batch) -> None:
     """Writes changes of waits, together with what else is to be written."""
     added = "add_waitpoint", [_waitpoint_parameters(row) for item in changes for row in item.added]
@@ -172,14 +170,39 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
             )  # fmt: skip
 
 
-def _accepted(found: Sequence[Row], asked: Sequence[tuple[UUID, UUID, UUID, str | None]]) -> dict[UUID, UUID]:
-    by_id = {(identity(row["execution_id"]), identity(row["id"])): identity(row["id"]) for row in found}
-    by_key = {(identity(row["waitpoint_id"]), row["key"]): identity(row["id"]) for row in found if row["key"]}
-    earlier = {
-        execution: by_id.get((execution, id_)) or by_key.get((waitpoint, key))
-        for execution, id_, waitpoint, key in asked
+def _by_execution(found: Sequence[Row]) -> dict[UUID, list[Waitpoint]]:
+    grouped: dict[UUID, list[Waitpoint]] = {}
+    for waitpoint in map(_waitpoint, found):
+        grouped.setdefault(waitpoint.execution_id, []).append(waitpoint)
+    return grouped
+
+
+def _open(found: Sequence[Row]) -> dict[UUID, Suspension]:
+    return {item.execution_id: item for item in map(_suspension, found)}
+
+
+_HEARD = "counting_and_accepted_signals"
+
+
+def _hearing(execution_ids: Sequence[UUID], asked: Sequence[Asked]) -> Parameters:
+    return {
+        "execution_ids": list(execution_ids),
+        "ids": [item.id for item in asked],
+        "waitpoint_ids": [item.waitpoint_id for item in asked if item.waitpoint_id is not None],
+        "keys": [item.key for item in asked if item.key is not None],
     }
-    return {execution: id_ for execution, id_ in earlier.items() if id_ is not None}
+
+
+def _heard(found: Sequence[Row], asked: Sequence[Asked]) -> Heard:
+    counting = [row for row in found if row["counting"]]
+    accepted = [row for row in found if not row["counting"]]
+    by_id = {(identity(row["execution_id"]), identity(row["id"])): identity(row["id"]) for row in accepted}
+    by_key = {(identity(row["waitpoint_id"]), row["key"]): identity(row["id"]) for row in accepted if row["key"]}
+    earlier = {
+        item.execution_id: by_id.get((item.execution_id, item.id)) or by_key.get((item.waitpoint_id, item.key))
+        for item in asked
+    }
+    return Heard(_grouped(counting, "execution_id"), {key: id_ for key, id_ in earlier.items() if id_ is not None})
 
 
 def _grouped(found: Sequence[Row], by: str) -> dict[UUID, tuple[SignalFacts, ...]]:
@@ -194,7 +217,7 @@ def _suspension(row: Row) -> Suspension:
     return Suspension(
         id=identity(row["id"]), execution_id=identity(row["execution_id"]), number=row["number"],
         generation=row["generation"], epoch=row["epoch"], lease_id=identity(row["lease_id"]), key=row["key"],
-        digest=row["digest"], condition=from_json(json.loads(row["condition"])), reason=SuspensionReason(row["reason"]),
+        digest=row["digest"], condition=from_json(document(row["condition"])), reason=SuspensionReason(row["reason"]),
         rest=Rest(row["rest"]), opened_at=when(row["opened_at"]), timeout_at=when(row["timeout_at"]),
         on_timeout=OnTimeout(row["on_timeout"]), resume_delay=span_of(row["resume_delay_us"]),
         closed_at=when(row["closed_at"]), closed_by=Trigger(row["closed_by"]) if row["closed_by"] else None,
@@ -219,7 +242,7 @@ def _changed(item: Suspension) -> dict[str, object]:
 
 def _waitpoint(row: Row) -> Waitpoint:
     token = TokenParts(
-        kid=row["kid"], nonce=row["nonce"], hash=row["token_hash"], approver=row["approver"],
+        kid=row["kid"], nonce=octets(row["nonce"]), hash=octets(row["token_hash"]), approver=row["approver"],
         ends_at=when(row["token_ends_at"]),
     ) if row["kid"] else None  # fmt: skip
     return Waitpoint(

@@ -14,6 +14,16 @@ from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A signal that may have come before: under its id to the execution, or under its key to the waitpoint."""
+
+    execution_id: UUID
+    id: UUID
+    waitpoint_id: UUID | None
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """Signals by execution: those that have counted in its open suspension, and the one that came before."""
 
@@ -30,11 +40,19 @@ class Waits(Protocol):
     async def end(self, execution_ids: Sequence[UUID], now: datetime) -> None:
         """Closes whatever is open on executions that have ended."""
 
+    async def before_suspending(
+        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]]
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension]]:
+        """The open waitpoints of executions; and of those asked for with a generation and an idempotency key, the
+        suspension that has it."""
+
+    async def before_signalling(
+        self, execution_ids: Sequence[UUID], asked: Sequence[Asked]
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], Heard]:
+        """The open waitpoints and suspensions of executions, and what has come to them."""
+
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         """The open suspension of each execution that has one."""
-
-    async def suspensions_named(self, asked: Sequence[tuple[UUID, int, str]]) -> dict[UUID, Suspension]:
-        """Of executions with a generation and an idempotency key: the suspension that has it, by execution."""
 
     async def suspensions(self, execution_id: UUID, limit: int) -> list[Suspension]:
         """The suspensions of an execution, the newest first."""
@@ -60,11 +78,8 @@ class Waits(Protocol):
     async def unused(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
         """What has come to waitpoints and belongs to no suspension yet, in order of acceptance."""
 
-    async def heard(
-        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, UUID, UUID, str | None]] = ()
-    ) -> Heard:
-        """What has come to these executions. Asked is for signals by execution, id, waitpoint and key: which was
-        accepted before under that id, or at that waitpoint under that key."""
+    async def heard(self, execution_ids: Sequence[UUID], asked: Sequence[Asked] = ()) -> Heard:
+        """What has come to these executions, and whether what is asked for came before."""
 
     async def signals(
         self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int

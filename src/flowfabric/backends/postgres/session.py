@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, cast
 
-from flowfabric.sqlstore.session import Parameters, Row, check_written
-from flowfabric.sqlstore.statements import Statement, columns, together
+from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
+from flowfabric.sqlstore.statements import Statement, columns, reading, together
 
 Clock = Callable[[], datetime]
 
@@ -59,6 +59,13 @@ class PostgresSession:
         self._told = found[-1].get("now") if found else None
         return found
 
+    async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
+        self._told = None
+        parts = tuple(self._statements[statement].parts[0] for statement, _ in reads)
+        values = [given[key] for part, (_, given) in zip(parts, reads, strict=True) for key in part.parameters]
+        [row] = await self._connection.fetch(reading(parts), *values)
+        return [json.loads(found) if found else [] for found in row]
+
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         [part] = self._statements[statement].parts
         if not items:
@@ -69,12 +76,12 @@ class PostgresSession:
             return cast(Sequence[Row], await self._connection.fetch(part.text, *arguments[0]))
         return cast(Sequence[Row], await self._connection.fetchmany(part.text, arguments))
 
-    async def write(self, *batches: tuple[str, Sequence[Parameters]]) -> None:
+    async def write(self, *batches: Batch) -> None:
         asked = [(name, items) for name, items in batches if items]
         if not asked:
             return
         self._told = None
-        text = together(tuple(self._statements[name].parts[0] for name, _ in asked))
+        text = together(tuple(self._statements[name].over(items[0]) for name, items in asked))
         [row] = await self._connection.fetch(text, *[_document(items) for _, items in asked])
         for (name, items), written in zip(asked, row["written"], strict=True):
             check_written(name, items, written)

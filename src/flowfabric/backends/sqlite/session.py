@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from flowfabric.sqlstore.rows import since_1970_us
-from flowfabric.sqlstore.session import Parameters, Row, check_written
+from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
 from flowfabric.sqlstore.statements import Part, Statement
 
 _ROWS = (1, 8, 32, 128)
@@ -34,13 +34,17 @@ class SqliteSession:
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         return self._script(self._statements[statement], _bound(parameters))
 
+    async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
+        return [await self.fetch(statement, **parameters) for statement, parameters in reads]
+
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         script = self._statements[statement]
         return [row for item in items for row in self._script(script, _bound(item))]
 
-    async def write(self, *batches: tuple[str, Sequence[Parameters]]) -> None:
+    async def write(self, *batches: Batch) -> None:
         for statement, items in batches:
-            check_written(statement, items, len(await self.fetch_batch(statement, items)))
+            for start in range(0, len(items), _MOST_ROWS):
+                self._write(statement, items[start : start + _MOST_ROWS])
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         script, common = self._statements[statement], _bound(shared)
@@ -49,6 +53,11 @@ class SqliteSession:
             chunk = items[start : start + _MOST_ROWS]
             found += self._script_over(script, [common | _bound(item) for item in chunk])
         return found
+
+    def _write(self, statement: str, items: Sequence[Parameters]) -> None:
+        part = self._statements[statement].over(items[0])
+        written = self._over(part, [_bound(item) for item in items])
+        check_written(statement, items, len(written or ()))
 
     def _script(self, statement: Statement, bound: dict[str, object]) -> list[Row]:
         first, *rest = statement.parts
@@ -84,18 +93,16 @@ def _bound(parameters: Parameters) -> dict[str, object]:
     return {name: value if type(value) in _PLAIN else _stored(value) for name, value in parameters.items()}
 
 
-def _stored(value: object) -> object:
-    match value:
-        case UUID():
-            return str(value)
-        case datetime():
-            return since_1970_us(value)
-        case list():
-            return json.dumps([_stored(item) for item in value])
-        case str():
-            return str(value)
-        case _:
-            return value
+def _stored(value: Any) -> object:
+    convert = _CONVERTED.get(type(value))
+    if convert is not None:
+        return convert(value)
+    return str(value) if isinstance(value, str) else value
+
+
+def _as_json(values: list[object]) -> str:
+    return json.dumps([_stored(value) for value in values])
 
 
 _PLAIN = frozenset({str, int, bytes, type(None), bool})
+_CONVERTED: dict[type, Callable[[Any], object]] = {UUID: str, datetime: since_1970_us, list: _as_json}
