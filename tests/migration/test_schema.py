@@ -21,7 +21,7 @@ POSTGRES_EDITS = {
     "a nullable column": ("fingerprint BYTEA NOT NULL,", "fingerprint BYTEA,"),
     "another type": ("priority INTEGER NOT NULL", "priority BIGINT NOT NULL"),
     "a default": (" DEFAULT pg_current_xact_id()", ""),
-    "a missing constraint": (" CHECK (epoch >= 0)", ""),
+    "a missing constraint": (" CHECK (number >= 1)", ""),
     "a looser constraint": ("'active', 'paused', 'draining'", "'active', 'paused', 'draining', 'lost'"),
     "a wider index": (" WHERE lease_check_at IS NOT NULL;", ";"),
     "another order of an index": ("priority DESC", "priority"),

@@ -44,15 +44,13 @@ CREATE TABLE ff.execution (
     attempt_timeout_policy_us BIGINT,
     retention_policy_us BIGINT NOT NULL,
 
-    state TEXT NOT NULL CHECK (state IN (
-        'waiting', 'delayed', 'blocked', 'active', 'suspended', 'completed', 'failed', 'cancelled', 'expired', 'skipped'
-    )),
+    state TEXT NOT NULL,
     blocking_reason TEXT NOT NULL,
     attempt_state TEXT NOT NULL,
-    ownership TEXT CHECK (ownership IN ('leased', 'lease_expired_reclaimable', 'lease_revoked')),
-    epoch BIGINT NOT NULL CHECK (epoch >= 0),
-    version BIGINT NOT NULL CHECK (version >= 0),
-    generation INTEGER NOT NULL CHECK (generation >= 0),
+    ownership TEXT,
+    epoch BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    generation INTEGER NOT NULL,
     -- True until something is attached that must be looked after when the execution ends; then false for good.
     plain BOOLEAN NOT NULL,
 
@@ -83,15 +81,15 @@ CREATE TABLE ff.execution (
     former_digest TEXT,
     former_until TIMESTAMPTZ,
 
-    attempt_index INTEGER NOT NULL CHECK (attempt_index >= 0),
-    attempt_origin TEXT NOT NULL CHECK (attempt_origin IN ('fresh', 'retry', 'reclaimed', 'replayed')),
+    attempt_index INTEGER NOT NULL,
+    attempt_origin TEXT NOT NULL,
     attempt_started_at TIMESTAMPTZ,
-    retry_count INTEGER NOT NULL CHECK (retry_count >= 0),
-    reclaim_count INTEGER NOT NULL CHECK (reclaim_count >= 0),
-    replay_count INTEGER NOT NULL CHECK (replay_count >= 0),
-    step_seq BIGINT NOT NULL CHECK (step_seq >= 0),
+    retry_count INTEGER NOT NULL,
+    reclaim_count INTEGER NOT NULL,
+    replay_count INTEGER NOT NULL,
+    step_seq BIGINT NOT NULL,
 
-    progress_percent INTEGER CHECK (progress_percent BETWEEN 0 AND 100),
+    progress_percent INTEGER,
     progress_message TEXT,
     failure_message TEXT,
     failure_category TEXT,
@@ -103,16 +101,25 @@ CREATE TABLE ff.execution (
     resume_suspension_id UUID,
     resume_trigger TEXT,
 
-    CHECK ((state = 'active') = (ownership IS NOT NULL)),
-    CHECK ((ownership IS NOT DISTINCT FROM 'leased') = (lease_id IS NOT NULL)),
-    CHECK (num_nulls(
-        lease_id, lease_worker, lease_instance, lease_ttl_us, lease_acquired_at, lease_expires_at, lease_check_at, lease_resumed
-    ) IN (0, 8)),
-    CHECK (num_nulls(former_lease_id, former_epoch, former_worker, former_instance, former_end) IN (0, 5)),
-    CHECK ((state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped')) = (ended_at IS NOT NULL)),
-    CHECK ((ended_at IS NOT NULL) = (purge_at IS NOT NULL)),
-    CHECK (state <> 'delayed' OR ready_at IS NOT NULL),
-    CHECK (attempt_timeout_at IS NULL OR lease_id IS NOT NULL)
+    -- Every statement reads these anew, so they are few and short.
+    CONSTRAINT execution_life CHECK (
+        CASE
+            WHEN ended_at IS NULL THEN purge_at IS NULL AND state = ANY ('{waiting,delayed,blocked,active,suspended}')
+            ELSE purge_at IS NOT NULL AND state = ANY ('{completed,failed,cancelled,expired,skipped}')
+        END
+        AND (state <> 'delayed' OR ready_at IS NOT NULL)
+    ),
+    CONSTRAINT execution_owner CHECK (
+        CASE ownership
+            WHEN 'leased' THEN lease_id IS NOT NULL
+            ELSE lease_id IS NULL AND attempt_timeout_at IS NULL
+                AND ownership = ANY ('{lease_expired_reclaimable,lease_revoked}')
+        END
+        AND (state = 'active') = (ownership IS NOT NULL)
+    ),
+    CONSTRAINT execution_lease CHECK (num_nulls(lease_id, lease_instance, lease_expires_at, lease_check_at) % 4 = 0),
+    CONSTRAINT execution_former CHECK (num_nulls(former_lease_id, former_epoch, former_end) % 3 = 0),
+    CONSTRAINT execution_counts CHECK (LEAST(epoch, version, step_seq) >= 0)
     -- Leases of one batch lie in the same pages and are renewed together: half a page of room keeps that inside.
 ) WITH (fillfactor = 50);
 
@@ -147,21 +154,24 @@ CREATE TABLE ff.attempt (
     instance TEXT,
     started_at TIMESTAMPTZ NOT NULL,
     ended_at TIMESTAMPTZ NOT NULL,
-    outcome TEXT NOT NULL CHECK (outcome IN ('ended_success', 'ended_failure', 'ended_cancelled', 'interrupted_reclaimed')),
+    outcome TEXT NOT NULL,
     result BYTEA,
     encoding TEXT,
     failure_class TEXT,
     failure_category TEXT,
     failure_message TEXT,
     failure_detail BYTEA,
-    PRIMARY KEY (execution_id, attempt_index)
+    PRIMARY KEY (execution_id, attempt_index),
+    CONSTRAINT attempt_outcome CHECK (
+        outcome = ANY ('{ended_success,ended_failure,ended_cancelled,interrupted_reclaimed}')
+    )
 );
 
 CREATE TABLE ff.step (
     execution_id UUID NOT NULL,
     seq BIGINT NOT NULL,
     name TEXT NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('open', 'ok', 'failed', 'abandoned', 'cancelled')),
+    status TEXT NOT NULL,
     payload BYTEA NOT NULL,
     encoding TEXT NOT NULL,
     digest TEXT NOT NULL,
@@ -169,7 +179,8 @@ CREATE TABLE ff.step (
     generation INTEGER NOT NULL,
     recorded_at TIMESTAMPTZ NOT NULL,
     struck_by INTEGER,
-    PRIMARY KEY (execution_id, seq)
+    PRIMARY KEY (execution_id, seq),
+    CONSTRAINT step_status CHECK (status = ANY ('{open,ok,failed,abandoned,cancelled}'))
 );
 -- Steps struck out by a replay stay for the record; among the others a name is unique.
 CREATE UNIQUE INDEX step_name ON ff.step (execution_id, name) WHERE struck_by IS NULL;
@@ -224,13 +235,13 @@ CREATE TABLE ff.suspension (
     digest TEXT NOT NULL,
     condition JSONB NOT NULL,
     reason TEXT NOT NULL,
-    rest TEXT NOT NULL CHECK (rest IN ('close', 'keep')),
+    rest TEXT NOT NULL CHECK (rest = ANY ('{close,keep}')),
     opened_at TIMESTAMPTZ NOT NULL,
     timeout_at TIMESTAMPTZ,
-    on_timeout TEXT NOT NULL CHECK (on_timeout IN ('fail', 'cancel', 'expire', 'auto_resume', 'escalate')),
+    on_timeout TEXT NOT NULL CHECK (on_timeout = ANY ('{fail,cancel,expire,auto_resume,escalate}')),
     resume_delay_us BIGINT NOT NULL CHECK (resume_delay_us >= 0),
     closed_at TIMESTAMPTZ,
-    closed_by TEXT CHECK (closed_by IN ('signals', 'timeout', 'operator', 'ended')),
+    closed_by TEXT CHECK (closed_by = ANY ('{signals,timeout,operator,ended}')),
     PRIMARY KEY (execution_id, number),
     CHECK ((closed_at IS NULL) = (closed_by IS NULL))
 );
@@ -243,8 +254,8 @@ CREATE TABLE ff.waitpoint (
     id UUID NOT NULL PRIMARY KEY,
     execution_id UUID NOT NULL,
     key TEXT NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('addressed', 'standing', 'child', 'timer')),
-    state TEXT NOT NULL CHECK (state IN ('pending', 'active', 'closed')),
+    kind TEXT NOT NULL CHECK (kind = ANY ('{addressed,standing,child,timer}')),
+    state TEXT NOT NULL CHECK (state = ANY ('{pending,active,closed}')),
     suspension INTEGER,
     kid TEXT,
     nonce BYTEA,
@@ -288,9 +299,7 @@ CREATE TABLE ff.signal (
     key TEXT,
     created_at TIMESTAMPTZ,
     accepted_at TIMESTAMPTZ NOT NULL,
-    effect TEXT NOT NULL CHECK (
-        effect IN ('appended_to_waitpoint', 'resume_condition_satisfied', 'buffered_for_pending_waitpoint')
-    ),
+    effect TEXT NOT NULL CHECK (effect = ANY ('{appended_to_waitpoint,resume_condition_satisfied,buffered_for_pending_waitpoint}')),
     PRIMARY KEY (execution_id, seq)
 );
 CREATE UNIQUE INDEX signal_id ON ff.signal (execution_id, id);

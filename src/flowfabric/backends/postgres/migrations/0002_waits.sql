@@ -5,6 +5,56 @@ ALTER TABLE ff.execution ADD COLUMN suspension_count INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE ff.execution ADD COLUMN resume_suspension_id UUID;
 ALTER TABLE ff.execution ADD COLUMN resume_trigger TEXT;
 
+-- Every statement reads the checks of the tables that it writes anew, so they are few and short: lists of words as one
+-- literal, and what belongs together as one check.
+ALTER TABLE ff.execution
+    DROP CONSTRAINT execution_state_check,
+    DROP CONSTRAINT execution_ownership_check,
+    DROP CONSTRAINT execution_attempt_origin_check,
+    DROP CONSTRAINT execution_epoch_check,
+    DROP CONSTRAINT execution_version_check,
+    DROP CONSTRAINT execution_generation_check,
+    DROP CONSTRAINT execution_attempt_index_check,
+    DROP CONSTRAINT execution_retry_count_check,
+    DROP CONSTRAINT execution_reclaim_count_check,
+    DROP CONSTRAINT execution_replay_count_check,
+    DROP CONSTRAINT execution_step_seq_check,
+    DROP CONSTRAINT execution_progress_percent_check,
+    DROP CONSTRAINT execution_check,
+    DROP CONSTRAINT execution_check1,
+    DROP CONSTRAINT execution_check2,
+    DROP CONSTRAINT execution_check3,
+    DROP CONSTRAINT execution_check4,
+    DROP CONSTRAINT execution_check5,
+    DROP CONSTRAINT execution_check6,
+    DROP CONSTRAINT execution_check7,
+    ADD CONSTRAINT execution_life CHECK (
+        CASE
+            WHEN ended_at IS NULL THEN purge_at IS NULL AND state = ANY ('{waiting,delayed,blocked,active,suspended}')
+            ELSE purge_at IS NOT NULL AND state = ANY ('{completed,failed,cancelled,expired,skipped}')
+        END
+        AND (state <> 'delayed' OR ready_at IS NOT NULL)
+    ),
+    ADD CONSTRAINT execution_owner CHECK (
+        CASE ownership
+            WHEN 'leased' THEN lease_id IS NOT NULL
+            ELSE lease_id IS NULL AND attempt_timeout_at IS NULL
+                AND ownership = ANY ('{lease_expired_reclaimable,lease_revoked}')
+        END
+        AND (state = 'active') = (ownership IS NOT NULL)
+    ),
+    ADD CONSTRAINT execution_lease CHECK (num_nulls(lease_id, lease_instance, lease_expires_at, lease_check_at) % 4 = 0),
+    ADD CONSTRAINT execution_former CHECK (num_nulls(former_lease_id, former_epoch, former_end) % 3 = 0),
+    ADD CONSTRAINT execution_counts CHECK (LEAST(epoch, version, step_seq) >= 0);
+ALTER TABLE ff.attempt
+    DROP CONSTRAINT attempt_outcome_check,
+    ADD CONSTRAINT attempt_outcome CHECK (
+        outcome = ANY ('{ended_success,ended_failure,ended_cancelled,interrupted_reclaimed}')
+    );
+ALTER TABLE ff.step
+    DROP CONSTRAINT step_status_check,
+    ADD CONSTRAINT step_status CHECK (status = ANY ('{open,ok,failed,abandoned,cancelled}'));
+
 -- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.
 CREATE TABLE ff.suspension (
     execution_id UUID NOT NULL,
@@ -17,13 +67,13 @@ CREATE TABLE ff.suspension (
     digest TEXT NOT NULL,
     condition JSONB NOT NULL,
     reason TEXT NOT NULL,
-    rest TEXT NOT NULL CHECK (rest IN ('close', 'keep')),
+    rest TEXT NOT NULL CHECK (rest = ANY ('{close,keep}')),
     opened_at TIMESTAMPTZ NOT NULL,
     timeout_at TIMESTAMPTZ,
-    on_timeout TEXT NOT NULL CHECK (on_timeout IN ('fail', 'cancel', 'expire', 'auto_resume', 'escalate')),
+    on_timeout TEXT NOT NULL CHECK (on_timeout = ANY ('{fail,cancel,expire,auto_resume,escalate}')),
     resume_delay_us BIGINT NOT NULL CHECK (resume_delay_us >= 0),
     closed_at TIMESTAMPTZ,
-    closed_by TEXT CHECK (closed_by IN ('signals', 'timeout', 'operator', 'ended')),
+    closed_by TEXT CHECK (closed_by = ANY ('{signals,timeout,operator,ended}')),
     PRIMARY KEY (execution_id, number),
     CHECK ((closed_at IS NULL) = (closed_by IS NULL))
 );
@@ -36,8 +86,8 @@ CREATE TABLE ff.waitpoint (
     id UUID NOT NULL PRIMARY KEY,
     execution_id UUID NOT NULL,
     key TEXT NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('addressed', 'standing', 'child', 'timer')),
-    state TEXT NOT NULL CHECK (state IN ('pending', 'active', 'closed')),
+    kind TEXT NOT NULL CHECK (kind = ANY ('{addressed,standing,child,timer}')),
+    state TEXT NOT NULL CHECK (state = ANY ('{pending,active,closed}')),
     suspension INTEGER,
     kid TEXT,
     nonce BYTEA,
@@ -81,9 +131,7 @@ CREATE TABLE ff.signal (
     key TEXT,
     created_at TIMESTAMPTZ,
     accepted_at TIMESTAMPTZ NOT NULL,
-    effect TEXT NOT NULL CHECK (
-        effect IN ('appended_to_waitpoint', 'resume_condition_satisfied', 'buffered_for_pending_waitpoint')
-    ),
+    effect TEXT NOT NULL CHECK (effect = ANY ('{appended_to_waitpoint,resume_condition_satisfied,buffered_for_pending_waitpoint}')),
     PRIMARY KEY (execution_id, seq)
 );
 CREATE UNIQUE INDEX signal_id ON ff.signal (execution_id, id);
