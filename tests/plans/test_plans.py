@@ -51,6 +51,7 @@ WHERE = {
     "due_for_deadline": ("execution_deadline", "deadline_at"),
     "due_for_retention": ("execution_purge", "purge_at"),
 }
+COPIES = 100_000
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")
 SMALL = {"lane", "route", "signing_key"}
 # What a worker holds is looked for among the live leases, which are all that this index has.
@@ -71,6 +72,7 @@ async def prepare(store: PostgresTestStore, condition: str) -> None:
         if condition != "empty":
             await fill(engine)
         if condition == "analysed":
+            await copy_executions(store, COPIES)
             await store.query("ANALYZE ff.execution")
 
 
@@ -79,6 +81,21 @@ async def fill(engine: Engine) -> None:
         await engine.executions.submit_many([Submission(kind="job", payload=b"x" * 200) for _ in range(1000)])
     leases = await engine.leases.claim(["default"], "w", limit=1000)
     await engine.leases.complete_many([(lease.fence, b"x") for lease in leases[:500]])
+
+
+async def copy_executions(store: PostgresTestStore, number: int) -> None:
+    """So many that reading them all is never cheap."""
+    found = await store.query(
+        "SELECT attname FROM pg_attribute WHERE attrelid = 'ff.execution'::REGCLASS AND attnum > 0 AND NOT attisdropped"
+    )
+    columns = [row["attname"] for row in found]
+    # Ids in order of time, as the engine's own are: walking their index is cheap then, and the more tempting.
+    id_ = "(lpad(to_hex(number), 12, '0') || substr(md5(number::TEXT), 1, 20))::UUID"
+    values = [id_ if name == "id" else f"one.{name}" for name in columns]
+    await store.query(
+        f"INSERT INTO ff.execution ({', '.join(columns)}) SELECT {', '.join(values)}"
+        f" FROM (SELECT * FROM ff.execution WHERE state = 'waiting' LIMIT 1) AS one, generate_series(1, {number}) AS number"
+    )
 
 
 async def test_no_statement_reads_a_table_whole(tables: PostgresTestStore) -> None:

@@ -135,6 +135,8 @@ taken AS (
         lease_resumed = (e.attempt_state = 'attempt_interrupted')
     FROM clock, head
     WHERE e.id = head.id
+        -- The planner cannot know how few heads there are, and would read a whole table to join it with them.
+        AND e.id = ANY(ARRAY(SELECT h.id FROM head AS h))
     RETURNING
     {lease}, e.state, e.version, head.place
 ),
