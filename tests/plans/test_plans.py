@@ -94,7 +94,8 @@ async def copy_executions(store: PostgresTestStore, number: int) -> None:
     values = [id_ if name == "id" else f"one.{name}" for name in columns]
     await store.query(
         f"INSERT INTO ff.execution ({', '.join(columns)}) SELECT {', '.join(values)}"
-        f" FROM (SELECT * FROM ff.execution WHERE state = 'waiting' LIMIT 1) AS one, generate_series(1, {number}) AS number"
+        " FROM (SELECT * FROM ff.execution WHERE state = 'waiting' LIMIT 1) AS one,"
+        f" generate_series(1, {number}) AS number"
     )
 
 
