@@ -36,7 +36,19 @@ from flowfabric.core.flow_outcomes import (
     WaitingForChildren,
 )  # fmt: skip
 from flowfabric.core.flows import CancelPolicy, EdgeGroup, EdgeState, FlowState, GroupState, StoredEdge
-from flowfabric.core.graph import ChildSubmission, Edge, EdgeKind, Graph, Join, JoinKind, Member, Siblings, all_of, any_of, quorum
+from flowfabric.core.graph import (
+    ChildSubmission,
+    Edge,
+    EdgeKind,
+    Graph,
+    Join,
+    JoinKind,
+    Member,
+    Siblings,
+    all_of,
+    any_of,
+    quorum,
+)
 from flowfabric.core.keyring import AlreadySeeded, KeyState, KeyView, Rotated, Seeded, Unchanged
 from flowfabric.core.outcomes import (
     Accepted,

@@ -14,7 +14,6 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.flows import (
-    DEPENDENCIES,
     EdgeGroup,
     EdgeState,
     GroupState,
@@ -76,10 +75,7 @@ class Resolution:
 
     def wants_edges(self) -> list[UUID]:
         """Whose open edges must be known to go on."""
-        return [id_ for id_ in self._frontier if not self._knows(id_)]
-
-    def _knows(self, id_: UUID) -> bool:
-        return self.knows_all or id_ in self._known
+        return [] if self.knows_all else [id_ for id_ in self._frontier if id_ not in self._known]
 
     def learn(self, asked: Iterable[UUID], found: Iterable[Surrounding]) -> None:
         """Takes note of all open edges that lead away from some executions."""
@@ -93,8 +89,9 @@ class Resolution:
 
     def advance(self) -> None:
         """Resolves the edges of everybody who has ended, and decides their groups. Asks for more by `wants_edges`."""
-        while ended := [id_ for id_ in self._frontier if self._knows(id_)]:
-            self._frontier = [id_ for id_ in self._frontier if not self._knows(id_)]
+        while len(unknown := self.wants_edges()) < len(self._frontier):
+            ended = [id_ for id_ in self._frontier if self.knows_all or id_ in self._known]
+            self._frontier = unknown
             touched: dict[GroupKey, None] = {}
             for id_ in ended:
                 for item in self._known.get(id_, ()):
@@ -191,8 +188,3 @@ def recounted(group: EdgeGroup, edges: Iterable[StoredEdge]) -> EdgeGroup:
         impossible=states.count(EdgeState.IMPOSSIBLE), sweeping=False,
     )  # fmt: skip
     return replace(counted, state=judged(counted.join, counted.n, counted.satisfied, counted.impossible))
-
-
-def is_dependency(group: EdgeGroup) -> bool:
-    """True for the group of a member's own edges, not for a wait of a parent for its children."""
-    return group.seq == DEPENDENCIES

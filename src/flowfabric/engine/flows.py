@@ -130,7 +130,7 @@ class Flows:
     ) -> FlowCancelled | CancelScheduled | FlowAlreadyCancelled:  # fmt: skip
         """Cancels a flow: all members that have not ended, only those that have not started, or only the flow itself.
 
-        Up to 1,000 are ended at once; the rest is left to the reconcilers, or, with `wait`, ended here within that time.
+        Up to 1,000 are ended at once; the rest by the reconcilers, or, with `wait`, here within that time.
         """
         found = parse_id(flow_id, "flow_id")
         request = FlowCancelRequest(
@@ -169,14 +169,13 @@ class Flows:
         found = parse_id(flow_id, "flow_id")
         limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
         pause_s = _FIRST_LOOK_S
+        look = partial(flow_state_of, namespace=self._context.namespace, flow_id=found)
         try:
             async with asyncio.timeout(limit_s):
-                while True:
-                    flow = await self._context.store.read(partial(flow_state_of, namespace=self._context.namespace, flow_id=found))
-                    if flow.ended_at is not None:
-                        return flow.state
+                while (flow := await self._context.store.read(look)).ended_at is None:
                     await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                     pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+                return flow.state
         except TimeoutError:
             return None
 

@@ -29,17 +29,6 @@ class Again:
     blocked: tuple[UUID, ...] = ()
     is_blocked: bool = False
 
-    async def write(self, tx: Transaction, now: datetime) -> None:
-        """Writes it; the flow is locked."""
-        if self.edges:
-            await tx.edges.put(self.edges)
-        if self.groups:
-            await tx.edges.put_groups(self.groups)
-        for execution in (await tx.executions.lock(None, self.blocked) if self.blocked else {}).values():
-            await block_again(tx, execution, now)
-        if self.flow is not None:
-            await tx.flows.put([self.flow])
-
 
 async def member_again(tx: Transaction, execution: Execution, now: datetime) -> Again:
     """What a replay of this execution changes in its flow; refused in a cancelled one. Reads only."""
@@ -63,6 +52,18 @@ async def member_again(tx: Transaction, execution: Execution, now: datetime) -> 
     return Again(
         flow, (*inbound, *outbound), (*((own,) if own else ()), *groups), tuple(blocked), is_blocked
     )  # fmt: skip
+
+
+async def write_again(tx: Transaction, again: Again, now: datetime) -> None:
+    """Writes it; the flow is locked."""
+    if again.edges:
+        await tx.edges.put(again.edges)
+    if again.groups:
+        await tx.edges.put_groups(again.groups)
+    for execution in (await tx.executions.lock(None, again.blocked) if again.blocked else {}).values():
+        await block_again(tx, execution, now)
+    if again.flow is not None:
+        await tx.flows.put([again.flow])
 
 
 async def _dependencies(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], EdgeGroup | None]:
@@ -110,4 +111,5 @@ async def _dependents(
 
 
 def _as_opened(edge: StoredEdge, opened: Sequence[StoredEdge]) -> StoredEdge:
-    return next((item for item in opened if item.downstream_id == edge.downstream_id and item.upstream_id == edge.upstream_id), edge)
+    same = (item for item in opened if item.downstream_id == edge.downstream_id)
+    return next((item for item in same if item.upstream_id == edge.upstream_id), edge)

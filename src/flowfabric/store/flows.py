@@ -1,4 +1,4 @@
-"""The ports for flows: their rows, which are locked before anything else, and the edges, groups and members under them."""
+"""The ports for flows: their rows, which are locked before anything else, and the edges, groups and members of them."""
 
 from __future__ import annotations
 
