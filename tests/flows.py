@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Edge, Engine, FlowCreated, Graph, Join, Lease, TimeoutOnly
+from flowfabric import (
+    ChildSubmission,
+    Created,
+    Edge,
+    Engine,
+    FlowCreated,
+    Graph,
+    Join,
+    Lease,
+    Submission,
+    TimeoutOnly,
+)
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
 
@@ -119,3 +130,27 @@ async def flow_events(store: Any, flow_id: UUID) -> list[str]:
 async def claimable(engine: Engine, limit: int = 100) -> set[UUID]:
     """What a worker is given now; it stays leased."""
     return {lease.execution_id for lease in await engine.leases.claim(["default"], "worker-9", limit=limit)}
+
+
+def child(key: str, kind: str = "job", payload: bytes = b"", **options: Any) -> ChildSubmission:
+    """A child to be submitted under this key."""
+    return ChildSubmission(key, Submission(kind=kind, payload=payload, **options))
+
+
+async def with_children(engine: Engine, lease: Lease, *keys: str) -> dict[str, UUID]:
+    """The ids of fresh children of the execution under this lease, by key."""
+    answers = await engine.leases.submit_children(lease.fence, [child(key) for key in keys])
+    assert all(isinstance(answer, Created) for answer in answers)
+    return {key: answer.id for key, answer in zip(keys, answers, strict=True)}
+
+
+async def ended(engine: Engine, id_: UUID, outcome: str = "completed", result: bytes = b"out") -> None:
+    """Brings any execution to an outcome."""
+    if outcome == "cancelled":
+        await engine.operator.cancel(id_, "not wanted")
+        return
+    lease = await engine.leases.claim_execution(id_, "worker-2")
+    if outcome == "completed":
+        await engine.leases.complete(lease.fence, result)
+    else:
+        await engine.leases.fail(lease.fence, "broken", failure_class="permanent")
