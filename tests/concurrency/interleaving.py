@@ -37,6 +37,8 @@ class Walker:
 
     async def begin(self, call: Awaitable[Any]) -> None:
         """Starts the call; it stands before its first statement when this returns."""
+        self._asks.clear()
+        self._may.clear()
         self._task = asyncio.ensure_future(call)
         await self.settle()
 
