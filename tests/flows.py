@@ -123,8 +123,8 @@ async def created(engine: Engine, name: str = "etl", **options: Any) -> Flow:
 
 async def flow_events(store: Any, flow_id: UUID) -> list[str]:
     """The names of the events of the flow itself, in order."""
-    rows = await store.query("SELECT execution_id, name FROM ff.event WHERE family = 'flow' ORDER BY id")
-    return [row["name"] for row in rows if str(row["execution_id"]) == str(flow_id)]
+    rows = await store.query("SELECT flow_id, name FROM ff.event WHERE family = 'flow' ORDER BY id")
+    return [row["name"] for row in rows if str(row["flow_id"]) == str(flow_id)]
 
 
 async def claimable(engine: Engine, limit: int = 100) -> set[UUID]:

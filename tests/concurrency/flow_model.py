@@ -176,7 +176,7 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
         if group is None or member.replayed:
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
-        blocked = member.state == "blocked" and "dependenc" in member.blocking_reason
+        waits = member.state == "blocked" and member.blocking_reason == "waiting_for_children"
         if member.started and verdict != "fired":
             yield f"{member} has started, and its edges are {verdict}"
         if member.state == "skipped" and verdict != "impossible":
@@ -185,7 +185,7 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
             continue
         if verdict == "impossible":
             yield f"{member} can never start, and was not skipped"
-        if blocked == (verdict == "fired"):
+        if member.state != "blocked" if verdict == "open" else waits and not member.started:
             yield f"{member} is {member.state}, and its edges are {verdict}"
 
 

@@ -27,7 +27,7 @@ _MEMBERS = """
 """
 _EDGES = "SELECT * FROM ff.edge"
 _GROUPS = "SELECT * FROM ff.edge_group"
-_EVENTS = "SELECT execution_id, name FROM ff.event WHERE family = 'flow'"
+_EVENTS = "SELECT flow_id, name FROM ff.event WHERE family = 'flow'"
 
 
 async def assert_flows_sound(store: TestStore) -> None:
@@ -36,7 +36,7 @@ async def assert_flows_sound(store: TestStore) -> None:
     pictures = await flow_pictures(store.query)
     found = [problem for picture in pictures.values() for problem in problems(picture)]
     assert not found, found[:10]
-    finished = Counter(str(row["execution_id"]) for row in await store.query(_EVENTS) if row["name"] == "finished")
+    finished = Counter(str(row["flow_id"]) for row in await store.query(_EVENTS) if row["name"] == "finished")
     for id_, picture in pictures.items():
         if not any(member.replayed for member in picture.members.values()) and not picture.cancelled:
             assert finished[id_] == (picture.finished is not None), (id_, finished[id_])

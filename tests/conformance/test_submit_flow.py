@@ -188,8 +188,10 @@ async def test_a_graph_that_can_never_work_is_refused(engine: Engine, store: Tes
 
 
 async def test_a_quorum_of_more_is_refused_when_it_is_sealed(engine: Engine) -> None:
-    flow = await built(engine, {"a": [], "b": ["a"]}, joins={"b": quorum(2)}, seal=False)
-    await refused(engine.flows.seal(flow.id), "quorum_exceeds_edges", InvalidRequest)
+    draft = {"b": {"draft": True}}
+    flow = await built(engine, {"a": [], "b": ["a"]}, joins={"b": quorum(2)}, options=draft, seal=False)
+    for member in (None, "b"):
+        await refused(engine.flows.seal(flow.id, member), "quorum_exceeds_edges", InvalidRequest)
     await flow.complete("a")
     assert await flow.member("b") == "blocked"
     await flow.add("c")
