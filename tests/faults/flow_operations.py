@@ -8,7 +8,8 @@ from uuid import UUID
 from flowfabric import Child, Edge, EdgeKind, Engine, Fence, any_of
 from flowfabric.testing import VirtualClock
 from tests import flows, scenarios
-from tests.faults.operations import STEPS, Act, Arrange, Operation, duty, lease, nothing
+from tests.faults.operations import OPERATIONS, STEPS, Act, Arrange, Operation, duty, lease, nothing
+from tests.faults.wait_operations import WAITS
 
 # One end moves everything here: a race is won, a handler is skipped, and what hangs on the loser too.
 SHAPE = {
@@ -51,12 +52,6 @@ async def growing(engine: Engine, clock: VirtualClock) -> UUID:
 async def all_ended(engine: Engine, clock: VirtualClock) -> UUID:
     flow = await flows.built(engine, {"a": []}, seal=False)
     await flow.complete("a")
-    return flow.id
-
-
-async def half_swept(engine: Engine, clock: VirtualClock) -> UUID:
-    flow = await flows.built(engine, {f"m{number}": [] for number in range(1_010)})
-    await engine.flows.cancel(flow.id, "enough")
     return flow.id
 
 
@@ -133,3 +128,4 @@ FLOWS: dict[str, Operation] = {
     "cancel with grace": op(lease, lambda e, found: e.operator.cancel(found.execution_id, "enough", grace="1h")),
     "cancel whose grace is over": op(asked_to_stop, duty("cancel_grace")),
 }
+EVERY_OPERATION = OPERATIONS | WAITS | FLOWS

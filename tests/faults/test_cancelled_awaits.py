@@ -12,7 +12,7 @@ from tests import scenarios
 from tests.faults.bench import Call, check, opened_bench, settled
 from tests.faults.cutting import Cutter
 from tests.faults.pictures import Camera
-from tests.faults.wait_operations import EVERY_OPERATION
+from tests.faults.flow_operations import EVERY_OPERATION
 from tests.sizes import Size
 from tests.stores import TestStore, opened
 

@@ -173,4 +173,3 @@ WAITS: dict[str, Operation] = {
     "rotate to a drawn key": Operation(seeded, lambda e, _: e.keys.rotate("second")),
     "key collection": Operation(retired, duty("key_collection")),
 }
-EVERY_OPERATION = OPERATIONS | WAITS
