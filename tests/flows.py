@@ -1,4 +1,4 @@
-"""Flows for tests: graphs drawn by a mapping, and ways to bring members to every outcome by nothing but the contract."""
+"""Flows for tests: graphs drawn by a mapping, and ways to bring members to every outcome by the contract alone."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def drawn(
     graph = Graph(name, **settings)
     for member, after in shape.items():
         join, more = (joins or {}).get(member), (options or {}).get(member, {})
-        graph.add(member, more.get("kind", "job"), after=after, join=join, **{k: v for k, v in more.items() if k != "kind"})
+        graph.add(
+            member, more.get("kind", "job"), after=after, join=join, **{k: v for k, v in more.items() if k != "kind"}
+        )
     return graph
 
 

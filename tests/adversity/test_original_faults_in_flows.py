@@ -172,9 +172,15 @@ async def test_a_cancelled_flow_does_not_rewrite_what_has_finished(engine: Engin
     flow = await built(engine, {"good": [], "bad": [], "left": []})
     await flow.complete("good")
     await flow.fail("bad")
-    before = [(await engine.executions.describe(flow[name]), await event_names(engine, flow[name])) for name in ("good", "bad")]
+    before = [
+        (await engine.executions.describe(flow[name]), await event_names(engine, flow[name]))
+        for name in ("good", "bad")
+    ]
     await engine.flows.cancel(flow.id, "enough")
-    after = [(await engine.executions.describe(flow[name]), await event_names(engine, flow[name])) for name in ("good", "bad")]
+    after = [
+        (await engine.executions.describe(flow[name]), await event_names(engine, flow[name]))
+        for name in ("good", "bad")
+    ]
     assert after == before
     outcome = await engine.executions.result(flow["good"])
     assert outcome is not None
@@ -194,7 +200,10 @@ async def test_the_leases_of_cancelled_members_are_worth_nothing(engine: Engine)
     await engine.flows.cancel(flow.id, "enough")
     await every_write_is_refused(engine, lease.fence, "execution_not_active")
     found = await engine.executions.describe(flow["a"])
-    assert (found.state, [attempt.outcome for attempt in found.attempts]) == (State.CANCELLED, [AttemptOutcome.CANCELLED])
+    assert (found.state, [attempt.outcome for attempt in found.attempts]) == (
+        State.CANCELLED,
+        [AttemptOutcome.CANCELLED],
+    )
     assert (await last_event(engine, flow["a"])).name == "cancelled"
 
 
@@ -239,7 +248,9 @@ async def test_explain_knows_that_a_member_is_not_eligible(engine: Engine) -> No
 async def test_a_hop_does_not_wait_for_a_scanner(engine: Engine) -> None:
     """No duty runs here at all, and every next member is there as soon as the one before it was answered."""
     names = [f"m{number}" for number in range(10)]
-    flow = await built(engine, {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)})
+    flow = await built(
+        engine, {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
+    )
     began = time.monotonic()
     for name in names:
         [lease] = await asyncio.wait_for(engine.leases.claim(["default"], "worker-1"), 5)

@@ -116,7 +116,7 @@ class Run:
         running = [name for name, state in states.items() if state == "active"]
         alive = [name for name, state in states.items() if state in ("waiting", "active", "blocked")]
         dice = self.chance.random()
-        if self.later and (dice < 0.3 or not ready and not running):
+        if self.later and (dice < 0.3 or not (ready or running)):
             await self._grow()
         elif self.later and dice < 0.35:
             await self._add_edge(states)
@@ -204,7 +204,9 @@ class Run:
         """Makes the call, now and then with a store that fails at one statement, and then once more."""
         if self.chance.random() < FUSED:
             kind = self.chance.choice(list(FAILURES[self.backend]))
-            self.fuse.arm(self.chance.randint(1, STATEMENTS), FAILURES[self.backend][kind], after=self.chance.random() < 0.5)
+            self.fuse.arm(
+                self.chance.randint(1, STATEMENTS), FAILURES[self.backend][kind], after=self.chance.random() < 0.5
+            )
             try:
                 return await call()
             except Unavailable:

@@ -1,4 +1,4 @@
-"""Members that end at the same time, on connections of their own: a join hears of both, and nobody waits in a circle."""
+"""Members that end at the same time, each on a connection of its own: a join hears of both, and finishes once."""
 
 from __future__ import annotations
 

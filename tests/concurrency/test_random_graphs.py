@@ -30,13 +30,13 @@ async def test_graphs_at_random_are_what_the_ends_of_their_members_make_of_them(
     seed = int(os.environ.get("FLOWFABRIC_SEED", random.randrange(2**32)))
     chance, told, fuse, camera = random.Random(seed), Counter[str](), fit_fuse(engine), await camera_on(store)
     try:
-        for number in range(graphs):
+        for _ in range(graphs):
             run = Run(engine, store.name, clock, camera, fuse, random.Random(chance.random()), told)
             last = await run.live()
             told[str(last.finished)] += 1
         await assert_flows_sound(store)
     except BaseException as error:
-        error.add_note(f"FLOWFABRIC_SEED={seed}, graph {number}; what happened: {told}")
+        error.add_note(f"FLOWFABRIC_SEED={seed}; what happened: {told}")
         raise
     finally:
         await camera.close()

@@ -128,7 +128,11 @@ async def test_a_closed_flow_takes_no_member(engine: Engine, store: TestStore) -
     sealed, finished, ended = await built(engine, {"a": []}), await built(engine, {"a": []}), await created(engine)
     await finished.complete("a")
     await engine.flows.cancel(ended.id, "stop")
-    codes = {sealed: ("flow_sealed",), finished: ("flow_already_terminal", "flow_sealed"), ended: ("flow_already_terminal",)}
+    codes = {
+        sealed: ("flow_sealed",),
+        finished: ("flow_already_terminal", "flow_sealed"),
+        ended: ("flow_already_terminal",),
+    }
     async with nothing_written(store):
         for flow, allowed in codes.items():
             error = await error_of(engine.flows.add(flow.id, "b", "job"))

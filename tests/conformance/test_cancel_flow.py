@@ -27,7 +27,13 @@ ALL = {
     "waiting": [], "held": [], "delayed": [], "blocked": ["active"],
 }  # fmt: skip
 FINISHED = {"done": "completed", "broken": "failed"}
-STARTED = {"active": "active", "suspended": "suspended", "resting": "delayed", "released": "waiting", "retrying": "delayed"}
+STARTED = {
+    "active": "active",
+    "suspended": "suspended",
+    "resting": "delayed",
+    "released": "waiting",
+    "retrying": "delayed",
+}
 PENDING = {"waiting": "waiting", "held": "blocked", "delayed": "delayed", "blocked": "blocked"}
 
 

@@ -53,7 +53,12 @@ async def test_with_grace_the_worker_hears_of_it_at_its_next_renewal(engine: Eng
     assert await states(engine, lease.execution_id) == ["active"]
     assert (await engine.leases.renew(lease.fence)).cancel_requested
     event = await last_event(engine, lease.execution_id)
-    assert (event.family, event.name, event.principal, event.reason) == ("operator", "cancel_requested", "ada", "enough")
+    assert (event.family, event.name, event.principal, event.reason) == (
+        "operator",
+        "cancel_requested",
+        "ada",
+        "enough",
+    )
     assert await engine.leases.cancel(lease.fence, "cleaned up") == Ended(State.CANCELLED)
 
 

@@ -160,7 +160,9 @@ async def test_a_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
 
 async def test_what_is_impossible_is_skipped_to_the_end_of_the_line(engine: Engine, store: TestStore) -> None:
     names = [f"m{number}" for number in range(50)]
-    flow = await built(engine, {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)})
+    flow = await built(
+        engine, {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
+    )
     await flow.fail("m0")
     states = await flow.states()
     assert states.pop("m0") == "failed"
@@ -173,7 +175,13 @@ async def test_what_is_impossible_is_skipped_to_the_end_of_the_line(engine: Engi
 
 
 async def test_a_skip_meets_a_join_that_does_not_need_it(engine: Engine) -> None:
-    shape = {"a": [], "b": [], "skipped": ["a"], "any": ["skipped", "b"], "done": [Edge("skipped", EdgeKind.ON_COMPLETION)]}
+    shape = {
+        "a": [],
+        "b": [],
+        "skipped": ["a"],
+        "any": ["skipped", "b"],
+        "done": [Edge("skipped", EdgeKind.ON_COMPLETION)],
+    }
     flow = await built(engine, shape, joins={"any": any_of()})
     await flow.fail("a")
     states = await flow.states()

@@ -1,4 +1,4 @@
-"""submit_children: the holder of a lease makes executions of its own, once each, in one fenced commit with its steps."""
+"""submit_children: the holder of a lease makes executions of its own, once each, in a fenced commit with its steps."""
 
 from __future__ import annotations
 

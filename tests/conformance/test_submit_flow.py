@@ -161,21 +161,21 @@ def two(first: list[str], second: list[str]) -> Graph:
     return graph
 
 
+def twice() -> Graph:
+    graph = two([], [])
+    graph.add("a", "job")
+    return graph
+
+
 WRONG = {
     "cycle": (lambda: two(["b"], ["a"]), {"cycle", "unknown_member"}),
     "self edge": (lambda: two([], ["b"]), {"self_edge"}),
     "unknown member": (lambda: two([], ["c"]), {"unknown_member"}),
     "edge twice": (lambda: two([], ["a", "a"]), {"duplicate_edge"}),
-    "member twice": (lambda: _twice(), {"duplicate_member"}),
+    "member twice": (twice, {"duplicate_member"}),
     "quorum of none": (lambda: drawn({"a": [], "b": ["a"]}, joins={"b": quorum(0)}), {"invalid_quorum"}),
     "quorum of more": (lambda: drawn({"a": [], "b": ["a"]}, joins={"b": quorum(2)}), {"quorum_exceeds_edges"}),
 }
-
-
-def _twice() -> Graph:
-    graph = two([], [])
-    graph.add("a", "job")
-    return graph
 
 
 @pytest.mark.parametrize("wrong", WRONG)
