@@ -63,9 +63,9 @@ def _draw(chance: random.Random, place: int) -> Drawn:
     upstreams = chance.sample(range(place), min(place, edges))
     after = tuple(Edge(f"m{upstream}", chance.choice(KINDS)) for upstream in upstreams)
     siblings = chance.choice(list(Siblings))
-    joins = [all_of(siblings=siblings), all_of(), any_of(siblings=siblings)]
+    joins = [all_of(siblings=siblings), all_of()]
     if after:
-        joins.append(quorum(chance.randint(1, len(after)), siblings=siblings))
+        joins += [any_of(siblings=siblings), quorum(chance.randint(1, len(after)), siblings=siblings)]
     return Drawn(f"m{place}", after, chance.choice(joins))
 
 

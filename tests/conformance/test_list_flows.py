@@ -50,8 +50,8 @@ async def test_flows_are_found_by_state(engine: Engine) -> None:
 
 async def test_another_namespace_sees_none_of_them(engine: Engine) -> None:
     await built(engine, {"a": []})
-    assert await listed(engine.namespace("other")) == set()
+    assert await listed(engine.within("other")) == set()
 
 
 async def test_a_cursor_of_something_else_is_refused(engine: Engine) -> None:
-    await refused(engine.flows.list(cursor="nonsense"), "invalid_cursor", InvalidRequest)
+    await refused(engine.flows.list(cursor="nonsense"), "cursor_invalid", InvalidRequest)

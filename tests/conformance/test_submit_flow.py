@@ -149,7 +149,7 @@ async def test_a_flow_that_stays_open_does_not_finish(engine: Engine, store: Tes
 
 async def test_a_flow_is_found_only_in_its_namespace(engine: Engine) -> None:
     flow = await built(engine, DIAMOND)
-    other = engine.namespace("other")
+    other = engine.within("other")
     await refused(other.flows.describe(flow.id), "flow_not_found", NotFound)
     await refused(other.flows.cancel(flow.id), "flow_not_found", NotFound)
 
