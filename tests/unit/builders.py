@@ -35,7 +35,7 @@ def fresh(**changes: Any) -> Execution:
         deadline_at=None, attempt_timeout_at=None, attempt_timeout_left=None, purge_at=None, lease=None, former=None,
         attempt_index=0, attempt_origin=AttemptOrigin.FRESH, attempt_started_at=None, retry_count=0, reclaim_count=0,
         replay_count=0, step_seq=0, progress_percent=None, progress_message=None, failure_message=None,
-        failure_category=None, cancelled_by=None, cancel_reason=None, hold_reason=None, signal_seq=0,
+        failure_category=None, cancelled_by=None, cancel_reason=None, hold_reason=None, flow_id=None, member_name=None, parent_id=None, has_children=False, cancel_request=None, signal_seq=0,
         suspension_count=0, resumption=None,
     )  # fmt: skip
     return replace(base, **changes)

@@ -19,6 +19,7 @@ from flowfabric.core.transitions import (
     READY,
     REPLAY,
     UNHOLD,
+    UNHOLD_BLOCKED,
     UNHOLD_DELAYED,
     check,
     move,
@@ -61,12 +62,18 @@ def decide_hold(execution: Execution, command: Command, now: datetime) -> Decisi
     return decided(Held(command.reason), execution, after, HOLD, **_who(command))
 
 
-def decide_unhold(execution: Execution, command: Command, now: datetime) -> Decision[Unheld | AlreadySatisfied]:
-    """Held work goes on where it was: it waits, or is delayed until the time that was kept."""
+def decide_unhold(
+    execution: Execution, command: Command, now: datetime, *, has_open_group: bool = False
+) -> Decision[Unheld | AlreadySatisfied]:
+    """Held work goes on where it was: it waits, is delayed until the time that was kept, or waits for upstreams that it
+    has got meanwhile."""
     if execution.state in (State.WAITING, State.DELAYED):
         return Decision(AlreadySatisfied("not_held"), execution)
     if not is_held(execution):
         raise refusal(execution, UNHOLD.refusal, "it is not held by an operator")
+    if has_open_group:
+        after = move(execution, UNHOLD_BLOCKED, now, hold_reason=None)
+        return decided(Unheld(State.BLOCKED), execution, after, UNHOLD_BLOCKED, **_who(command))
     if execution.ready_at is not None and execution.ready_at > now:
         after = move(execution, UNHOLD_DELAYED, now, hold_reason=None, blocking_reason=_why_delayed(execution))
         return decided(Unheld(State.DELAYED), execution, after, UNHOLD_DELAYED, **_who(command))

@@ -98,6 +98,9 @@ class SqlWaits:
         found = await self._session.fetch("get_waitpoints", ids=list(ids))
         return {item.id: item for item in map(_waitpoint, found)}
 
+    async def for_children(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
+        return [_waitpoint(row) for row in await self._session.fetch("child_waitpoints", child_ids=list(child_ids))]
+
     async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
         found = await self._session.fetch("last_waitpoint", execution_id=execution_id, key=key, by=by)
         return _waitpoint(found[0]) if found else None

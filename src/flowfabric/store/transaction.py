@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from flowfabric.store.executions import Executions, HotStatements
+from flowfabric.store.flows import Edges, Flows, Members
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
 from flowfabric.store.waiting import SigningKeys, Waits
@@ -50,6 +51,12 @@ class Transaction(Protocol):
     def waits(self) -> Waits: ...
     @property
     def signing_keys(self) -> SigningKeys: ...
+    @property
+    def flows(self) -> Flows: ...
+    @property
+    def edges(self) -> Edges: ...
+    @property
+    def members(self) -> Members: ...
     @property
     def due(self) -> Due: ...
 

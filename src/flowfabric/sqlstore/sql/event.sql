@@ -3,17 +3,17 @@
 -- name: append_event
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, principal, reason, details
+    lease_id, worker, instance, ends_lease, tags, principal, reason, details, flow_id
 )
 VALUES (
     :namespace, :family, :name, :at, :lane, :execution_id, :version, :kind, :state, :epoch, :generation, :attempt_index,
-    :lease_id, :worker, :instance, :ends_lease, :tags, :principal, :reason, :details
+    :lease_id, :worker, :instance, :ends_lease, :tags, :principal, :reason, :details, :flow_id
 )
 
 -- name: history_of
 SELECT
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, principal, reason, details
+    lease_id, worker, instance, ends_lease, tags, principal, reason, details, flow_id
 FROM ff.event
 WHERE execution_id = :execution_id
     AND namespace = :namespace
