@@ -113,8 +113,26 @@ def flow_outcome(flow: FlowPicture) -> str:
     return "failed" if alone else "completed"
 
 
-def sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
-    """What is wrong with the siblings that were cancelled, or not, between two pictures with one end in between."""
+def step_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
+    """What is wrong with the change from one picture to the next, with one call in between."""
+    into = after.edges_into()
+    for id_, now in after.members.items():
+        was, group = before.members.get(id_), after.groups.get((id_, 0))
+        if group is None or (was is not None and was.ended):
+            continue
+        verdict = group_state(group.join, group.k, [edge.state for edge in into[id_, 0]])
+        if now.started and not (was is not None and was.started) and verdict != "fired":
+            yield f"{now} has started, and its edges are {verdict}"
+        if now.state == "skipped" and verdict != "impossible":
+            yield f"{now} was skipped, and its edges are {verdict}"
+    for id_, was in before.members.items():
+        if was.ended and after.members[id_] != was:
+            yield f"{was} became {after.members[id_]}"
+    yield from _sibling_problems(before, after)
+
+
+def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
+    """What is wrong with the siblings that were cancelled, or not."""
     decided = {
         key for key, group in after.groups.items()
         if group.state in ("fired", "impossible") and before.groups.get(key, group).state == "open"
@@ -177,11 +195,11 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
         waits = member.state == "blocked" and member.blocking_reason == "waiting_for_children"
+        if member.ended:
+            continue  # Edges may have come later, which do nothing.
         if member.started and verdict != "fired":
             yield f"{member} has started, and its edges are {verdict}"
-        if member.state == "skipped" and verdict != "impossible":
-            yield f"{member} was skipped, and its edges are {verdict}"
-        if flow.frozen or member.ended or group.draft:
+        if flow.frozen or group.draft:
             continue
         if verdict == "impossible":
             yield f"{member} can never start, and was not skipped"

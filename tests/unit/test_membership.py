@@ -19,7 +19,7 @@ from tests.concurrency.flow_model import (
     GroupPicture,
     MemberPicture,
     problems,
-    sibling_problems,
+    step_problems,
 )
 from tests.concurrency.random_graphs import draw_members
 
@@ -143,5 +143,5 @@ def test_whatever_ends_the_rest_of_the_flow_follows_as_the_model_says(chance: ra
         memory.end({id_: chance.choice(ENDS) for id_ in ending})
         assert problems(memory.picture()) == []
         if not together:
-            assert list(sibling_problems(before, memory.picture())) == []
+            assert list(step_problems(before, memory.picture())) == []
     assert all(state.is_terminal for state in memory.states.values()), "somebody is stuck"
