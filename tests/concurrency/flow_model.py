@@ -133,11 +133,10 @@ def step_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
 
 def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
     """What is wrong with the siblings that were cancelled, or not."""
-    decided = {
+    closing = {
         key for key, group in after.groups.items()
-        if group.state in ("fired", "impossible") and before.groups.get(key, group).state == "open"
+        if group.siblings == "cancel_remaining" and group.state in ("fired", "impossible") and _is_news(before, group)
     }  # fmt: skip
-    closing = {key for key in decided if after.groups[key].siblings == "cancel_remaining"}
     into = {edge.upstream for edge in after.edges if (edge.downstream, edge.seq) in closing}
     for member in into:
         was, now = before.members.get(member), after.members[member]
@@ -152,6 +151,12 @@ def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
                 yield f"{member} was cancelled as a sibling of nobody"
             if _needed(after, member, set()):
                 yield f"{member} was cancelled, and another group still needs it"
+
+
+def _is_news(before: FlowPicture, group: GroupPicture) -> bool:
+    """True if the group was decided since, or an edge was added to it."""
+    was = before.groups.get((group.member, group.seq))
+    return was is None or (was.state, was.n) != (group.state, group.n)
 
 
 def _needed(flow: FlowPicture, member: str, but: set[tuple[str, int]]) -> bool:

@@ -93,6 +93,15 @@ async def test_an_upstream_that_has_ended_counts_at_once(engine: Engine) -> None
     ]  # fmt: skip
 
 
+async def test_a_race_that_is_won_when_it_is_added_cancels_the_rest(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": []}, seal=False)
+    await flow.complete("a")
+    await flow.add("c", "a", "b", join=any_of())
+    assert await flow.states() == {"a": "completed", "b": "cancelled", "c": "waiting"}
+    found = await engine.flows.describe(flow.id)
+    assert {edge.state.value for edge in found.edges} == {"satisfied", "impossible"}
+
+
 async def test_a_running_member_fans_out_into_its_own_flow(engine: Engine) -> None:
     flow = await built(engine, {"plan": []}, seal=False)
     lease = await flow.claim("plan")
