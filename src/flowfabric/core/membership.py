@@ -119,6 +119,12 @@ class Resolution:
         self.changed.add(group.key)
         self.judge(group.key)
 
+    def sweep(self, group: EdgeGroup) -> None:
+        """Goes on with a decided group whose siblings were too many for one transaction."""
+        self._take(group)
+        self._put(replace(group, sweeping=False))
+        self.closing[group.key] = group.state.value
+
     def cancel_siblings(self, into: Iterable[tuple[StoredEdge, MemberFacts]]) -> None:
         """Ends the upstreams of groups that are decided, except those that another open group still needs."""
         why, self.closing = self.closing, {}

@@ -13,7 +13,10 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.core.flow_outcomes import (
+    CancelScheduled,
     EdgeAdded,
+    FlowAlreadyCancelled,
+    FlowCancelled,
     FlowCreated,
     FlowDescription,
     FlowDuplicate,
@@ -23,17 +26,19 @@ from flowfabric.core.flow_outcomes import (
     MemberDuplicate,
     Sealed,
 )
-from flowfabric.core.flows import FlowState
+from flowfabric.core.flows import CancelPolicy, FlowState
 from flowfabric.core.graph import Drawn, Edge, EdgeKind, Graph, Join, Member, draw
 from flowfabric.core.ids import derived_id, parse_id, parse_new_id
 from flowfabric.core.requests import choice
 from flowfabric.core.views import Page
-from flowfabric.engine.context import Context
+from flowfabric.engine.cancelling import cancel_in_batches
+from flowfabric.engine.context import Context, command
 from flowfabric.engine.flow_pages import flows_page, members_page
 from flowfabric.engine.routes import route_ids
+from flowfabric.ops.cancel_flow import FlowCancelRequest
 from flowfabric.ops.flow_reading import describe_flow, flow_state_of, inputs
 from flowfabric.ops.grow_flow import NewEdge, add_edge, add_to_flow, seal
-from flowfabric.ops.submit_flow import NewFlow, NewMember, submit_flow, upstream_of
+from flowfabric.ops.submit_flow import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
 
 _NO_TAGS: Mapping[str, str] = {}
 _FIRST_LOOK_S = 0.005
@@ -59,7 +64,7 @@ class Flows:
         drawn, found = graph.drawn(), self._new_id(id)
         request = NewFlow(
             id=found, name=graph.name, tags=dict(graph.tags), digest=graph.digest(self._context.namespace),
-            seal=limits.truth(seal, "seal"), members=await self._new_members(found, drawn),
+            seal=limits.truth(seal, "seal"), is_given=id is not None, members=await self._new_members(found, drawn),
         )  # fmt: skip
         return await self._submit(request)
 
@@ -69,9 +74,11 @@ class Flows:
         """Stores an empty flow that stays open until it is sealed."""
         graph = Graph(name, tags)
         digest = graph.digest(self._context.namespace)
-        return await self._submit(
-            NewFlow(id=self._new_id(id), name=graph.name, tags=dict(graph.tags), digest=digest, seal=False)
-        )
+        request = NewFlow(
+            id=self._new_id(id), name=graph.name, tags=dict(graph.tags), digest=digest, seal=False,
+            is_given=id is not None,
+        )  # fmt: skip
+        return await self._submit(request)
 
     async def add(
         self, flow_id: UUID | str, name: str, kind: str, payload: bytes = b"", *,
@@ -116,6 +123,22 @@ class Flows:
         answer = await self._context.store.run(body)
         self._context.due_at(None)
         return answer
+
+    async def cancel(
+        self, flow_id: UUID | str, reason: str = "", *, policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL,
+        wait: limits.Duration | None = None, source: str = "operator_override", principal: str = "operator",
+    ) -> FlowCancelled | CancelScheduled | FlowAlreadyCancelled:  # fmt: skip
+        """Cancels a flow: all members that have not ended, only those that have not started, or only the flow itself.
+
+        Up to 1,000 are ended at once; the rest is left to the reconcilers, or, with `wait`, ended here within that time.
+        """
+        found = parse_id(flow_id, "flow_id")
+        request = FlowCancelRequest(
+            policy=choice(CancelPolicy, policy, "policy"), source=limits.name(source, "source"),
+            command=command(principal, reason),
+        )  # fmt: skip
+        limit = None if wait is None else limits.duration(wait, "wait").total_seconds()
+        return await cancel_in_batches(self._context, found, request, limit)
 
     async def describe(self, flow_id: UUID | str) -> FlowDescription:
         """The flow with its graph: every edge and what became of it, every group with its join and counters."""
@@ -168,7 +191,7 @@ class Flows:
 
     async def _submit(self, request: NewFlow) -> FlowCreated | FlowDuplicate:
         try:
-            answer = await self._context.store.run(lambda tx: submit_flow(tx, self._context.namespace, request))
+            answer = await self._context.one(SUBMIT_FLOW, request)
         except Unavailable as error:
             raise Unavailable(error.code, error.message, **{**error.fields, "id": request.id}) from error
         self._context.due_at(None)

@@ -50,7 +50,7 @@ async def add_to_flow(
     check_growing(flow, expected)
     now = await tx.now()
     edges = await _resolved_edges(tx, flow, member, now)
-    await insert_members(tx, namespace, flow_id, [member], now)
+    await insert_members(tx, namespace, [(flow_id, member)], now)
     await tx.edges.add(edges)
     flow = replace(flow, revision=flow.revision + 1, open_members=flow.open_members + 1, changed_at=now)
     await tx.flows.put([flow])

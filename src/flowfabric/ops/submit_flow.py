@@ -9,17 +9,20 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core import limits
-from flowfabric.core.errors import Conflict
+from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.flow_outcomes import FlowCreated, FlowDuplicate
 from flowfabric.core.flows import DEPENDENCIES, EdgeGroup, Flow, StoredEdge
 from flowfabric.core.graph import Drawn
 from flowfabric.core.ids import derived_id
 from flowfabric.core.standing import standing
 from flowfabric.core.states import BlockingReason, State
+from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.resolving import put_flows
 from flowfabric.ops.submit import Arrival, check_deadline, new_row, why_not_stored
 from flowfabric.store.executions import NewExecution
 from flowfabric.store.transaction import Transaction
+
+_MOST_SHARED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class NewFlow:
     tags: dict[str, str]
     digest: str
     seal: bool
+    is_given: bool
     members: tuple[NewMember, ...] = ()
 
     @property
@@ -47,39 +51,70 @@ class NewFlow:
         return {member.drawn.name: member.id for member in self.members}
 
 
-async def submit_flow(tx: Transaction, namespace: str, request: NewFlow) -> FlowCreated | FlowDuplicate:
-    """The flow and its members by name."""
+async def submit_together(
+    tx: Transaction, namespace: str, items: Sequence[NewFlow]
+) -> list[FlowCreated | FlowDuplicate | None]:
+    """Stores all flows; if one of them cannot be stored, each is looked at alone."""
     now = await tx.now()
-    flow = Flow(
-        id=request.id, namespace=namespace, name=request.name, implicit=False, tags=request.tags,
-        digest=request.digest, sealed=request.seal, revision=0, open_members=len(request.members), ended_badly=0,
-        created_at=now, changed_at=now,
+    try:
+        stored = await _store(tx, namespace, items, now)
+    except FlowFabricError:
+        raise NotTogether from None
+    return [FlowCreated(item.id, item.named) if item.id in stored else None for item in items]
+
+
+async def submit_alone(tx: Transaction, namespace: str, item: NewFlow) -> FlowCreated | FlowDuplicate:
+    """Stores one flow, answers a repeated one, or says why not."""
+    if await tx.executions.get(None, [item.id]):
+        raise _mismatch(item.id)
+    if await _store(tx, namespace, [item], await tx.now()):
+        return FlowCreated(item.id, item.named)
+    return await _repeated(tx, namespace, item)
+
+
+def _is_solitary(item: NewFlow) -> bool:
+    """With an id of the caller's own an insert may have to wait for somebody; a large one would hold up the others."""
+    return item.is_given or len(item.members) > _MOST_SHARED
+
+
+SUBMIT_FLOW = HotOperation(
+    submit_together, submit_alone, subject=lambda item: item.id, one_statement=False, solitary=_is_solitary
+)
+
+
+async def _store(tx: Transaction, namespace: str, items: Sequence[NewFlow], now: datetime) -> set[UUID]:
+    flows = [_flow(namespace, item, now) for item in items]
+    stored = await tx.flows.add(flows)
+    placed = [(item.id, member) for item in items if item.id in stored for member in item.members]
+    await insert_members(tx, namespace, placed, now)
+    await tx.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
+    await tx.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
+    empty = [flow for flow in flows if flow.id in stored and flow.sealed and flow.open_members == 0]
+    await put_flows(tx, empty, now)
+    return stored
+
+
+def _flow(namespace: str, item: NewFlow, now: datetime) -> Flow:
+    return Flow(
+        id=item.id, namespace=namespace, name=item.name, implicit=False, tags=item.tags, digest=item.digest,
+        sealed=item.seal, revision=0, open_members=len(item.members), ended_badly=0, created_at=now, changed_at=now,
     )  # fmt: skip
-    if await tx.executions.get(None, [request.id]):
-        raise _mismatch(request.id)
-    if not await tx.flows.add(flow):
-        return await _repeated(tx, namespace, request)
-    await insert_members(tx, namespace, request.id, request.members, now)
-    await tx.edges.add([edge for member in request.members for edge in edges_of(request.id, member)])
-    await tx.edges.put_groups([group for member in request.members for group in group_of(request.id, member)])
-    if flow.sealed and not request.members:
-        await put_flows(tx, [flow], now)
-    return FlowCreated(request.id, request.named)
 
 
 async def insert_members(
-    tx: Transaction, namespace: str, flow_id: UUID, members: Sequence[NewMember], now: datetime
+    tx: Transaction, namespace: str, placed: Sequence[tuple[UUID, NewMember]], now: datetime
 ) -> None:
-    """Stores members: those with edges, and drafts, are blocked. Refuses all if one cannot be stored."""
-    for member in members:
+    """Stores members of flows: those with edges, and drafts, are blocked. Refuses all if one cannot be stored."""
+    for _, member in placed:
         check_deadline(member.drawn.submission, now)
-    for start in range(0, len(members), limits.BATCH):
-        batch = members[start : start + limits.BATCH]
-        stored = await tx.hot.insert([_row(namespace, flow_id, member, now) for member in batch])
-        for member in batch:
+    for start in range(0, len(placed), limits.BATCH):
+        batch = placed[start : start + limits.BATCH]
+        stored = await tx.hot.insert([_row(namespace, flow_id, member, now) for flow_id, member in batch])
+        for _, member in batch:
             if member.id not in stored:
                 arrival = Arrival(member.id, member.route_id, member.drawn.submission)
                 raise await why_not_stored(tx, namespace, arrival, None)
+    members = [member for _, member in placed]
     waits = [standing(item.id, 0, item.drawn.submission.signals, now) for item in members if _has_signals(item)]
     if waits:
         await tx.waits.apply(waits)

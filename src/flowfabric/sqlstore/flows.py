@@ -20,9 +20,9 @@ from flowfabric.core.flows import (
 )
 from flowfabric.core.graph import EdgeKind, Join, JoinKind, Siblings
 from flowfabric.core.membership import Surrounding
-from flowfabric.core.records import Execution
+from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.states import LIVE, BlockingReason, State
-from flowfabric.sqlstore.rows import execution, identity, tags, to_json, when
+from flowfabric.sqlstore.rows import cancel_columns, execution, identity, tags, to_json, when
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.store.flows import BadEnd, Ending, Release
 
@@ -35,13 +35,13 @@ class SqlFlows:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def add(self, flow: Flow) -> bool:
+    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
         names = (
             "id", "namespace", "name", "implicit", "digest", "sealed", "revision", "open_members", "ended_badly",
             "created_at", "changed_at",
         )  # fmt: skip
-        values = {name: getattr(flow, name) for name in names}
-        return bool(await self._session.fetch("add_flow", **values, tags=to_json(flow.tags)))
+        items = [{name: getattr(flow, name) for name in names} | {"tags": to_json(flow.tags)} for flow in flows]
+        return {identity(row["id"]) for row in await self._session.fetch_batch("add_flows", items)}
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
         return _flows(await self._session.fetch("get_flows", ids=list(ids), namespace=namespace))
@@ -168,6 +168,9 @@ class SqlMembers:
             "due_members", flow_id=flow_id, states=sorted(LIVE), only_unstarted=only_unstarted, limit=limit
         )
         return [identity(row["id"]) for row in found]
+
+    async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
+        await self._session.fetch("request_cancel", ids=list(ids), **cancel_columns(request))
 
     async def children_of(self, ids: Collection[UUID]) -> list[MemberFacts]:
         return [_member(row) for row in await self._session.fetch("children_of", ids=list(ids))]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from flowfabric.core import limits
 from flowfabric.core.flows import MemberEnd
+from flowfabric.core.outcomes import Renewed
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
 from flowfabric.core.states import State
@@ -43,11 +44,14 @@ class SqlHotStatements:
         leases = {row["id"]: rows.lease(row, namespace, claim.worker) for row in found}
         return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
 
-    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
+    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
         found = await self._session.fetch_batch(
             "renew_if_owned", [_guard(fence) for fence in fences], namespace=namespace, now=self._now
         )
-        return {rows.identity(row["id"]): rows.when(row["lease_expires_at"]) for row in found}
+        return {
+            rows.identity(row["id"]): Renewed(rows.when(row["lease_expires_at"]), rows.when(row["cancel_due_at"]))
+            for row in found
+        }
 
     async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
         reports = [_guard(item.fence) | {"percent": item.percent, "message": item.message} for item in items]

@@ -107,7 +107,7 @@ def lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         attempt_index=row["attempt_index"], generation=row["generation"], acquired_at=when(row["lease_acquired_at"]),
         expires_at=when(row["lease_expires_at"]), ttl=span_of(row["lease_ttl_us"]),
         deadline_at=when(row["deadline_at"]), attempt_timeout_at=when(row["attempt_timeout_at"]),
-        plain=bool(row["plain"]), resumption=_resumption(row),
+        plain=bool(row["plain"]), resumption=_resumption(row), cancel_due_at=when(row["cancel_due_at"]),
     )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def saved(before: Execution, after: Execution) -> dict[str, object]:
         "former_until": former and former.until,
         "resume_suspension_id": after.resumption and after.resumption.suspension_id,
         "resume_trigger": after.resumption and after.resumption.trigger,
-        **_cancel_columns(after.cancel_request),
+        **cancel_columns(after.cancel_request),
     }
 
 
@@ -277,7 +277,8 @@ def _cancel_request(row: Row) -> CancelRequest | None:
     return CancelRequest(due_at=when(row["cancel_due_at"]), **json.loads(row["cancel_request"]))
 
 
-def _cancel_columns(wanted: CancelRequest | None) -> dict[str, object]:
+def cancel_columns(wanted: CancelRequest | None) -> dict[str, object]:
+    """A cancel request as it is stored."""
     if wanted is None:
         return {"cancel_due_at": None, "cancel_request": None}
     document = {"principal": wanted.principal, "source": wanted.source, "reason": wanted.reason}

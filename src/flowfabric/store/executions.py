@@ -9,7 +9,7 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.flows import MemberEnd
-from flowfabric.core.outcomes import Lease
+from flowfabric.core.outcomes import Lease, Renewed
 from flowfabric.core.records import Execution, Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Holds, Progress, Submission
 from flowfabric.core.states import BlockingReason, State
@@ -107,8 +107,8 @@ class HotStatements(Protocol):
     async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
         """Leases the best waiting executions along the routes that the claim may take."""
 
-    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
-        """Extends leases; answers the new expiry of each that was owned."""
+    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
+        """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop."""
 
     async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
         """Stores progress reports; answers which were."""

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from flowfabric.core.flows import EdgeGroup, Flow, MemberFacts, StoredEdge
 from flowfabric.core.membership import Surrounding
-from flowfabric.core.records import Execution
+from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.states import BlockingReason, State
 
 
@@ -48,8 +48,8 @@ class BadEnd:
 class Flows(Protocol):
     """Rows of flows."""
 
-    async def add(self, flow: Flow) -> bool:
-        """Stores a new flow; False if its id is taken."""
+    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
+        """Stores new flows; answers which: ids that are taken are left out."""
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
         """The flows among these ids that exist in the namespace (None: in any)."""
@@ -142,6 +142,9 @@ class Members(Protocol):
 
     async def live(self, flow_id: UUID, *, only_unstarted: bool, limit: int) -> list[UUID]:
         """Members that have not ended, in id order."""
+
+    async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
+        """Has members cancelled when the request is due."""
 
     async def children_of(self, ids: Collection[UUID]) -> list[MemberFacts]:
         """The children of executions."""

@@ -18,7 +18,8 @@ e.flow_id, e.member_name, e.parent_id, e.has_children, e.cancel_due_at, e.cancel
 -- fragment: lease
 e.id, e.lane, e.kind, e.priority, e.payload, e.encoding, e.tags, e.epoch, e.generation, e.plain,
 e.lease_id, e.lease_ttl_us, e.lease_acquired_at, e.lease_expires_at, e.lease_resumed,
-e.attempt_index, e.attempt_origin, e.deadline_at, e.attempt_timeout_at, e.resume_suspension_id, e.resume_trigger
+e.attempt_index, e.attempt_origin, e.deadline_at, e.attempt_timeout_at, e.resume_suspension_id, e.resume_trigger,
+e.cancel_due_at
 
 -- name: get_executions
 SELECT

@@ -65,17 +65,6 @@ WHERE e.id IN :ids
 ORDER BY f.id
 FOR NO KEY UPDATE OF f SKIP LOCKED
 
--- name: add_flow
-INSERT INTO ff.flow (
-    id, namespace, name, implicit, tags, digest, sealed, revision, open_members, ended_badly, created_at, changed_at
-)
-VALUES (
-    :id, :namespace, :name, :implicit, :tags, :digest, :sealed, :revision, :open_members, :ended_badly, :created_at,
-    :changed_at
-)
-ON CONFLICT (id) DO NOTHING
-RETURNING id
-
 -- name: edges_from
 SELECT
 {edge},
@@ -244,6 +233,13 @@ SELECT
 FROM ff.execution AS m
 WHERE m.parent_id IN :ids
 ORDER BY m.id
+
+-- name: request_cancel
+UPDATE ff.execution
+SET
+    cancel_due_at = :cancel_due_at,
+    cancel_request = :cancel_request
+WHERE id IN :ids
 
 -- name: list_flows
 SELECT

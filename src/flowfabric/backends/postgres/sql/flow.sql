@@ -173,3 +173,21 @@ FROM unnest(
     cancel_source, cancel_principal, cancelled_at, sweep_at
 )
 WHERE f.id = item.id
+
+-- name: add_flows
+INSERT INTO ff.flow (
+    id, namespace, name, implicit, tags, digest, sealed, revision, open_members, ended_badly, created_at, changed_at
+)
+SELECT
+    item.id, item.namespace, item.name, item.implicit, item.tags::JSONB, item.digest, item.sealed, item.revision,
+    item.open_members, item.ended_badly, item.created_at, item.changed_at
+FROM unnest(
+    :id::UUID[], :namespace::TEXT[], :name::TEXT[], :implicit::BOOLEAN[], :tags::TEXT[], :digest::TEXT[],
+    :sealed::BOOLEAN[], :revision::BIGINT[], :open_members::INTEGER[], :ended_badly::INTEGER[],
+    :created_at::TIMESTAMPTZ[], :changed_at::TIMESTAMPTZ[]
+) AS item (
+    id, namespace, name, implicit, tags, digest, sealed, revision, open_members, ended_badly, created_at, changed_at
+)
+ORDER BY item.id
+ON CONFLICT (id) DO NOTHING
+RETURNING id

@@ -175,7 +175,7 @@ UPDATE ff.execution AS e
 SET lease_expires_at = GREATEST(e.lease_expires_at, clock.now + e.lease_ttl_us * INTERVAL '1 microsecond')
 FROM clock, owned
 WHERE e.id = owned.id
-RETURNING e.id, e.lease_expires_at
+RETURNING e.id, e.lease_expires_at, e.cancel_due_at
 
 -- name: progress_if_owned
 WITH clock AS MATERIALIZED (

@@ -172,3 +172,20 @@ SET
     ) END
 FROM item
 WHERE f.id = item.id
+
+-- name: add_flows
+WITH item (
+    id, namespace, name, implicit, tags, digest, sealed, revision, open_members, ended_badly, created_at, changed_at
+) AS (
+    VALUES :items
+)
+INSERT INTO ff.flow (
+    id, namespace, name, implicit, tags, digest, sealed, revision, open_members, ended_badly, created_at, changed_at
+)
+SELECT
+    item.id, item.namespace, item.name, item.implicit, item.tags, item.digest, item.sealed, item.revision,
+    item.open_members, item.ended_badly, item.created_at, item.changed_at
+FROM item
+WHERE item.id IS NOT NULL
+ON CONFLICT (id) DO NOTHING
+RETURNING id

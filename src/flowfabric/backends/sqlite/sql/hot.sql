@@ -135,7 +135,7 @@ WHERE e.id = item.execution_id
     AND e.lease_id = item.lease_id
     AND +e.state = 'active'
     AND e.lease_expires_at > item.now
-RETURNING id, lease_expires_at
+RETURNING id, lease_expires_at, cancel_due_at
 
 -- name: progress_if_owned
 WITH item (execution_id, namespace, epoch, lease_id, percent, message, now) AS (
