@@ -147,7 +147,7 @@ async def test_no_cycle_no_started_downstream_and_no_closed_flow(engine: Engine,
         await refused(engine.flows.add_edge(flow.id, "a", "c"), "downstream_already_started", FlowFabricError)
         await refused(engine.flows.add_edge(closed.id, "a", "b"), "flow_sealed", FlowFabricError)
         await refused(engine.flows.add_edge(uuid4(), "a", "b"), "flow_not_found", NotFound)
-        await refused(engine.flows.add(uuid4(), "x", "job", join=any_of()), "flow_not_found", NotFound)
+        await refused(engine.flows.add(uuid4(), "x", "job", after=["a"], join=any_of()), "flow_not_found", NotFound)
 
 
 async def test_a_quorum_has_the_number_it_was_given_and_groups_reach_their_end(engine: Engine) -> None:

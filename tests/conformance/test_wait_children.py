@@ -93,10 +93,10 @@ async def test_a_parent_waits_again_for_others(engine: Engine) -> None:
 async def test_a_wait_that_is_over_answers_whoever_comes_later(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
-    await engine.leases.wait_children(lease.fence, list(children.values()), key="wait")
+    await engine.leases.wait_children(lease.fence, list(children.values()))
     await ended(engine, children["a"])
     again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    answer = await engine.leases.wait_children(again.fence, list(children.values()), key="wait")
+    answer = await engine.leases.wait_children(again.fence, list(children.values()))
     assert isinstance(answer, ChildrenReady)
     await engine.leases.complete(again.fence, b"")
 
