@@ -26,7 +26,7 @@ from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.facts import error_of, event_names, every_write_is_refused, last_event, nothing_written, refused
 from tests.faults.fuses import FAILURES, fit_fuse
-from tests.flows import built, claimable, created, flow_events
+from tests.flows import Shape, built, claimable, created, flow_events
 from tests.stores import TestStore, opened
 
 PAIR = {"a": [], "b": ["a"]}
@@ -93,7 +93,14 @@ async def test_an_end_and_its_edges_are_one_transaction(store: TestStore, clock:
 
 
 async def test_a_release_skips_no_delay_and_flips_nothing_that_runs(engine: Engine, clock: VirtualClock) -> None:
-    shape = {"a": [], "b": [], "delayed": ["a", "b"], "runs": ["a", "b"], "waits": ["a", "b"], "retries": ["a", "b"]}
+    shape: Shape = {
+        "a": [],
+        "b": [],
+        "delayed": ["a", "b"],
+        "runs": ["a", "b"],
+        "waits": ["a", "b"],
+        "retries": ["a", "b"],
+    }
     joins = {name: any_of(siblings=Siblings.LET_RUN) for name in ("delayed", "runs", "waits", "retries")}
     flow = await built(engine, shape, joins=joins, options={"delayed": {"delay": "1h"}})
     await flow.complete("a")
@@ -226,7 +233,7 @@ async def test_an_unknown_flow_cannot_be_cancelled_and_a_cancelled_one_not_again
 
 
 async def test_a_cancelled_sibling_is_fenced_and_other_joins_hear_of_it(engine: Engine, store: TestStore) -> None:
-    shape = {"a": [], "b": [], "race": ["a", "b"], "other": [Edge("b", EdgeKind.ON_COMPLETION)]}
+    shape: Shape = {"a": [], "b": [], "race": ["a", "b"], "other": [Edge("b", EdgeKind.ON_COMPLETION)]}
     flow = await built(engine, shape, joins={"race": any_of()})
     lease = await flow.claim("b")
     await flow.cancel("other")

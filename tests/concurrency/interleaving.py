@@ -98,10 +98,9 @@ class Orders:
 
     def next(self, able: list[int]) -> int:
         """Who of those that can goes on."""
-        if self._last in able and not self._left:
-            able = [self._last] if self._last is not None else able
-        elif self._last in able:
-            able = [self._last, *(item for item in able if item != self._last)]
+        last = self._last
+        if last is not None and last in able:
+            able = [last, *(item for item in able if item != last)] if self._left else [last]
         place = len(self._taken)
         chosen = self._script[place] if place < len(self._script) else able[0]
         self._taken.append((chosen, tuple(able)))

@@ -12,10 +12,10 @@ from typing import Any
 from flowfabric import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
-from tests.flows import Flow, built, child
+from tests.flows import Flow, Shape, built, child
 
 JOBS = ("a", "b", "c", "d")
-SHAPE = {
+SHAPE: Shape = {
     "a": [], "b": [], "c": [], "d": ["a"], "race": ["a", "b"], "vote": ["a", "b", "c"],
     "end": [Edge("race", EdgeKind.ON_COMPLETION), Edge("vote", EdgeKind.ON_COMPLETION)],
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,13 +21,13 @@ from flowfabric import (
 )
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, event_names, nothing_written, refused
-from tests.flows import OUTCOMES, Flow, built, claimable
+from tests.flows import OUTCOMES, Flow, Shape, built, claimable
 from tests.stores import TestStore
 
-PAIR = {"a": [], "b": []}
+PAIR: Shape = {"a": [], "b": []}
 
 
-async def open_flow(engine: Engine, **options: object) -> Flow:
+async def open_flow(engine: Engine, **options: Any) -> Flow:
     return await built(engine, PAIR, seal=False, **options)
 
 

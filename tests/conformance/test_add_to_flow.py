@@ -117,7 +117,7 @@ async def test_a_running_member_fans_out_into_its_own_flow(engine: Engine) -> No
 
 async def test_an_upstream_may_be_named_by_its_id(engine: Engine) -> None:
     flow = await built(engine, {"a": []}, seal=False)
-    answer = await engine.flows.add(flow.id, "b", "job", after=[Edge(flow["a"])])
+    answer = await engine.flows.add(flow.id, "b", "job", after=[Edge(str(flow["a"]))])
     assert (await engine.executions.describe(answer.execution_id)).state == "blocked"
 
 
@@ -148,7 +148,7 @@ async def test_what_is_not_there_is_not_found(engine: Engine, store: TestStore) 
     flow, other = await built(engine, {"a": []}, seal=False), await built(engine, {"x": []}, seal=False)
     async with nothing_written(store):
         await refused(engine.flows.add(uuid4(), "b", "job"), "flow_not_found", NotFound)
-        for stranger in ("x", other["x"], uuid4()):
+        for stranger in ("x", str(other["x"]), str(uuid4())):
             await refused(engine.flows.add(flow.id, "b", "job", after=[stranger]), "member_not_found", NotFound)
 
 

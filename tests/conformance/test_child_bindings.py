@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -54,7 +55,7 @@ async def test_a_condition_may_ask_for_an_outcome(engine: Engine) -> None:
 async def test_people_children_and_time_are_members_of_one_condition(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
-    bindings = [Child("kid", children["a"]), Fresh("boss"), Timer("alarm", clock.now() + timedelta(hours=1))]
+    bindings: list[Any] = [Child("kid", children["a"]), Fresh("boss"), Timer("alarm", clock.now() + timedelta(hours=1))]
     condition = AllOf([Single("kid"), Single("boss"), Single("alarm")])
     answer = await engine.leases.suspend(lease.fence, bindings, condition)
     assert isinstance(answer, Suspended)

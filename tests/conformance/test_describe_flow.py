@@ -7,11 +7,11 @@ from uuid import uuid4
 from flowfabric import Edge, EdgeKind, EdgeState, Engine, FlowState, JoinKind, NotFound, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
-from tests.flows import built, created
+from tests.flows import Shape, built, created
 
 
 async def test_a_flow_shows_its_graph_with_every_edge_and_group(engine: Engine, clock: VirtualClock) -> None:
-    shape = {"a": [], "b": [Edge("a", EdgeKind.ON_FAILURE)], "c": ["a", Edge("b", input="side")]}
+    shape: Shape = {"a": [], "b": [Edge("a", EdgeKind.ON_FAILURE)], "c": ["a", Edge("b", input="side")]}
     flow = await built(engine, shape, joins={"c": quorum(2)}, tags={"team.name": "data"})
     found = await engine.flows.describe(flow.id)
     assert (found.id, found.name, found.sealed, dict(found.tags)) == (flow.id, "etl", True, {"team.name": "data"})

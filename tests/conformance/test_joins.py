@@ -7,7 +7,7 @@ import pytest
 from flowfabric import AttemptOutcome, Edge, EdgeKind, Ended, Engine, Siblings, State, all_of, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
-from tests.flows import OUTCOMES, built, flow_events
+from tests.flows import OUTCOMES, Shape, built, flow_events
 from tests.stores import TestStore
 
 TAKES = {
@@ -15,7 +15,7 @@ TAKES = {
     EdgeKind.ON_FAILURE: {"failed", "expired"},
     EdgeKind.ON_COMPLETION: {"completed", "failed", "expired", "cancelled"},
 }
-RACERS = {"a": [], "b": [], "c": []}
+RACERS: Shape = {"a": [], "b": [], "c": []}
 RACE = {**RACERS, "winner": ["a", "b", "c"]}
 
 
@@ -130,7 +130,7 @@ async def test_a_quorum_that_is_reached_cancels_the_rest(engine: Engine) -> None
 
 
 async def test_a_sibling_that_another_group_needs_is_left_alone(engine: Engine) -> None:
-    shape = {**RACE, "report": ["b"]}
+    shape: Shape = {**RACE, "report": ["b"]}
     flow = await built(engine, shape, joins={"winner": any_of()})
     await flow.complete("a")
     states = await flow.states()
@@ -140,14 +140,20 @@ async def test_a_sibling_that_another_group_needs_is_left_alone(engine: Engine) 
 
 
 async def test_a_sibling_whose_other_group_is_closed_too_is_cancelled(engine: Engine) -> None:
-    shape = {"a": [], "b": [], "one": ["a", "b"], "two": ["a", "b"]}
+    shape: Shape = {"a": [], "b": [], "one": ["a", "b"], "two": ["a", "b"]}
     flow = await built(engine, shape, joins={"one": any_of(), "two": any_of()})
     await flow.complete("a")
     assert await flow.states() == {"a": "completed", "b": "cancelled", "one": "waiting", "two": "waiting"}
 
 
 async def test_a_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
-    shape = {"a": [], "b1": [], "b2": ["b1"], "after b1": [Edge("b1", EdgeKind.ON_COMPLETION)], "end": ["a", "b1"]}
+    shape: Shape = {
+        "a": [],
+        "b1": [],
+        "b2": ["b1"],
+        "after b1": [Edge("b1", EdgeKind.ON_COMPLETION)],
+        "end": ["a", "b1"],
+    }
     flow = await built(engine, shape, joins={"end": any_of()})
     await flow.complete("a")
     states = await flow.states()
@@ -175,7 +181,7 @@ async def test_what_is_impossible_is_skipped_to_the_end_of_the_line(engine: Engi
 
 
 async def test_a_skip_meets_a_join_that_does_not_need_it(engine: Engine) -> None:
-    shape = {
+    shape: Shape = {
         "a": [],
         "b": [],
         "skipped": ["a"],
@@ -229,7 +235,7 @@ async def test_losers_are_cancelled_whatever_they_do(engine: Engine, situation: 
 
 
 async def test_a_blocked_sibling_is_cancelled_with_all_before_it_left_alone(engine: Engine) -> None:
-    shape = {"a": [], "b": [], "b2": ["b"], "c": ["a", "b2"]}
+    shape: Shape = {"a": [], "b": [], "b2": ["b"], "c": ["a", "b2"]}
     flow = await built(engine, shape, joins={"c": any_of()})
     await flow.complete("a")
     assert await flow.states() == {"a": "completed", "b": "waiting", "b2": "cancelled", "c": "waiting"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
@@ -167,7 +168,7 @@ def twice() -> Graph:
     return graph
 
 
-WRONG = {
+WRONG: dict[str, tuple[Callable[[], Graph], set[str]]] = {
     "cycle": (lambda: two(["b"], ["a"]), {"cycle", "unknown_member"}),
     "self edge": (lambda: two([], ["b"]), {"self_edge"}),
     "unknown member": (lambda: two([], ["c"]), {"unknown_member"}),

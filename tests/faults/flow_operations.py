@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from flowfabric import Child, Edge, EdgeKind, Engine, Fence, any_of
+from flowfabric import Child, Edge, EdgeKind, Engine, Fence, Graph, any_of
 from flowfabric.testing import VirtualClock
 from tests import flows, scenarios
 from tests.faults.operations import OPERATIONS, STEPS, Act, Arrange, Operation, duty, lease, nothing
 from tests.faults.wait_operations import WAITS
 
 # One end moves everything here: a race is won, a handler is skipped, and what hangs on the loser too.
-SHAPE = {
+SHAPE: flows.Shape = {
     "a": [], "b": [], "race": ["a", "b"], "next": ["a"], "handler": [Edge("a", EdgeKind.ON_FAILURE)],
     "last": ["handler"],
 }  # fmt: skip
@@ -27,8 +27,8 @@ class Part:
     member: UUID
 
 
-def graph(**options: object) -> flows.Graph:
-    return flows.drawn(SHAPE, joins={"race": any_of()}, **options)  # type: ignore[arg-type]
+def graph() -> Graph:
+    return flows.drawn(SHAPE, joins={"race": any_of()})
 
 
 async def racing(engine: Engine, clock: VirtualClock) -> Part:

@@ -20,6 +20,7 @@ from tests.stores import PostgresTestStore, TestStore, opened
 
 CLAIMED = 1_000
 BATCH = 1_000
+LONG = pytest.mark.long
 
 
 async def counted(store: TestStore) -> dict[str, int]:
@@ -55,11 +56,18 @@ async def test_a_fan_in_of_ten_thousand_completes(
     await assert_flows_sound(store)
 
 
-@pytest.mark.parametrize("killed_in", [1, 2, 3], ids=["first batch", "second batch", "third batch"])
+@pytest.mark.parametrize(
+    "killed_in",
+    [
+        pytest.param(1, id="first batch", marks=LONG),
+        pytest.param(2, id="second batch"),
+        pytest.param(3, id="third batch", marks=LONG),
+    ],
+)
 async def test_a_cancel_goes_on_after_the_process_that_began_it_was_killed(
     store: TestStore, size: Size, killed_in: int, scoreboard: Callable[[str], None]
 ) -> None:
-    number = size.of(2_500, 10_000 if killed_in == 2 else 2_500, 10_000)
+    number = size.of(1_200, 10_000 if killed_in == 2 else 2_500, 10_000)
     async with opened(store) as engine:
         flow = await big_flow(engine, number)
         leases = await engine.leases.claim(["default"], "worker-1", limit=10)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from flowfabric import Edge, EdgeKind, Graph, InvalidRequest, Join, JoinKind, Siblings, all_of, any_of, quorum
+from flowfabric import Edge, EdgeKind, Graph, InvalidRequest, Join, JoinKind, Member, Siblings, all_of, any_of, quorum
 
 
 def refused(code: str) -> pytest.RaisesExc[InvalidRequest]:
@@ -23,7 +24,8 @@ def line(*names: str) -> Graph:
 def test_a_handle_a_name_and_an_edge_say_the_same() -> None:
     graph = Graph("etl")
     a = graph.add("a", "job")
-    for number, after in enumerate([a, "a", Edge(a), Edge("a", EdgeKind.ON_SUCCESS)]):
+    ways: list[Member | Edge | str] = [a, "a", Edge(a), Edge("a", EdgeKind.ON_SUCCESS)]
+    for number, after in enumerate(ways):
         graph.add(f"m{number}", "job", after=[after])
     edges = {edge for member in graph.drawn() for edge in member.edges}
     assert edges == {Edge("a")}
@@ -114,8 +116,9 @@ def test_names_are_as_all_names_are(name: object) -> None:
 
 def test_members_are_told_apart_by_name_and_have_no_id_or_key() -> None:
     for barred in ("id", "key"):
+        options: dict[str, Any] = {barred: "x"}
         with pytest.raises(InvalidRequest):
-            line("a").add("b", "job", **{barred: "x"})
+            line("a").add("b", "job", **options)
     with pytest.raises(InvalidRequest):
         line("a").add("b", "job", colour="red")
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from flowfabric.core.flows import EdgeGroup, EdgeState, GroupState, MemberFacts, StoredEdge
-from flowfabric.core.membership import Resolution, Surrounding
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowfabric.core.flows import EdgeGroup, EdgeState, GroupState, MemberFacts, StoredEdge
+from flowfabric.core.membership import Resolution, Surrounding
 from flowfabric.core.states import BlockingReason, State
 from tests.concurrency.flow_model import (
     EdgePicture,
