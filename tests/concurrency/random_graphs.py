@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -81,6 +81,7 @@ class Run:
     fuse: Fuse
     chance: random.Random
     told: Counter[str]
+    most: int
     flow_id: UUID = field(init=False)
     members: dict[str, UUID] = field(default_factory=dict)
     later: list[Drawn] = field(default_factory=list)
@@ -93,7 +94,7 @@ class Run:
 
     async def live(self) -> FlowPicture:
         """Runs the flow to its end; answers its last picture."""
-        await self._begin(draw_members(self.chance))
+        await self._begin(draw_members(self.chance, self.most))
         while self.later or any(not member.ended for member in self.last.members.values()):
             await self._next()
         if not self.last.sealed:
@@ -131,11 +132,17 @@ class Run:
             await self._call(lambda: self.engine.operator.cancel(self.members[name], "by chance"))
         elif ready and (dice < 0.65 or not running):
             name = self.chance.choice(ready)
-            claim = lambda: self.engine.leases.claim_execution(self.members[name], "w", lease_ttl="1d")  # noqa: E731
-            self.leases[name] = await self._call(claim, fused=False)
+            await self._claim(name)
         else:
             assert running, f"nothing runs, nothing may start, and it is not over: {states}"
             await self._end(self.chance.choice(running))
+
+    async def _claim(self, name: str) -> None:
+        """A claim moves nobody else, so the picture is only touched up; the next one shows a wrong start."""
+        id_ = self.members[name]
+        self.leases[name] = await self.engine.leases.claim_execution(id_, "w", lease_ttl="1d")
+        started = replace(self.last.members[str(id_)], state="active", blocking_reason="none", started=True)
+        self.last = replace(self.last, members={**self.last.members, str(id_): started})
 
     async def _grow(self) -> None:
         item = self.later.pop(0)
@@ -187,13 +194,11 @@ class Run:
                 else:
                     raise AssertionError(f"{name} was cancelled, and completed")
 
-    async def _call(
-        self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None, *, fused: bool = True
-    ) -> Any:
+    async def _call(self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None) -> Any:
         """The answer of a call, before and after which the flow is as it must be; or the code of its refusal."""
         answer: Any
         try:
-            answer = await (self._insist(call) if fused else call())
+            answer = await self._insist(call)
         except FlowFabricError as error:
             if error.code not in (allowed or ()):
                 raise
