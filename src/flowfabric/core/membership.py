@@ -69,6 +69,11 @@ class Resolution:
             for key in self._groups_of.get(id_, ()):
                 self._close(key)
 
+    @property
+    def is_settled(self) -> bool:
+        """True when nothing follows any more."""
+        return not self._frontier and not self.closing
+
     def wants_edges(self) -> list[UUID]:
         """Whose open edges must be known to go on."""
         return [id_ for id_ in self._frontier if not self._knows(id_)]

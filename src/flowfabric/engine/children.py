@@ -23,7 +23,7 @@ def children(value: object) -> tuple[ChildSubmission, ...]:
     return items
 
 
-def wait_request(fence: object, value: object, join: object, steps: object) -> WaitChildren:
+def wait_request(fence: object, value: object, join: object, key: object, steps: object) -> WaitChildren:
     """A wait for distinct children."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         message = f"children must be a list of ids, not {type(value).__name__}"
@@ -35,4 +35,7 @@ def wait_request(fence: object, value: object, join: object, steps: object) -> W
         raise InvalidRequest("invalid_type", message, field="join")
     if ids:
         check_quorum(join, len(ids), "that waits")
-    return WaitChildren(fence=requests.fence(fence), children=ids, join=join, steps=requests.steps(steps))
+    return WaitChildren(
+        fence=requests.fence(fence), children=ids, join=join, steps=requests.steps(steps),
+        key=None if key is None else limits.name(key, "key"),
+    )  # fmt: skip

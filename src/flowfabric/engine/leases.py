@@ -157,11 +157,12 @@ class Leases(Claims):
         return answers
 
     async def wait_children(
-        self, fence: Fence, children: Sequence[UUID | str], *, join: Join = ALL_OF, steps: Sequence[Step] = ()
-    ) -> WaitingForChildren | ChildrenReady:
+        self, fence: Fence, children: Sequence[UUID | str], *, join: Join = ALL_OF, key: str | None = None,
+        steps: Sequence[Step] = (),
+    ) -> WaitingForChildren | ChildrenReady:  # fmt: skip
         """Gives up the lease until these children have ended, or as many as the join says; the same attempt goes on
         then. If they have already, the answer is how, and the lease is kept."""
-        request = wait_request(fence, children, join, steps)
+        request = wait_request(fence, children, join, key, steps)
         return await self._context.store.run(lambda tx: wait_children(tx, self._context.namespace, request))
 
     async def release(self, fence: Fence) -> Released:

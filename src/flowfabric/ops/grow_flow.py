@@ -56,7 +56,10 @@ async def add_to_flow(
     await tx.flows.put([flow])
     resolution = _resolution(flow, now)
     for group in group_of(flow_id, member):
-        resolution.consider(_counted(group, edges), _new_facts(flow, member, now))
+        counted = _counted(group, edges)
+        # Whoever it cancels looks for the groups of its edges, so it must be there.
+        await tx.edges.put_groups([counted])
+        resolution.consider(counted, _new_facts(flow, member, now))
     await settle_flows(tx, {flow.id: flow}, resolution, [])
     return MemberAdded(member.id, flow.revision)
 
@@ -223,8 +226,10 @@ async def _join_group(tx: Transaction, flow: Flow, downstream: Execution, edge: 
     if not (fires and not counted.draft):
         downstream = await block_again(tx, downstream, now)
     facts = (await tx.members.facts([downstream.id]))[downstream.id]
+    opened = replace(counted, state=GroupState.OPEN)
+    await tx.edges.put_groups([opened])
     resolution = _resolution(flow, now)
-    resolution.consider(replace(counted, state=GroupState.OPEN), facts)
+    resolution.consider(opened, facts)
     await settle_flows(tx, {flow.id: flow}, resolution, [])
 
 

@@ -47,7 +47,8 @@ async def settle_flows(
 
 async def _work_out(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:
     rounds = 0
-    while (wanted := resolution.wants_edges()) or resolution.closing:
+    while not resolution.is_settled:
+        wanted = resolution.wants_edges()
         if wanted and rounds < _ROUNDS_BEFORE_ALL_IS_READ:
             resolution.learn(wanted, await tx.edges.leading_from(wanted))
         elif wanted:

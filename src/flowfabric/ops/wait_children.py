@@ -35,11 +35,12 @@ class WaitChildren:
     fence: Fence
     children: tuple[UUID, ...]
     join: Join
+    key: str | None = None
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
         join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}"
-        return digest("wait_children", join, *map(str, self.children), *step_parts(self.steps))
+        return digest("wait_children", join, self.key, *map(str, self.children), *step_parts(self.steps))
 
 
 async def wait_children(
@@ -113,6 +114,7 @@ async def _note_ready(
     if all(edge.upstream_id in waited or edge.state is EdgeState.OPEN for edge in edges) and not _lets_go(group):
         return
     await tx.edges.add(edges)
+    await tx.edges.put_groups([group])
     resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
     facts = await tx.members.facts([parent.id])
     resolution.consider(group, facts[parent.id])
