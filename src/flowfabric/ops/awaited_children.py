@@ -22,7 +22,7 @@ def children_in(item: Suspend) -> list[UUID]:
 async def child_facts(tx: Transaction, items: Sequence[Suspend]) -> dict[UUID, MemberFacts]:
     """What is known of all children that the suspensions wait for. Their flows are locked, so it stays true."""
     ids = [id_ for item in items for id_ in children_in(item)]
-    return await tx.members.facts(ids) if ids else {}
+    return await tx.flows.members.facts(ids) if ids else {}
 
 
 def with_children(room: Room, execution: Execution, item: Suspend, facts: Mapping[UUID, MemberFacts]) -> Room:

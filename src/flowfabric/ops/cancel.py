@@ -80,11 +80,11 @@ async def _cancel_family(tx: Transaction, execution: Execution, order: CancelOrd
     if not first or execution.flow is None:
         return
     ids = [member.id for member in first]
-    await tx.members.lock(ids)
-    await tx.members.end([_ending(member, execution, order) for member in first], now)
+    await tx.flows.members.lock(ids)
+    await tx.flows.members.end([_ending(member, execution, order) for member in first], now)
     await tx.waits.end(ids, now)
     if rest:
-        await tx.members.request_cancel([member.id for member in rest], _request_of(order, now))
+        await tx.flows.members.request_cancel([member.id for member in rest], _request_of(order, now))
     # The end of their parent was written before, so the flow is read as it is now.
     flows = await tx.flows.lock(None, [execution.flow])
     resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
@@ -97,7 +97,7 @@ async def _family(tx: Transaction, execution: Execution) -> list[MemberFacts]:
     found: list[MemberFacts] = []
     parents: Sequence[UUID] = [execution.id] if execution.has_children else []
     while parents:
-        children = await tx.members.children_of(parents)
+        children = await tx.flows.members.children_of(parents)
         found += [child for child in children if not child.state.is_terminal]
         parents = [child.id for child in children if child.has_children]
     return sorted(found, key=lambda member: member.id)

@@ -89,10 +89,10 @@ async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
 async def _cancel_members(tx: Transaction, flow: Flow, most: int, now: datetime) -> tuple[int, int]:
     """How many members were cancelled, and how many are left."""
     ids = await _to_cancel(tx, flow, most)
-    facts = await tx.members.facts(ids) if ids else {}
+    facts = await tx.flows.members.facts(ids) if ids else {}
     if ids:
-        await tx.members.lock(ids)
-        await tx.members.end([_ending(flow, id_) for id_ in ids], now)
+        await tx.flows.members.lock(ids)
+        await tx.flows.members.end([_ending(flow, id_) for id_ in ids], now)
         await tx.waits.end(ids, now)
     left = len(await _to_cancel(tx, flow, _MOST_COUNTED)) if len(ids) == most else 0
     flow = replace(flow, sweep_at=now if left else None)
@@ -109,13 +109,13 @@ async def _to_cancel(tx: Transaction, flow: Flow, most: int) -> list[UUID]:
     if flow.cancel is None or flow.cancel.policy is CancelPolicy.FLOW_ONLY:
         return []
     only_unstarted = flow.cancel.policy is CancelPolicy.CANCEL_PENDING
-    return await tx.members.live(flow.id, only_unstarted=only_unstarted, limit=most)
+    return await tx.flows.members.live(flow.id, only_unstarted=only_unstarted, limit=most)
 
 
 async def _cancel_rest(tx: Transaction, flow: Flow, now: datetime) -> int:
     """The siblings that are left of groups which are decided."""
     resolution = Resolution(now)
-    for group in await tx.edges.sweeping([flow.id]):
+    for group in await tx.flows.edges.sweeping([flow.id]):
         resolution.sweep(group)
     flow = replace(flow, sweep_at=None, changed_at=now)
     await tx.flows.put([flow])

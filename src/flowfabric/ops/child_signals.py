@@ -19,7 +19,7 @@ from flowfabric.store.transaction import Transaction
 
 async def signal_parents(tx: Transaction, ended: Mapping[UUID, State], now: datetime) -> None:
     """Delivers to every open waitpoint that stands for one of these children. Their flow is locked."""
-    left = await tx.waits.for_children(list(ended)) if ended else []
+    left = await tx.flows.members.awaited(list(ended)) if ended else []
     while left:
         # One signal for each parent at a time: the first may end its wait.
         turn = {waitpoint.execution_id: waitpoint for waitpoint in reversed(left)}

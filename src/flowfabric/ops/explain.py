@@ -32,11 +32,11 @@ async def _dependencies(tx: Transaction, execution: Execution) -> Dependencies |
     """What a member that is blocked or was skipped hangs on."""
     if execution.flow is None or execution.state not in (State.BLOCKED, State.SKIPPED):
         return None
-    group = deciding_group(await tx.edges.groups_of([execution.id]))
+    group = deciding_group(await tx.flows.edges.groups_of([execution.id]))
     flows = await tx.flows.get(None, [execution.flow])
     if group is None or execution.flow not in flows:
         return None
-    edges = await tx.edges.into([execution.id], group.seq)
+    edges = await tx.flows.edges.into([execution.id], group.seq)
     found = await tx.executions.get(None, [edge.upstream_id for edge, _ in edges]) if edges else {}
     upstreams = tuple(_upstream(found[edge.upstream_id], edge) for edge, _ in edges)
     return Dependencies(flows[execution.flow], group, upstreams)

@@ -43,14 +43,14 @@ async def describe_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowD
     """The flow with its graph."""
     flow = await read_flow(tx, namespace, flow_id)
     counts = await tx.flows.counts([flow_id])
-    edges, groups = await tx.edges.of_flow(flow_id, _MOST_EDGES)
+    edges, groups = await tx.flows.edges.of_flow(flow_id, _MOST_EDGES)
     return describe_graph(flow, counts.get(flow_id, {}), tuple(edges), tuple(groups))
 
 
 async def members(tx: Transaction, namespace: str, flow_id: UUID, after: UUID, limit: int) -> list[Summary]:
     """One page of a flow's members, in order of their ids."""
     await read_flow(tx, namespace, flow_id)
-    return [summarize(execution) for execution in await tx.members.page(flow_id, after, limit)]
+    return [summarize(execution) for execution in await tx.flows.members.page(flow_id, after, limit)]
 
 
 async def list_flows(tx: Transaction, listing: FlowListing) -> list[FlowSummary]:
@@ -69,7 +69,7 @@ async def list_flows(tx: Transaction, listing: FlowListing) -> list[FlowSummary]
 async def inputs(tx: Transaction, namespace: str, id_: UUID) -> dict[str, Input]:
     """What the upstreams of a member left for it, by the names of its inputs."""
     await read(tx, namespace, id_)
-    edges = [edge for edge, _ in await tx.edges.into([id_], DEPENDENCIES)]
+    edges = [edge for edge, _ in await tx.flows.edges.into([id_], DEPENDENCIES)]
     upstreams = await tx.executions.get(None, [edge.upstream_id for edge in edges]) if edges else {}
     found: dict[str, Input] = {}
     for edge in edges:

@@ -51,14 +51,14 @@ async def add_to_flow(
     now = await tx.now()
     edges = await _resolved_edges(tx, flow, member, now)
     await insert_members(tx, namespace, [(flow_id, member)], now)
-    await tx.edges.add(edges)
+    await tx.flows.edges.add(edges)
     flow = replace(flow, revision=flow.revision + 1, open_members=flow.open_members + 1, changed_at=now)
     await tx.flows.put([flow])
     resolution = _resolution(flow, now)
     for group in group_of(flow_id, member):
         counted = _counted(group, edges)
         # Whoever it cancels looks for the groups of its edges, so it must be there.
-        await tx.edges.put_groups([counted])
+        await tx.flows.edges.put_groups([counted])
         resolution.consider(counted, _new_facts(flow, member, now))
     await settle_flows(tx, {flow.id: flow}, resolution, [])
     return MemberAdded(member.id, flow.revision)
@@ -73,7 +73,7 @@ async def add_edge(
     name = new.input or await _name_of(tx, new.upstream_id)
     if new.upstream_id == new.downstream_id:
         raise InvalidRequest("self_edge", f"member {new.upstream_id} cannot come after itself", member=new.upstream_id)
-    existing = await tx.edges.between(new.upstream_id, new.downstream_id)
+    existing = await tx.flows.edges.between(new.upstream_id, new.downstream_id)
     if existing is not None:
         return _same_edge(flow, existing, new, name)
     check_growing(flow, expected)
@@ -85,7 +85,7 @@ async def add_edge(
         flow_id=flow.id, upstream_id=new.upstream_id, downstream_id=new.downstream_id, seq=DEPENDENCIES,
         kind=new.kind, input=name, state=state, resolved_at=None if state is EdgeState.OPEN else now,
     )  # fmt: skip
-    await tx.edges.add([edge])
+    await tx.flows.edges.add([edge])
     flow = replace(flow, revision=flow.revision + 1, changed_at=now)
     await tx.flows.put([flow])
     await _join_group(tx, flow, downstream, edge, now)
@@ -109,7 +109,7 @@ async def seal(
     now = await tx.now()
     flow = replace(flow, revision=flow.revision + 1, changed_at=now, sealed=flow.sealed or member_id is None)
     resolution = _resolution(flow, now)
-    facts = await tx.members.facts([group.downstream_id for group in groups]) if groups else {}
+    facts = await tx.flows.members.facts([group.downstream_id for group in groups]) if groups else {}
     for group in groups:
         resolution.consider(replace(group, draft=False), facts[group.downstream_id])
     # Written first, because whoever is skipped by it may finish the flow.
@@ -174,7 +174,7 @@ def _same_edge(flow: Flow, existing: StoredEdge, new: NewEdge, name: str) -> Edg
 
 async def _members(tx: Transaction, flow: Flow, ids: list[UUID]) -> dict[UUID, MemberFacts]:
     """What is known of these members; `member_not_found` for whoever is not one of the flow's."""
-    found = await tx.members.facts(ids) if ids else {}
+    found = await tx.flows.members.facts(ids) if ids else {}
     for id_ in ids:
         if id_ not in found or found[id_].flow_id != flow.id:
             message = f"flow {flow.id} has no member {id_}"
@@ -206,28 +206,28 @@ def _new_facts(flow: Flow, member: NewMember, now: datetime) -> MemberFacts:
 
 
 async def _check_cycle(tx: Transaction, flow: Flow, new: NewEdge) -> None:
-    if await tx.edges.reaches(flow.id, new.downstream_id, new.upstream_id):
+    if await tx.flows.edges.reaches(flow.id, new.downstream_id, new.upstream_id):
         message = f"member {new.upstream_id} comes after {new.downstream_id} already; the edge would close a circle"
         raise InvalidRequest("cycle", message, flow_id=flow.id)
 
 
 async def _join_group(tx: Transaction, flow: Flow, downstream: Execution, edge: StoredEdge, now: datetime) -> None:
     """The edge belongs to the group of its downstream from now on, which may open again by it."""
-    edges = [item for item, _ in await tx.edges.into([downstream.id])]
-    known = [group for group in await tx.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
+    edges = [item for item, _ in await tx.flows.edges.into([downstream.id])]
+    known = [group for group in await tx.flows.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
     group = known[0] if known else EdgeGroup(
         downstream_id=downstream.id, seq=DEPENDENCIES, flow_id=flow.id, join=ALL_OF, n=0
     )  # fmt: skip
     counted = recounted(group, edges)
     if downstream.state.is_terminal:
-        await tx.edges.put_groups([replace(counted, state=group.state if known else GroupState.CLOSED)])
+        await tx.flows.edges.put_groups([replace(counted, state=group.state if known else GroupState.CLOSED)])
         return
     fires = judged(counted.join, counted.n, counted.satisfied, counted.impossible) is GroupState.FIRED
     if not (fires and not counted.draft):
         downstream = await block_again(tx, downstream, now)
-    facts = (await tx.members.facts([downstream.id]))[downstream.id]
+    facts = (await tx.flows.members.facts([downstream.id]))[downstream.id]
     opened = replace(counted, state=GroupState.OPEN)
-    await tx.edges.put_groups([opened])
+    await tx.flows.edges.put_groups([opened])
     resolution = _resolution(flow, now)
     resolution.consider(opened, facts)
     await settle_flows(tx, {flow.id: flow}, resolution, [])
@@ -235,9 +235,9 @@ async def _join_group(tx: Transaction, flow: Flow, downstream: Execution, edge: 
 
 async def _drafts(tx: Transaction, flow: Flow, member_id: UUID | None) -> list[EdgeGroup]:
     if member_id is not None:
-        groups = await tx.edges.groups_of([member_id])
+        groups = await tx.flows.edges.groups_of([member_id])
     else:
-        _, groups = await tx.edges.of_flow(flow.id, 10**6)
+        _, groups = await tx.flows.edges.of_flow(flow.id, 10**6)
     return [group for group in groups if group.draft]
 
 

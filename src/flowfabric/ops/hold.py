@@ -55,5 +55,5 @@ async def unhold_next(
 async def _with_open_group(tx: Transaction, executions: Sequence[Execution]) -> set[UUID]:
     """Those that got upstreams while they were held."""
     members = [execution.id for execution in executions if execution.flow_id is not None]
-    groups = await tx.edges.groups_of(members) if members else []
+    groups = await tx.flows.edges.groups_of(members) if members else []
     return {group.downstream_id for group in groups if group.state is GroupState.OPEN}

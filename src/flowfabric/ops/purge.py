@@ -28,13 +28,13 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID]) -> int:
     for flow in flows.values():
         if flow.purge_at is None or flow.purge_at > now or done >= limits.BATCH:
             continue
-        members = await tx.members.page(flow.id, _FIRST_ID, limits.BATCH - done)
+        members = await tx.flows.members.page(flow.id, _FIRST_ID, limits.BATCH - done)
         done += len(members) + 1
         is_last = done <= limits.BATCH
         if flow.implicit and is_last:
             members += (await tx.executions.get(None, [flow.id])).values()
         if members:
-            await tx.members.lock([member.id for member in members])
+            await tx.flows.members.lock([member.id for member in members])
             await tx.executions.purge(members)
         if is_last:
             await tx.flows.purge([flow.id])

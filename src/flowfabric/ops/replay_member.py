@@ -57,9 +57,9 @@ async def member_again(tx: Transaction, execution: Execution, now: datetime) -> 
 async def write_again(tx: Transaction, again: Again, now: datetime) -> None:
     """Writes it; the flow is locked."""
     if again.edges:
-        await tx.edges.put(again.edges)
+        await tx.flows.edges.put(again.edges)
     if again.groups:
-        await tx.edges.put_groups(again.groups)
+        await tx.flows.edges.put_groups(again.groups)
     for execution in (await tx.executions.lock(None, again.blocked) if again.blocked else {}).values():
         await block_again(tx, execution, now)
     if again.flow is not None:
@@ -68,11 +68,11 @@ async def write_again(tx: Transaction, again: Again, now: datetime) -> None:
 
 async def _dependencies(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], EdgeGroup | None]:
     """The edges of the member itself that open again, and its group, if it never started."""
-    groups = await tx.edges.groups_of([execution.id]) if execution.started_at is None else []
+    groups = await tx.flows.edges.groups_of([execution.id]) if execution.started_at is None else []
     own = next((group for group in groups if group.seq == DEPENDENCIES), None)
     if own is None:
         return [], None
-    edges = [_reopened(edge) for edge, _ in await tx.edges.into([execution.id])]
+    edges = [_reopened(edge) for edge, _ in await tx.flows.edges.into([execution.id])]
     changed = [edge for edge in edges if edge.state is EdgeState.OPEN]
     return changed, recounted(own, edges)
 
@@ -87,16 +87,16 @@ async def _dependents(
     tx: Transaction, execution: Execution
 ) -> tuple[list[StoredEdge], list[EdgeGroup], list[UUID]]:
     """The edges to members that have not started, open again; their groups; and who must wait again because of it."""
-    outbound = [edge for edge in await tx.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
-    facts = await tx.members.facts([edge.downstream_id for edge in outbound]) if outbound else {}
+    outbound = [edge for edge in await tx.flows.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
+    facts = await tx.flows.members.facts([edge.downstream_id for edge in outbound]) if outbound else {}
     opened = [
         replace(edge, state=EdgeState.OPEN, resolved_at=None)
         for edge in outbound
         if edge.state is not EdgeState.OPEN and not facts[edge.downstream_id].started
     ]
     ids = [edge.downstream_id for edge in opened]
-    groups = [group for group in (await tx.edges.groups_of(ids) if ids else []) if group.seq == DEPENDENCIES]
-    inbound = await tx.edges.into(ids) if ids else []
+    groups = [group for group in (await tx.flows.edges.groups_of(ids) if ids else []) if group.seq == DEPENDENCIES]
+    inbound = await tx.flows.edges.into(ids) if ids else []
     recalculated, blocked = [], []
     for group in groups:
         edges = [_as_opened(edge, opened) for edge, _ in inbound if edge.downstream_id == group.downstream_id]

@@ -50,10 +50,10 @@ async def _work_out(tx: Transaction, resolution: Resolution, flow_ids: Sequence[
     while not resolution.is_settled:
         wanted = resolution.wants_edges()
         if wanted and rounds < _ROUNDS_BEFORE_ALL_IS_READ:
-            resolution.learn(wanted, await tx.edges.leading_from(wanted))
+            resolution.learn(wanted, await tx.flows.edges.leading_from(wanted))
         elif wanted:
             # A long chain of consequences: reading all edges once is cheaper than one look for each link.
-            found = await tx.edges.within(flow_ids)
+            found = await tx.flows.edges.within(flow_ids)
             resolution.learn([item.edge.upstream_id for item in found], found)
             resolution.knows_all = True
         resolution.advance()
@@ -63,10 +63,10 @@ async def _work_out(tx: Transaction, resolution: Resolution, flow_ids: Sequence[
 
 
 async def _cancel_siblings(tx: Transaction, resolution: Resolution) -> None:
-    into = await tx.edges.open_into([downstream for downstream, _ in resolution.closing])
+    into = await tx.flows.edges.open_into([downstream for downstream, _ in resolution.closing])
     siblings = [member.id for _, member in into]
     if siblings:
-        resolution.learn(siblings, await tx.edges.leading_from(siblings))
+        resolution.learn(siblings, await tx.flows.edges.leading_from(siblings))
     resolution.cancel_siblings(into)
 
 
@@ -90,12 +90,12 @@ async def _move_members(tx: Transaction, resolution: Resolution) -> None:
     releases = [release_of(member, now) for member in resolution.released.values()]
     if not endings and not releases:
         return
-    await tx.members.lock([item.id for item in endings] + [item.id for item in releases])
+    await tx.flows.members.lock([item.id for item in endings] + [item.id for item in releases])
     if endings:
-        await tx.members.end(endings, now)
+        await tx.flows.members.end(endings, now)
         await tx.waits.end([item.id for item in endings], now)
     if releases:
-        await tx.members.release(releases, now)
+        await tx.flows.members.release(releases, now)
 
 
 def release_of(member: MemberFacts, now: datetime) -> Release:
@@ -121,15 +121,15 @@ def _cancel(member: MemberFacts, why: str) -> Ending:
 
 async def _put_graph(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> None:
     if resolution.edges:
-        await tx.edges.put(resolution.edges)
+        await tx.flows.edges.put(resolution.edges)
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
         # Whoever ended by something else than running to the end may leave an open group behind.
-        for group in await tx.edges.groups_of(ended):
+        for group in await tx.flows.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
     if changed:
-        await tx.edges.put_groups(list(changed.values()))
+        await tx.flows.edges.put_groups(list(changed.values()))
 
 
 async def _put_flows(

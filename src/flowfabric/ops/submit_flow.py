@@ -87,8 +87,8 @@ async def _store(tx: Transaction, namespace: str, items: Sequence[NewFlow], now:
     stored = await tx.flows.add(flows)
     placed = [(item.id, member) for item in items if item.id in stored for member in item.members]
     await insert_members(tx, namespace, placed, now)
-    await tx.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
-    await tx.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
+    await tx.flows.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
+    await tx.flows.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
     empty = [flow for flow in flows if flow.id in stored and flow.sealed and flow.open_members == 0]
     await put_flows(tx, empty, now)
     return stored

@@ -66,14 +66,14 @@ async def wait_children(
     after = move(owned, WAIT_CHILDREN, now, digest=request.digest(), plain=False)
     details = {"children": len(edges), "join": request.join.kind.value}
     await store(tx, [decided(WaitingForChildren(), parent, after, WAIT_CHILDREN, details=details)])
-    await tx.edges.add(edges)
-    await tx.edges.put_groups([group])
+    await tx.flows.edges.add(edges)
+    await tx.flows.edges.put_groups([group])
     return WaitingForChildren()
 
 
 async def children_of(tx: Transaction, parent: Execution, ids: Sequence[UUID]) -> list[MemberFacts]:
     """What is known of these children; `child_not_found` for whatever is not a child of this execution."""
-    found = await tx.members.facts(ids) if ids else {}
+    found = await tx.flows.members.facts(ids) if ids else {}
     for id_ in ids:
         if id_ not in found or found[id_].parent_id != parent.id:
             message = f"execution {parent.id} has no child {id_}"
@@ -85,7 +85,7 @@ async def _group(
     tx: Transaction, parent: Execution, flow: Flow, join: Join, children: Sequence[MemberFacts], now: datetime
 ) -> tuple[EdgeGroup, list[StoredEdge]]:
     """The wait as a group of its own, with an edge from each child."""
-    seq = 1 + max((group.seq for group in await tx.edges.groups_of([parent.id])), default=0)
+    seq = 1 + max((group.seq for group in await tx.flows.edges.groups_of([parent.id])), default=0)
     edges = [_edge(parent, flow, child, seq, now) for child in children]
     ended = sum(edge.state is EdgeState.SATISFIED for edge in edges)
     group = EdgeGroup(downstream_id=parent.id, seq=seq, flow_id=flow.id, join=join, n=len(edges), satisfied=ended)
@@ -109,14 +109,14 @@ async def _note_ready(
     tx: Transaction, parent: Execution, flow: Flow, group: EdgeGroup, edges: Sequence[StoredEdge], now: datetime
 ) -> None:
     """Records that the parent took up how these children ended, once, and ends those that no longer matter."""
-    known = await tx.edges.out_of([edge.upstream_id for edge in edges]) if edges else []
+    known = await tx.flows.edges.out_of([edge.upstream_id for edge in edges]) if edges else []
     waited = {edge.upstream_id for edge in known if edge.downstream_id == parent.id}
     if all(edge.upstream_id in waited or edge.state is EdgeState.OPEN for edge in edges) and not _lets_go(group):
         return
-    await tx.edges.add(edges)
-    await tx.edges.put_groups([group])
+    await tx.flows.edges.add(edges)
+    await tx.flows.edges.put_groups([group])
     resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
-    facts = await tx.members.facts([parent.id])
+    facts = await tx.flows.members.facts([parent.id])
     resolution.consider(group, facts[parent.id])
     await settle_flows(tx, {flow.id: flow}, resolution, [])
 

@@ -22,64 +22,13 @@ from flowfabric.core.graph import EdgeKind, Join, JoinKind, Siblings
 from flowfabric.core.membership import Surrounding
 from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.states import LIVE, BlockingReason, State
+from flowfabric.core.waits import Waitpoint
 from flowfabric.sqlstore.rows import cancel_columns, execution, identity, tags, to_json, when
 from flowfabric.sqlstore.session import Row, Session
+from flowfabric.sqlstore.waiting import waitpoint_of
 from flowfabric.store.flows import BadEnd, Ending, Release
 
 _BAD_ENDS = [State.FAILED, State.EXPIRED, State.CANCELLED]
-
-
-class SqlFlows:
-    """Rows of flows."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
-        names = (
-            "id", "namespace", "name", "implicit", "digest", "sealed", "revision", "open_members", "ended_badly",
-            "created_at", "changed_at",
-        )  # fmt: skip
-        items = [{name: getattr(flow, name) for name in names} | {"tags": to_json(flow.tags)} for flow in flows]
-        return {identity(row["id"]) for row in await self._session.fetch_batch("add_flows", items)}
-
-    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        return _flows(await self._session.fetch("get_flows", ids=list(ids), namespace=namespace))
-
-    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        return _flows(await self._session.fetch("lock_flows", ids=list(ids), namespace=namespace))
-
-    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        return _flows(await self._session.fetch("lock_free_flows", ids=list(ids)))
-
-    async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
-        found = await self._session.fetch(
-            "lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids)
-        )
-        return {identity(row["execution_id"]): _flow(row) for row in found}
-
-    async def put(self, flows: Sequence[Flow]) -> None:
-        await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
-
-    async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
-        found = await self._session.fetch("list_flows", namespace=namespace, before=before, limit=limit)
-        return [_flow(row) for row in found]
-
-    async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
-        counted: dict[UUID, dict[State, int]] = {}
-        for row in await self._session.fetch("count_members", ids=list(ids)):
-            counted.setdefault(identity(row["flow_id"]), {})[State(row["state"])] = int(row["count"])
-        return counted
-
-    async def bad_ends(self, flow_id: UUID) -> list[BadEnd]:
-        found = await self._session.fetch("bad_ends", flow_id=flow_id, states=_BAD_ENDS)
-        return [
-            BadEnd(State(row["state"]), row["cancelled_by"], bool(row["taken_up"] or row["awaited"])) for row in found
-        ]
-
-    async def purge(self, ids: Sequence[UUID]) -> None:
-        for statement in ("delete_edges", "delete_groups", "delete_flows"):
-            await self._session.fetch(statement, ids=list(ids))
 
 
 class SqlEdges:
@@ -172,8 +121,66 @@ class SqlMembers:
     async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
         await self._session.fetch("request_cancel", ids=list(ids), **cancel_columns(request))
 
+    async def awaited(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
+        return [waitpoint_of(row) for row in await self._session.fetch("child_waitpoints", child_ids=list(child_ids))]
+
     async def children_of(self, ids: Collection[UUID]) -> list[MemberFacts]:
         return [_member(row) for row in await self._session.fetch("children_of", ids=list(ids))]
+
+
+class SqlFlows:
+    """Rows of flows, and what belongs to them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.edges = SqlEdges(session)
+        self.members = SqlMembers(session)
+
+    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
+        names = (
+            "id", "namespace", "name", "implicit", "digest", "sealed", "revision", "open_members", "ended_badly",
+            "created_at", "changed_at",
+        )  # fmt: skip
+        items = [{name: getattr(flow, name) for name in names} | {"tags": to_json(flow.tags)} for flow in flows]
+        return {identity(row["id"]) for row in await self._session.fetch_batch("add_flows", items)}
+
+    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
+        return _flows(await self._session.fetch("get_flows", ids=list(ids), namespace=namespace))
+
+    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
+        return _flows(await self._session.fetch("lock_flows", ids=list(ids), namespace=namespace))
+
+    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Flow]:
+        return _flows(await self._session.fetch("lock_free_flows", ids=list(ids)))
+
+    async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
+        found = await self._session.fetch(
+            "lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids)
+        )
+        return {identity(row["execution_id"]): _flow(row) for row in found}
+
+    async def put(self, flows: Sequence[Flow]) -> None:
+        await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
+
+    async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
+        found = await self._session.fetch("list_flows", namespace=namespace, before=before, limit=limit)
+        return [_flow(row) for row in found]
+
+    async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
+        counted: dict[UUID, dict[State, int]] = {}
+        for row in await self._session.fetch("count_members", ids=list(ids)):
+            counted.setdefault(identity(row["flow_id"]), {})[State(row["state"])] = int(row["count"])
+        return counted
+
+    async def bad_ends(self, flow_id: UUID) -> list[BadEnd]:
+        found = await self._session.fetch("bad_ends", flow_id=flow_id, states=_BAD_ENDS)
+        return [
+            BadEnd(State(row["state"]), row["cancelled_by"], bool(row["taken_up"] or row["awaited"])) for row in found
+        ]
+
+    async def purge(self, ids: Sequence[UUID]) -> None:
+        for statement in ("delete_edges", "delete_groups", "delete_flows"):
+            await self._session.fetch(statement, ids=list(ids))
 
 
 def _flows(found: Sequence[Row]) -> dict[UUID, Flow]:

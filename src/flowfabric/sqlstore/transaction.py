@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from flowfabric.sqlstore.executions import SqlExecutions
-from flowfabric.sqlstore.flows import SqlEdges, SqlFlows, SqlMembers
+from flowfabric.sqlstore.flows import SqlFlows
 from flowfabric.sqlstore.hot import SqlHotStatements
 from flowfabric.sqlstore.journal import SqlAttempts, SqlEvents, SqlSteps
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
@@ -30,8 +30,6 @@ class SqlTransaction:
         self.waits = SqlWaits(session)
         self.signing_keys = SqlSigningKeys(session)
         self.flows = SqlFlows(session)
-        self.edges = SqlEdges(session)
-        self.members = SqlMembers(session)
         self.due = SqlDue(session)
 
     async def now(self) -> datetime:

@@ -87,27 +87,24 @@ class SqlWaits:
     async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
         grouped: dict[UUID, list[Waitpoint]] = {}
         for row in await self._session.fetch("open_waitpoints", execution_ids=list(execution_ids)):
-            grouped.setdefault(identity(row["execution_id"]), []).append(_waitpoint(row))
+            grouped.setdefault(identity(row["execution_id"]), []).append(waitpoint_of(row))
         return grouped
 
     async def bound_waitpoints(self, execution_id: UUID, number: int) -> list[Waitpoint]:
         found = await self._session.fetch("bound_waitpoints", execution_id=execution_id, number=number)
-        return [_waitpoint(row) for row in found]
+        return [waitpoint_of(row) for row in found]
 
     async def waitpoints(self, ids: Sequence[UUID]) -> dict[UUID, Waitpoint]:
         found = await self._session.fetch("get_waitpoints", ids=list(ids))
-        return {item.id: item for item in map(_waitpoint, found)}
-
-    async def for_children(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
-        return [_waitpoint(row) for row in await self._session.fetch("child_waitpoints", child_ids=list(child_ids))]
+        return {item.id: item for item in map(waitpoint_of, found)}
 
     async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
         found = await self._session.fetch("last_waitpoint", execution_id=execution_id, key=key, by=by)
-        return _waitpoint(found[0]) if found else None
+        return waitpoint_of(found[0]) if found else None
 
     async def list_waitpoints(self, execution_id: UUID, after: UUID, limit: int) -> list[Waitpoint]:
         found = await self._session.fetch("list_waitpoints", execution_id=execution_id, after=after, limit=limit)
-        return [_waitpoint(row) for row in found]
+        return [waitpoint_of(row) for row in found]
 
     async def standing_keys(self, execution_id: UUID) -> list[str]:
         return [row["key"] for row in await self._session.fetch("standing_waitpoints", execution_id=execution_id)]
@@ -215,7 +212,8 @@ def _suspension_parameters(item: Suspension) -> dict[str, object]:
     }
 
 
-def _waitpoint(row: Row) -> Waitpoint:
+def waitpoint_of(row: Row) -> Waitpoint:
+    """The waitpoint that a row holds."""
     token = TokenParts(
         kid=row["kid"], nonce=row["nonce"], hash=row["token_hash"], approver=row["approver"],
         ends_at=when(row["token_ends_at"]),

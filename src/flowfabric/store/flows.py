@@ -12,6 +12,7 @@ from flowfabric.core.flows import EdgeGroup, Flow, MemberFacts, StoredEdge
 from flowfabric.core.membership import Surrounding
 from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.states import BlockingReason, State
+from flowfabric.core.waits import Waitpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +44,6 @@ class BadEnd:
     state: State
     cancelled_by: str | None
     is_taken_up: bool
-
-
-class Flows(Protocol):
-    """Rows of flows."""
-
-    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
-        """Stores new flows; answers which: ids that are taken are left out."""
-
-    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        """The flows among these ids that exist in the namespace (None: in any)."""
-
-    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        """The same, locked until the transaction ends; waits for other holders, in id order."""
-
-    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        """The same in any namespace, but leaves out flows that others have locked."""
-
-    async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
-        """The flow of each execution that has one, locked; unless told to wait, busy ones are left out."""
-
-    async def put(self, flows: Sequence[Flow]) -> None:
-        """Writes locked flows over what they were."""
-
-    async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
-        """Flows with a smaller id, newest first."""
-
-    async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
-        """How many members of each flow are in each state."""
-
-    async def bad_ends(self, flow_id: UUID) -> list[BadEnd]:
-        """The members that failed, expired or were cancelled."""
-
-    async def purge(self, ids: Sequence[UUID]) -> None:
-        """Removes flows whose members are gone, with their edges and groups."""
 
 
 class Edges(Protocol):
@@ -146,5 +113,47 @@ class Members(Protocol):
     async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
         """Has members cancelled when the request is due."""
 
+    async def awaited(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
+        """The open waitpoints of parents that stand for the end of these executions."""
+
     async def children_of(self, ids: Collection[UUID]) -> list[MemberFacts]:
         """The children of executions."""
+
+
+class Flows(Protocol):
+    """Rows of flows, and what belongs to them."""
+
+    @property
+    def edges(self) -> Edges: ...
+    @property
+    def members(self) -> Members: ...
+
+    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
+        """Stores new flows; answers which: ids that are taken are left out."""
+
+    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
+        """The flows among these ids that exist in the namespace (None: in any)."""
+
+    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
+        """The same, locked until the transaction ends; waits for other holders, in id order."""
+
+    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Flow]:
+        """The same in any namespace, but leaves out flows that others have locked."""
+
+    async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
+        """The flow of each execution that has one, locked; unless told to wait, busy ones are left out."""
+
+    async def put(self, flows: Sequence[Flow]) -> None:
+        """Writes locked flows over what they were."""
+
+    async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
+        """Flows with a smaller id, newest first."""
+
+    async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
+        """How many members of each flow are in each state."""
+
+    async def bad_ends(self, flow_id: UUID) -> list[BadEnd]:
+        """The members that failed, expired or were cancelled."""
+
+    async def purge(self, ids: Sequence[UUID]) -> None:
+        """Removes flows whose members are gone, with their edges and groups."""

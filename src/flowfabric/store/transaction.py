@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from flowfabric.store.executions import Executions, HotStatements
-from flowfabric.store.flows import Edges, Flows, Members
+from flowfabric.store.flows import Flows
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
 from flowfabric.store.waiting import SigningKeys, Waits
@@ -53,10 +53,6 @@ class Transaction(Protocol):
     def signing_keys(self) -> SigningKeys: ...
     @property
     def flows(self) -> Flows: ...
-    @property
-    def edges(self) -> Edges: ...
-    @property
-    def members(self) -> Members: ...
     @property
     def due(self) -> Due: ...
 

@@ -39,9 +39,6 @@ class Waits(Protocol):
     async def waitpoints(self, ids: Sequence[UUID]) -> dict[UUID, Waitpoint]:
         """The waitpoints among these ids that exist."""
 
-    async def for_children(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
-        """The open waitpoints that stand for the end of these executions."""
-
     async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
         """The newest waitpoint of this key that was there by then, open or closed."""
 
