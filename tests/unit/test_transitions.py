@@ -217,7 +217,7 @@ def test_a_refusal_carries_the_present_state_epoch_and_outcome(situation: str) -
 
 def test_terminal_is_final_but_for_a_replay() -> None:
     leaving = {name for name, situation in LEGAL if situation in ENDED}
-    assert leaving == {"REPLAY"}
+    assert leaving == {"REPLAY", "REPLAY_BLOCKED"}
 
 
 def test_every_loss_of_ownership_moves_the_epoch_but_complete_and_a_terminal_fail() -> None:

@@ -6,16 +6,21 @@ repeated names, edges to oneself, cycles, more members than one call may bring, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
 from flowfabric.core.frozen import put
+from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.requests import Submission, choice
+
+_NO_TAGS: Mapping[str, str] = {}
 
 
 class EdgeKind(StrEnum):
@@ -92,7 +97,7 @@ class Member:
 class Edge:
     """What a member comes after: which upstream, at which end of it, and under which name its result is an input."""
 
-    upstream: Member | str
+    upstream: Member | UUID | str
     kind: EdgeKind = EdgeKind.ON_SUCCESS
     input: str | None = None
 
@@ -143,10 +148,17 @@ class Graph:
 
     def add(
         self, name: str, kind: str, payload: bytes = b"", *, after: Sequence[Member | Edge | str] = (),
-        join: Join | None = None, draft: bool = False, **options: Any,
+        join: Join | None = None, draft: bool = False, encoding: str = "json", lane: str = "default",
+        priority: int = 0, requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY,
+        tags: Mapping[str, str] = _NO_TAGS, ready_at: datetime | None = None, delay: limits.Duration | None = None,
+        deadline: datetime | None = None, signals: Sequence[str] = (),
     ) -> Member:  # fmt: skip
         """Draws a member; it may start when what it comes after has ended as its edges and its join say."""
-        drawn = draw(name, kind, payload, after=after, join=join, draft=draft, **options)
+        drawn = draw(
+            name, kind, payload, after=after, join=join, draft=draft, encoding=encoding, lane=lane,
+            priority=priority, requires=requires, policy=policy, tags=tags, ready_at=ready_at, delay=delay,
+            deadline=deadline, signals=signals,
+        )  # fmt: skip
         if drawn.name in self.members:
             raise InvalidRequest("duplicate_member", f"the graph has a member {drawn.name!r} already", member=name)
         if len(self.members) >= limits.GRAPH_MEMBERS:
@@ -172,14 +184,11 @@ class Graph:
 
 
 def draw(
-    name: object, kind: object, payload: object, *, after: object, join: object, draft: object, **options: Any
+    name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any
 ) -> Drawn:
     """A member, checked."""
-    for barred in ("id", "key"):
-        if barred in options:
-            raise InvalidRequest("invalid_request", f"a member has no {barred} of its own; its name tells its id")
     label = limits.name(name, "member name")
-    submission = _submission(kind, payload, options)
+    submission = Submission(kind=kind, payload=payload, **options)
     edges = _edges(label, after)
     wanted = ALL_OF if join is None else join
     if not isinstance(wanted, Join):
@@ -204,15 +213,8 @@ def too_many_members(number: int) -> InvalidRequest:
     return InvalidRequest("too_many_members", message, limit=limits.GRAPH_MEMBERS)
 
 
-def _submission(kind: Any, payload: Any, options: dict[str, Any]) -> Submission:
-    try:
-        return Submission(kind=kind, payload=payload, **options)
-    except TypeError as error:
-        raise InvalidRequest("invalid_request", f"a member cannot be submitted with that: {error}") from None
-
-
 def _edges(name: str, after: object) -> tuple[Edge, ...]:
-    if isinstance(after, str | bytes | Member | Edge) or not isinstance(after, Iterable):
+    if isinstance(after, str | bytes) or not isinstance(after, Sequence):
         message = f"after must be a list of members, names or edges, not {type(after).__name__}"
         raise InvalidRequest("invalid_type", message, field="after")
     edges = tuple(item if isinstance(item, Edge) else Edge(item) for item in after)
@@ -232,7 +234,7 @@ def _edges(name: str, after: object) -> tuple[Edge, ...]:
 def _name_of(value: object) -> str:
     if isinstance(value, Member):
         return value.name
-    return limits.name(value if isinstance(value, str) else str(value), "upstream")
+    return str(value) if isinstance(value, UUID) else limits.name(value, "upstream")
 
 
 def _quorum(k: object) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from flowfabric.core import limits
@@ -29,6 +28,7 @@ from flowfabric.core.flow_outcomes import (
 from flowfabric.core.flows import CancelPolicy, FlowState
 from flowfabric.core.graph import Drawn, Edge, EdgeKind, Graph, Join, Member, draw
 from flowfabric.core.ids import derived_id, parse_id, parse_new_id
+from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.requests import choice
 from flowfabric.core.views import Page
 from flowfabric.engine.cancelling import cancel_in_batches
@@ -83,14 +83,21 @@ class Flows:
     async def add(
         self, flow_id: UUID | str, name: str, kind: str, payload: bytes = b"", *,
         after: Sequence[Member | Edge | str] = (), join: Join | None = None, draft: bool = False,
-        expected_revision: int | None = None, **options: Any,
+        expected_revision: int | None = None, encoding: str = "json", lane: str = "default",
+        priority: int = 0, requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY,
+        tags: Mapping[str, str] = _NO_TAGS, ready_at: datetime | None = None, delay: limits.Duration | None = None,
+        deadline: datetime | None = None, signals: Sequence[str] = (),
     ) -> MemberAdded | MemberDuplicate:  # fmt: skip
         """Adds a member with its edges to an open flow. It may start when they let it; a draft, when it is sealed.
 
         With the revision of the graph that you saw, it is refused (`stale_revision`) if somebody else changed it.
         """
         found, expected = parse_id(flow_id, "flow_id"), _revision(expected_revision)
-        drawn = draw(name, kind, payload, after=after, join=join, draft=draft, **options)
+        drawn = draw(
+            name, kind, payload, after=after, join=join, draft=draft, encoding=encoding, lane=lane,
+            priority=priority, requires=requires, policy=policy, tags=tags, ready_at=ready_at, delay=delay,
+            deadline=deadline, signals=signals,
+        )  # fmt: skip
         [member] = await self._new_members(found, [drawn])
         body = partial(
             add_to_flow, namespace=self._context.namespace, flow_id=found, member=member, expected=expected
