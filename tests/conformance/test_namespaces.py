@@ -90,7 +90,8 @@ def test_every_operation_that_is_aimed_at_something_is_listed_here() -> None:
 
 
 async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, store: TestStore) -> None:
-    foreign, unknown = await kept_elsewhere(engine), Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4(), uuid4(), uuid4())
+    foreign = await kept_elsewhere(engine)
+    unknown = Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4(), uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
             theirs, nobodys = await error_of(operate(engine, foreign)), await error_of(operate(engine, unknown))

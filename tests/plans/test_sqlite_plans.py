@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 
+from flowfabric import Engine, Graph
 from flowfabric.backends.sqlite.store import DIALECT
 from flowfabric.sqlstore.statements import Part, load
 from flowfabric.testing import VirtualClock
 from tests import scenarios
+from tests.faults.flow_operations import FLOWS
 from tests.faults.operations import OPERATIONS
 from tests.stores import SqliteTestStore, opened
 
-LARGE = {"execution", "attempt", "step", "event", "submission_key", "reclaim_grant"}
+LARGE = {"execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "flow", "edge", "edge_group"}
 BY_ID = (
     "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "take_waiting",
     "save_execution", "get_executions", "lock_executions", "lock_free_executions",
@@ -34,6 +36,7 @@ DUE = {
     "attempt_timeout": "attempt_timeout (attempt_timeout_at<?)",
     "deadline": "deadline (deadline_at<?)",
     "retention": "purge (purge_at<?)",
+    "cancel_grace": "cancel_due (cancel_due_at<?)",
 }
 _NAMED = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO) ff_(\w+)(?: AS (\w+))?")
 _READ = re.compile(r"^(SCAN|SEARCH) (\w+)")
@@ -88,7 +91,7 @@ def plans(request: pytest.FixtureRequest, store: SqliteTestStore, executed: Exec
 async def do_everything(store: SqliteTestStore) -> None:
     clock = VirtualClock()
     async with opened(store, clock) as engine:
-        for place, operation in enumerate(OPERATIONS.values()):
+        for place, operation in enumerate((OPERATIONS | FLOWS).values()):
             apart = engine.within(f"space-{place}")
             await operation.act(apart, await operation.arrange(apart, clock))
         lease = await scenarios.leased(engine)
@@ -99,7 +102,20 @@ async def do_everything(store: SqliteTestStore) -> None:
         await engine.executions.count()
         await engine.leases.held(scenarios.WORKER)
         await engine.lanes.list()
+        await read_flows(engine)
         await engine.reconcilers._round()
+
+
+async def read_flows(engine: Engine) -> None:
+    graph = Graph("small")
+    graph.add("a", "job")
+    graph.add("b", "job", after=["a"])
+    created = await engine.flows.submit(graph)
+    await engine.flows.describe(created.flow_id)
+    await engine.flows.members(created.flow_id)
+    await engine.flows.list()
+    await engine.flows.inputs(created.members["b"])
+    await engine.operator.explain(created.members["b"])
 
 
 def plan_of(connection: sqlite3.Connection, part: Part, executed: Executed) -> list[str]:
@@ -143,8 +159,9 @@ def test_a_duty_walks_its_index_up_to_the_present_and_sorts_nothing(plans: Plans
 
 
 def test_the_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
-    heads = [*reads(plans["next_due"], "execution"), *reads(plans["next_due"], "submission_key")]
-    assert len(heads) == 6
+    tables = ("execution", "submission_key", "flow")
+    heads = [step for table in tables for step in reads(plans["next_due"], table)]
+    assert len(heads) == 9
     assert all(re.search(r"_at>\?\)$", step) for step in heads)
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.reconcilers.attempt_timeout import attempt_timeout
-from flowfabric.reconcilers.cancel_request import cancel_request
+from flowfabric.reconcilers.cancel_grace import cancel_grace
 from flowfabric.reconcilers.deadline import deadline
 from flowfabric.reconcilers.delayed_work import delayed_work
 from flowfabric.reconcilers.duty import Tick
@@ -63,7 +63,7 @@ class Reconcilers:
             waitpoint_expiry(),
             KeyCollection(),
             flow_cancellation(),
-            cancel_request(),
+            cancel_grace(),
             Retention(),
             flow_retention(),
         )

@@ -22,7 +22,7 @@ SELECT
         WHERE cancel_due_at IS NOT NULL
             AND ended_at IS NULL
             AND cancel_due_at > :after
-    ) AS cancel_request,
+    ) AS cancel_grace,
     (SELECT MIN(timeout_at) FROM ff.suspension WHERE timeout_at IS NOT NULL AND closed_at IS NULL AND timeout_at > :after) AS suspension_timeout,
     (SELECT MIN(fires_at) FROM ff.waitpoint WHERE fires_at IS NOT NULL AND closed_at IS NULL AND fires_at > :after) AS timers,
     (SELECT MIN(expires_at) FROM ff.waitpoint WHERE state = 'pending' AND expires_at IS NOT NULL AND expires_at > :after) AS waitpoint_expiry,
@@ -96,7 +96,7 @@ WHERE f.sweep_at <= :now
 ORDER BY f.sweep_at
 LIMIT :limit
 
--- name: due_for_cancel_request
+-- name: due_for_cancel_grace
 SELECT e.id
 FROM ff.execution AS e
 WHERE e.cancel_due_at <= :now

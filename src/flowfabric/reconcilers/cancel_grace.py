@@ -4,6 +4,6 @@ from flowfabric.core.control import decide_due_cancel
 from flowfabric.reconcilers.duty import Duty, deciding
 
 
-def cancel_request() -> Duty:
+def cancel_grace() -> Duty:
     """The duty over `cancel_due_at`."""
-    return Duty("cancel_request", deciding(decide_due_cancel))
+    return Duty("cancel_grace", deciding(decide_due_cancel))
