@@ -154,8 +154,10 @@ def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
 
 
 def _is_news(before: FlowPicture, group: GroupPicture) -> bool:
-    """True if the group was decided since, or an edge was added to it."""
-    was = before.groups.get((group.member, group.seq))
+    """True if the group was decided since, or an edge was added to it while its member had not ended."""
+    was, member = before.groups.get((group.member, group.seq)), before.members.get(group.member)
+    if member is not None and member.ended:
+        return False
     return was is None or (was.state, was.n) != (group.state, group.n)
 
 

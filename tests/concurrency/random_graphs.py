@@ -54,7 +54,7 @@ class Drawn:
 
 def draw_members(chance: random.Random, most: int = MOST) -> list[Drawn]:
     """Members in an order in which each may follow any before it; small graphs are more frequent than large ones."""
-    number = 2 + int((most - 1) * chance.random() ** 2)
+    number = 2 + int((most - 1) * chance.random() ** 3)
     return [_draw(chance, place) for place in range(number)]
 
 

@@ -18,8 +18,8 @@ from tests.stores import TestStore
 
 # What must have happened for a run to say anything, at least once in so many graphs.
 HAPPENS = {
-    "complete": 1, "fail": 5, "expire": 15, "cancel": 15, "cancelled siblings": 5, "failed statements": 4,
-    "zombie": 10, "completed": 10, "failed": 5,
+    "complete": 1, "fail": 15, "expire": 20, "cancel": 20, "cancelled siblings": 15, "failed statements": 15,
+    "zombie": 20, "completed": 20, "failed": 20,
 }  # fmt: skip
 
 
