@@ -169,9 +169,7 @@ class SqlFlows:
         return _flows(await self._session.fetch("lock_free_flows", ids=list(ids)))
 
     async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
-        found = await self._session.fetch(
-            "lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids)
-        )
+        found = await self._session.fetch("lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids))
         return {identity(row["execution_id"]): _flow(row) for row in found}
 
     async def put(self, flows: Sequence[Flow]) -> None:
