@@ -7,19 +7,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import asyncpg
 import pytest
 
 from flowfabric import Child, Engine, Lease, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
-from tests.concurrency.interleaving import Orders, Walker, walk
+from tests.concurrency.interleaving import Orders, two_walkers, walk
 from tests.concurrency.test_random_waits import deadlocks_of
 from tests.concurrency.waits import Act, code_of
 from tests.flows import Flow, built, child, created, with_children
 from tests.scenarios import leased
 from tests.sizes import Size
-from tests.stores import PostgresTestStore, opened
+from tests.stores import PostgresTestStore
 
 Check = Callable[[Any, Any], Awaitable[bool]]
 
@@ -199,21 +198,15 @@ async def test_in_every_order_of_their_statements_both_keep_to_the_rules(
     store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, arrange: Callable[[Engine], Any]
 ) -> None:
     orders, most = Orders(switches=size.of(1, 1, 2)), size.of(8, 99, 999)
-    observer, deadlocks = await asyncpg.connect(store.url), await deadlocks_of(store)
-    async with opened(store, clock, pool_size=2) as one, opened(store, clock, pool_size=2) as other:
-        for side in (one, other):
-            await side.executions.submit("job")
-        walkers = Walker(one, observer), Walker(other, observer)
+    deadlocks = await deadlocks_of(store)
+    async with two_walkers(store, clock) as walkers:
         while orders.runs < most:
             pair: Pair = await arrange(engine)
-            await walkers[0].begin(pair.one(one))
-            await walkers[1].begin(pair.other(other))
-            await walk(walkers, orders)
+            await walk(walkers, (pair.one, pair.other), orders)
             answers = [walker.answer() for walker in walkers]
             assert await pair.check(*answers), f"order {orders.runs}: {answers}; {orders}"
             if not orders.again():
                 break
-    await observer.close()
     await assert_flows_sound(store)
     assert await deadlocks_of(store) == deadlocks
 
