@@ -29,7 +29,7 @@ from flowfabric.core.retry import FailureClass
 from flowfabric.core.waits import OnTimeout, Rest, SuspensionReason
 from flowfabric.engine.children import children, wait_request
 from flowfabric.engine.claims import Claims
-from flowfabric.engine.routes import route_ids
+from flowfabric.engine.routes import known_route_ids
 from flowfabric.engine.suspending import suspend_request
 from flowfabric.ops.cancel import cancel_own
 from flowfabric.ops.checkpoint import CHECKPOINT
@@ -147,7 +147,7 @@ class Leases(Claims):
         """Submits executions that belong to this one, with the steps that record it, or none of them. Repeated under
         the same keys, in this or a later attempt, it answers the children that there are."""
         items = children(submissions)
-        routes = await route_ids(self._context, [item.submission for item in items])
+        routes = known_route_ids(self._context, [item.submission for item in items])
         request = SubmitChildren(
             fence=requests.fence(fence), children=tuple(zip(items, routes, strict=True)), steps=requests.steps(steps)
         )

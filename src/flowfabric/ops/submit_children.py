@@ -18,7 +18,7 @@ from flowfabric.core.flows import Flow
 from flowfabric.core.graph import ChildSubmission
 from flowfabric.core.ids import derived_id
 from flowfabric.core.outcomes import Created, Duplicate, Submitted
-from flowfabric.core.records import Execution, Fence
+from flowfabric.core.records import Execution, Fence, Route
 from flowfabric.core.requests import Step
 from flowfabric.core.standing import standing
 from flowfabric.ops.journaling import record_steps
@@ -31,10 +31,10 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitChildren:
-    """A worker's wish for children, with the route of each."""
+    """A worker's wish for children, with the route of each as far as it is known."""
 
     fence: Fence
-    children: tuple[tuple[ChildSubmission, int], ...]
+    children: tuple[tuple[ChildSubmission, int | None], ...]
     steps: tuple[Step, ...] = ()
 
 
@@ -46,7 +46,10 @@ async def submit_children(tx: Transaction, namespace: str, request: SubmitChildr
     require_owner(parent, request.fence, now)
     # Only the holder of the lease makes an execution a root, so the flow cannot have come up since.
     flow = locked.get(id_)
-    rows = [_row(namespace, parent, child, route, now) for child, route in request.children]
+    rows = [
+        _row(namespace, parent, child, await _route_id(tx, namespace, child, route), now)
+        for child, route in request.children
+    ]
     known = await tx.executions.get(None, [row.id for row in rows]) if rows else {}
     new = [row for row in rows if row.id not in known]
     for row in rows:
@@ -87,6 +90,14 @@ async def _insert(
     if waits:
         await tx.waits.apply(waits)
     await tx.flows.put([replace(flow, open_members=flow.open_members + len(rows), changed_at=now)])
+
+
+async def _route_id(tx: Transaction, namespace: str, child: ChildSubmission, known: int | None) -> int:
+    """The route of a child; a new one is made here, where a refused fence takes it back."""
+    if known is not None:
+        return known
+    submission = child.submission
+    return await tx.routes.ensure(Route(namespace, submission.lane, submission.kind, tuple(submission.requires)))
 
 
 def _row(namespace: str, parent: Execution, child: ChildSubmission, route: int, now: datetime) -> NewExecution:
