@@ -220,7 +220,7 @@ def _flow_problems(flow: FlowPicture) -> Iterator[str]:
         return
     if ended and flow.sealed and not flow.cancelled and flow.finished != flow_outcome(flow):
         yield f"the flow is {flow.finished} and should be {flow_outcome(flow)}"
-    if flow.finished is not None and not ended:
+    if flow.finished is not None and flow.members and not ended:
         yield f"the flow has {flow.finished}, and members have not ended"
 
 

@@ -17,7 +17,10 @@ from typing import Any
 import asyncpg
 
 from flowfabric import Engine
+from flowfabric.testing import VirtualClock
+from tests.concurrency.waits import Act
 from tests.faults.fuses import FusedPool, FusedPostgres
+from tests.stores import PostgresTestStore, opened
 
 _PATIENCE_S = 10.0
 _LOOK_S = 0.002
@@ -27,6 +30,7 @@ class Walker:
     """A call that makes its next statement when it is told."""
 
     def __init__(self, engine: Engine, observer: asyncpg.Connection[Any]) -> None:
+        self.engine = engine
         self._observer = observer
         self._asks, self._may = asyncio.Event(), asyncio.Event()
         self._pid = 0
@@ -119,9 +123,24 @@ class Orders:
         return False
 
 
-async def walk(walkers: tuple[Walker, Walker], orders: Orders) -> None:
-    """Brings both calls to their end in the order that is due."""
+@asynccontextmanager
+async def two_walkers(store: PostgresTestStore, clock: VirtualClock) -> AsyncIterator[tuple[Walker, Walker]]:
+    """Walkers on engines of their own, whose connections are open and whose routes are known."""
+    observer = await asyncpg.connect(store.url)
+    try:
+        async with opened(store, clock, pool_size=2) as one, opened(store, clock, pool_size=2) as other:
+            for side in (one, other):
+                await side.executions.submit("job")
+            yield Walker(one, observer), Walker(other, observer)
+    finally:
+        await observer.close()
+
+
+async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: Orders) -> None:
+    """Brings two calls to their end in the order that is due."""
     orders.begin()
+    for walker, call in zip(walkers, calls, strict=True):
+        await walker.begin(call(walker.engine))
     while not all(walker.has_ended for walker in walkers):
         able = [place for place, walker in enumerate(walkers) if not walker.has_ended and not walker.is_blocked]
         assert able, "both wait for a lock"

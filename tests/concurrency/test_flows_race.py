@@ -12,7 +12,7 @@ from flowfabric import Engine, FlowAlreadyCancelled, FlowCancelled, Join, Siblin
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.gates import all_wait_for_a_lock
-from tests.concurrency.interleaving import Orders, Walker, walk
+from tests.concurrency.interleaving import Orders, two_walkers, walk
 from tests.concurrency.waits import Act, code_of, forced
 from tests.flows import Flow, built
 from tests.sizes import Size
@@ -30,6 +30,8 @@ ENDS: dict[str, tuple[str, str, Join, set[str]]] = {
     "one is cancelled": ("complete", "cancel", quorum(1), {"waiting", "skipped"}),
     "both fail": ("fail", "fail", any_of(), {"skipped"}),
 }
+# Those that are walked through more closely than the others.
+CLOSE = ("all of both", "first wins")
 
 
 @pytest.fixture
@@ -70,25 +72,20 @@ async def test_two_upstreams_that_end_at_once_decide_their_join(
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-@pytest.mark.parametrize("case", ENDS)
+@pytest.mark.parametrize(
+    "case", [case if case in CLOSE else pytest.param(case, marks=pytest.mark.long) for case in ENDS]
+)
 async def test_their_join_is_decided_in_every_order_of_their_statements(
     store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, case: str
 ) -> None:
-    orders = Orders(switches=size.of(1, 2, 99))
-    observer = await asyncpg.connect(store.url)
-    async with opened(store, clock, pool_size=2) as one, opened(store, clock, pool_size=2) as other:
-        for side in (one, other):
-            await side.executions.count()
-        walkers = Walker(one, observer), Walker(other, observer)
+    orders = Orders(switches=size.of(1, 2 if case in CLOSE else 1, 3))
+    async with two_walkers(store, clock) as walkers:
         while True:
             flow, first, second = await two_ends(engine, case)
-            await walkers[0].begin(first(one))
-            await walkers[1].begin(second(other))
-            await walk(walkers, orders)
-            assert await flow.member("join") in ENDS[case][3], orders
-            if not orders.again() or orders.runs >= size.of(25, 60, 2_000):
+            await walk(walkers, (first, second), orders)
+            assert await flow.member("join") in ENDS[case][3], f"order {orders.runs}: {orders}"
+            if not orders.again():
                 break
-    await observer.close()
     await assert_flows_sound(store)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from flowfabric import (
     CancelPolicy,
+    CancelScheduled,
     Engine,
     FlowAlreadyCancelled,
     FlowCancelled,
@@ -168,6 +169,20 @@ async def test_more_than_a_batch_is_cancelled_by_the_caller_or_by_the_duty(engin
     assert row["number"] == 1_050, answer
     assert await flow.state() == "cancelled"
     assert await claimable(engine) == set()
+
+
+async def test_whom_the_cancel_has_not_reached_yet_is_not_released(engine: Engine, store: TestStore) -> None:
+    names = [f"m{number}" for number in range(1_010)]
+    flow = await built(engine, {"a": [], **{name: ["a"] for name in names}})
+    lease = await flow.claim("a")
+    assert await engine.flows.cancel(flow.id, "enough", policy="cancel_pending") == CancelScheduled(10)
+    await engine.leases.complete(lease.fence, b"")
+    assert await claimable(engine) == set()
+    [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'blocked'")
+    assert row["number"] == 10
+    while await duty("flow_cancellation")(engine):
+        pass
+    assert set((await flow.states()).values()) == {"completed", "cancelled"}
 
 
 async def test_a_cancel_that_waits_answers_when_all_have_ended(engine: Engine, store: TestStore) -> None:

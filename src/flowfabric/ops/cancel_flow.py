@@ -88,13 +88,13 @@ async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
 
 async def _cancel_members(tx: Transaction, flow: Flow, most: int, now: datetime) -> tuple[int, int]:
     """How many members were cancelled, and how many are left."""
-    ids = await _to_cancel(tx, flow, most)
-    facts = await tx.flows.members.facts(ids) if ids else {}
+    found = await _to_cancel(tx, flow, most)
+    facts = await _locked(tx, flow, found) if found else {}
+    ids = list(facts)
     if ids:
-        await tx.flows.members.lock(ids)
         await tx.flows.members.end([_ending(flow, id_) for id_ in ids], now)
         await tx.waits.end(ids, now)
-    left = len(await _to_cancel(tx, flow, _MOST_COUNTED)) if len(ids) == most else 0
+    left = len(await _to_cancel(tx, flow, _MOST_COUNTED)) if len(found) == most else 0
     flow = replace(flow, sweep_at=now if left else None)
     # Without members to end, this alone may finish it.
     await put_flows(tx, [flow], now)
@@ -110,6 +110,15 @@ async def _to_cancel(tx: Transaction, flow: Flow, most: int) -> list[UUID]:
         return []
     only_unstarted = flow.cancel.policy is CancelPolicy.CANCEL_PENDING
     return await tx.flows.members.live(flow.id, only_unstarted=only_unstarted, limit=most)
+
+
+async def _locked(tx: Transaction, flow: Flow, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
+    """What is known of these members once they are locked; without those that somebody has claimed since, if only
+    what has not started is to end."""
+    await tx.flows.members.lock(ids)
+    facts = await tx.flows.members.facts(ids)
+    spares_started = flow.cancel is not None and flow.cancel.policy is CancelPolicy.CANCEL_PENDING
+    return {id_: facts[id_] for id_ in ids if not (spares_started and facts[id_].started)}
 
 
 async def _cancel_rest(tx: Transaction, flow: Flow, now: datetime) -> int:

@@ -86,7 +86,11 @@ def _reopened(edge: StoredEdge) -> StoredEdge:
 async def _dependents(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], list[EdgeGroup], list[UUID]]:
     """The edges to members that have not started, open again; their groups; and who must wait again because of it."""
     outbound = [edge for edge in await tx.flows.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
-    facts = await tx.flows.members.facts([edge.downstream_id for edge in outbound]) if outbound else {}
+    ids = [edge.downstream_id for edge in outbound]
+    if ids:
+        # Nobody may claim them between the look whether they have started and the write.
+        await tx.flows.members.lock(ids)
+    facts = await tx.flows.members.facts(ids) if ids else {}
     opened = [
         replace(edge, state=EdgeState.OPEN, resolved_at=None)
         for edge in outbound
