@@ -30,6 +30,7 @@ PROJECT = ROOT / "pyproject.toml"
 TEST_BUDGETS_S = {
     "foundation": 180,
     "waits": 120,
+    "flows": 60,
 }
 
 SIDE_BY_SIDE = (
@@ -38,13 +39,15 @@ SIDE_BY_SIDE = (
     "tests/faults/test_lost_replies.py", "tests/faults/test_lost_answers.py", "tests/faults/test_planted.py",
     "tests/adversity/test_connecting.py",
     "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
+    "tests/adversity/test_original_faults_in_flows.py",
     "tests/adversity/test_pooler.py", "tests/adversity/test_sqlite_storage.py",
 )  # fmt: skip
 
 # What `dev.py faults` runs at full size.
 FULL_SIZE = (
     "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
-    "tests/adversity/test_secrets_stay_secret.py",
+    "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
+    "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_race.py",
 )  # fmt: skip
 
 CHECKS = (

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.bars import Report
 from benchmarks.filling import postgres_filler, sqlite_filler
+from benchmarks.flows import chains, races
 from benchmarks.measure import Ratio, Stopwatch, in_turns, server_cpu_s
 from benchmarks.peers import pgbench_rate, pgbench_script, raw_sqlite_rate
 from benchmarks.queues import Store, backlog, leases_in_flight, routing, unroutable
@@ -44,6 +45,7 @@ class Plan:
     backlog: int
     signals: int
     timeouts: int
+    races: int
 
 
 async def cycle(engine: Engine, size: int) -> int:
@@ -110,6 +112,9 @@ async def bench_postgres(dsn: str, plan: Plan, report: Report) -> None:
         await round_trips("PostgreSQL", engine.within("waits"), plan.seconds, report)
         await many_signals("PostgreSQL", engine.within("signals"), plan.signals, report)
         await timeouts("PostgreSQL", engine.within("timeouts"), plan.timeouts, report)
+        await chains("PostgreSQL", engine.within("chains"), plan.seconds, report)
+        for siblings, most_ms in ((100, 20), (1000, 200)):
+            await races("PostgreSQL", engine.within("races"), siblings, plan.races, most_ms, report)
     async with connect(dsn, schema="small") as few, connect(dsn, schema="large") as many:
         small = Store(few, postgres_filler(few, dsn, "small"))
         large = Store(many, postgres_filler(many, dsn, "large"))
@@ -134,6 +139,9 @@ async def bench_sqlite(path: str, plan: Plan, report: Report) -> None:
         await round_trips("SQLite", engine.within("waits"), plan.seconds, report)
         await many_signals("SQLite", engine.within("signals"), plan.signals, report)
         await timeouts("SQLite", engine.within("timeouts"), plan.timeouts, report)
+        await chains("SQLite", engine.within("chains"), plan.seconds, report)
+        for siblings, most_ms in ((100, 20), (1000, 200)):
+            await races("SQLite", engine.within("races"), siblings, plan.races, most_ms, report)
     paths = (f"{path}.small", f"{path}.large")
     async with connect(paths[0]) as few, connect(paths[1]) as many:
         small, large = Store(few, sqlite_filler(few, paths[0])), Store(many, sqlite_filler(many, paths[1]))
@@ -174,9 +182,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how often both sides of a ratio take turns")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; misses do not fail it")
     options = parser.parse_args()
-    plan = (
-        Plan(1.0, 1, 5_000, 400, 10) if options.quick else Plan(options.seconds, options.rounds, 1_000_000, 10_000, 100)
-    )
+    plan = Plan(options.seconds, options.rounds, 1_000_000, 10_000, 100, 100)
+    if options.quick:
+        plan = Plan(1.0, 1, 5_000, 400, 10, 5)
     report = Report()
     report.say(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Fence, Fresh, Grant, OperatorOnly, Single, Step, Submission, WorkerId
+from flowfabric import (
+    ChildSubmission,
+    Edge,
+    Fence,
+    Fresh,
+    Grant,
+    Graph,
+    JoinKind,
+    Member,
+    OperatorOnly,
+    Single,
+    Step,
+    Submission,
+    WorkerId,
+)
 
 NUL, SURROGATE, RIGHT_TO_LEFT, JOINER = "a\x00b", "a\ud800b", "\u202ea", "a\u200db"
 LONG = "x" * 1_000_000
@@ -137,6 +151,16 @@ ROLES = {
     "Sequence[Bound | str]": Role(_NO_BINDINGS, good=([],)),
     "Condition": Role(_NO_CONDITIONS),
     "str | Secret": Role(_NO_WAITPOINT_TOKENS),
+    "Graph": Role(["graph", 7, Graph, {"a": []}]),
+    "Join": Role(["all_of", 7, JoinKind.ALL_OF]),
+    "Sequence[Member | Edge | str]": Role(
+        ["a", b"a", 7, Member("a"), Edge("a"), [None], [7], [""], [NUL], [LONG]], good=([],)
+    ),
+    "Member | UUID | str": Role(_NO_NAMES),
+    "Sequence[ChildSubmission]": Role(
+        ["x", 7, [None], [Submission(kind="a")], [ChildSubmission("a", Submission(kind="a"))] * 2], good=([],)
+    ),
+    "Sequence[UUID | str]": Role(["x", b"x", 7, *([bad] for bad in _NO_IDS)], good=([],)),
     "Clock": Role(["clock", 7, _WHEN]),
     **dict.fromkeys(
         [
@@ -149,6 +173,9 @@ ROLES = {
             "SuspensionReason | str",
             "OnTimeout | str",
             "Rest | str",
+            "EdgeKind | str",
+            "CancelPolicy | str",
+            "FlowState | str",
         ],
         Role(["", "nonsense", "ACTIVE", NUL, SURROGATE, LONG, 7, b"active"]),
     ),

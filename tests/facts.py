@@ -9,12 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Engine, Event, Fence, FlowFabricError, Refused, Step
+from flowfabric import ChildSubmission, Engine, Event, Fence, FlowFabricError, Refused, Step, Submission
 from tests.scenarios import SITUATIONS
 from tests.stores import TestStore, snapshot
 
 ENDED = ("completed", "failed", "cancelled", "expired")
 LIVE = [situation for situation in SITUATIONS if situation not in ENDED]
+
+LATE_CHILD = ChildSubmission("late", Submission(kind="late"))
 
 # Every write that a worker makes under a fence.
 FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
@@ -28,6 +30,8 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "suspend": lambda engine, fence: engine.leases.suspend(fence, ["late"]),
     "suspend with steps": lambda engine, fence: engine.leases.suspend(fence, ["late"], key="k", steps=[Step("late")]),
     "create waitpoint": lambda engine, fence: engine.waitpoints.create(fence, "late"),
+    "submit children": lambda engine, fence: engine.leases.submit_children(fence, [LATE_CHILD]),
+    "wait children": lambda engine, fence: engine.leases.wait_children(fence, [fence.execution_id]),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "late"),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowfabric.engine.executions import Executions
+from flowfabric.engine.flows import Flows
 from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
@@ -23,6 +24,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 GROUPS = {
     "executions": Executions,
     "leases": Leases,
+    "flows": Flows,
     "waitpoints": Waitpoints,
     "signals": Signals,
     "keys": Keys,

@@ -17,6 +17,38 @@ from flowfabric.core.conditions import (
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
 from flowfabric.core.evaluating import Counted
 from flowfabric.core.explaining import Explanation
+from flowfabric.core.flow_outcomes import (
+    CancelRequested,
+    CancelScheduled,
+    ChildrenReady,
+    EdgeAdded,
+    FlowAlreadyCancelled,
+    FlowCancelled,
+    FlowCreated,
+    FlowDescription,
+    FlowDuplicate,
+    FlowPage,
+    FlowSummary,
+    Input,
+    MemberAdded,
+    MemberDuplicate,
+    Sealed,
+    WaitingForChildren,
+)  # fmt: skip
+from flowfabric.core.flows import CancelPolicy, EdgeGroup, EdgeState, FlowState, GroupState, StoredEdge
+from flowfabric.core.graph import (
+    ChildSubmission,
+    Edge,
+    EdgeKind,
+    Graph,
+    Join,
+    JoinKind,
+    Member,
+    Siblings,
+    all_of,
+    any_of,
+    quorum,
+)
 from flowfabric.core.keyring import AlreadySeeded, KeyState, KeyView, Rotated, Seeded, Unchanged
 from flowfabric.core.outcomes import (
     Accepted,
@@ -85,15 +117,20 @@ from flowfabric.store.routing import LaneState
 
 __all__ = [
     "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "Attempt", "AttemptOutcome",
-    "AttemptState", "Backoff", "BackoffKind", "BlockingReason", "ByName", "Child", "Condition", "Conflict", "Count",
-    "Counted", "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Effect", "Eligibility",
-    "Ended", "Engine", "Event", "Explanation", "Failure", "FailureClass", "Fence", "FlowFabricError", "Fresh",
-    "Grant", "Held", "InvalidRequest", "KeyState", "KeyView", "LaneState", "Lease", "LeaseView", "LifecyclePhase",
-    "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page",
-    "Pending", "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Released", "Renewed",
-    "Replayed", "Rest", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Secret",
-    "Seeded", "Signal", "Single", "Standing", "State", "StateVector", "Step", "StepStatus", "Submission",
-    "Submitted", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "Tally", "TerminalOutcome", "Tick",
-    "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld", "WaitpointClosed", "WaitpointKind",
-    "WaitpointState", "WaitpointView", "WorkerId", "condition_from_json", "condition_to_json", "connect", "why_not",
+    "AttemptState", "Backoff", "BackoffKind", "BlockingReason", "ByName", "CancelPolicy", "CancelRequested",
+    "CancelScheduled", "Child", "ChildSubmission", "ChildrenReady", "Condition", "Conflict", "Count", "Counted",
+    "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge", "EdgeAdded", "EdgeGroup",
+    "EdgeKind", "EdgeState", "Effect", "Eligibility", "Ended", "Engine", "Event", "Explanation", "Failure",
+    "FailureClass", "Fence", "FlowAlreadyCancelled", "FlowCancelled", "FlowCreated", "FlowDescription",
+    "FlowDuplicate", "FlowFabricError", "FlowPage", "FlowState", "FlowSummary", "Fresh", "Grant", "Graph",
+    "GroupState", "Held", "Input", "InvalidRequest", "Join", "JoinKind", "KeyState", "KeyView", "LaneState",
+    "Lease", "LeaseView", "LifecyclePhase", "Member", "MemberAdded", "MemberDuplicate", "NotFound",
+    "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page", "Pending",
+    "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Released", "Renewed", "Replayed",
+    "Rest", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed", "Secret",
+    "Seeded", "Siblings", "Signal", "Single", "Standing", "State", "StateVector", "Step", "StepStatus",
+    "StoredEdge", "Submission", "Submitted", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "Tally",
+    "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld",
+    "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkerId",
+    "all_of", "any_of", "condition_from_json", "condition_to_json", "connect", "quorum", "why_not",
 ]  # fmt: skip

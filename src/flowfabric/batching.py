@@ -44,6 +44,8 @@ class Batcher(Generic[Item, Outcome]):
         self._waiting: list[_Waiting[Item, Outcome]] = []
         self._subjects: set[UUID] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        others = operation.others
+        self._others = None if others is None else Batcher(store, namespace, others)
 
     async def submit(self, item: Item) -> Outcome:
         """The outcome of the item; its refusal is raised."""
@@ -103,13 +105,18 @@ class Batcher(Generic[Item, Outcome]):
 
     async def _look_alone(self, entry: _Waiting[Item, Outcome]) -> None:
         try:
-            outcome = await run_alone(self._store, self._namespace, self._operation, entry.item)
+            outcome = await self._other_way(entry.item)
             if not entry.future.done():
                 entry.future.set_result(outcome)
             self._subjects.discard(entry.subject)
         except BaseException as error:
             self._finish(entry, error)
         self._start()
+
+    async def _other_way(self, item: Item) -> Outcome:
+        if self._others is not None:
+            return await self._others.submit(item)
+        return await run_alone(self._store, self._namespace, self._operation, item)
 
     def _finish(self, entry: _Waiting[Item, Outcome], error: BaseException) -> None:
         self._subjects.discard(entry.subject)
@@ -133,6 +140,10 @@ async def run_batch(
         if shared:
             together = await run_together(store, namespace, operation, [items[place] for place in shared])
             answers.update(zip(shared, together, strict=True))
+        left = [place for place in shared if answers[place] is None]
+        if operation.others is not None and left:
+            found = await run_batch(store, namespace, operation.others, [items[place] for place in left])
+            answers.update(zip(left, found, strict=True))
         for place in places:
             if answers.get(place) is None:
                 alone = await _answer_alone(store, namespace, operation, items[place])

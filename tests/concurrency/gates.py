@@ -17,17 +17,19 @@ from tests.stores import PostgresTestStore, TestStore
 
 _DEADLINE_S = 10.0
 _LOOK_EVERY_S = 0.002
+# The server cuts the text of a long statement off; by the tables it has opened it is known which schema it is for.
 _WAITERS = """
     SELECT COUNT(*) AS waiting
-    FROM pg_stat_activity AS activity
-    WHERE wait_event_type = 'Lock'
-        AND cardinality(pg_blocking_pids(pid)) > 0
+    FROM pg_stat_activity AS a
+    WHERE a.wait_event_type = 'Lock'
+        AND cardinality(pg_blocking_pids(a.pid)) > 0
         AND EXISTS (
             SELECT 1
-            FROM pg_locks AS held
-            JOIN pg_class AS locked ON locked.oid = held.relation
-            WHERE held.pid = activity.pid
-                AND locked.relnamespace = to_regnamespace(?)
+            FROM pg_locks AS l
+            JOIN pg_class AS c ON c.oid = l.relation
+            JOIN pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE l.pid = a.pid
+                AND n.nspname = ?
         )
 """
 
@@ -138,7 +140,7 @@ async def _awaited(call: Awaitable[Any]) -> Any:
 async def all_wait_for_a_lock(store: TestStore, engine: Engine, calls: int) -> None:
     """Returns when that many calls of the engine wait for a lock that somebody else holds."""
     if isinstance(store, PostgresTestStore):
-        schema = f'"{store.schema}"'
+        schema = store.schema
         await eventually(lambda: _that_many_wait(store, schema, calls))
     else:
         await eventually(lambda: _writer_waits(engine))

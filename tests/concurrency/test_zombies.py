@@ -13,7 +13,7 @@ from flowfabric import AlreadySatisfied, Engine, Fence, Refused, Revoked, Step
 from flowfabric.core.leasing import decide_lease_check
 from flowfabric.core.records import Execution, WorkerId
 from flowfabric.core.requests import Checkpoint, Command, Completion, LeaseTerms, ReplayFrom, WhichLease
-from flowfabric.ops.cancel import cancel
+from flowfabric.ops.cancel import CancelOrder, cancel
 from flowfabric.ops.claim_execution import claim_execution
 from flowfabric.ops.replay import replay
 from flowfabric.ops.revoke_lease import revoke_lease
@@ -36,7 +36,7 @@ async def revoked(tx: Transaction, id_: UUID) -> None:
 
 
 async def cancelled(tx: Transaction, id_: UUID) -> None:
-    await cancel(tx, NAMESPACE, id_, OPERATOR, "operator_override")
+    await cancel(tx, NAMESPACE, id_, CancelOrder(command=OPERATOR, source="operator_override"))
 
 
 async def expired(tx: Transaction, id_: UUID) -> None:

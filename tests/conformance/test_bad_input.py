@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Backoff, Engine, FlowFabricError, InvalidRequest, Policy, Step, Submission, connect
+from flowfabric import Backoff, Engine, FlowFabricError, Graph, InvalidRequest, Policy, Step, Submission, connect
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
@@ -22,7 +22,7 @@ from tests.bad_input import bad_values, parameters, role_of, shown
 from tests.scenarios import leased
 from tests.stores import TestStore, snapshot
 
-GROUPS = ("executions", "leases", "operator", "lanes", "waitpoints", "signals", "keys")
+GROUPS = ("executions", "leases", "flows", "operator", "lanes", "waitpoints", "signals", "keys")
 RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Submission": (Submission, {"kind": "job"}),
     "Policy": (Policy, {}),
@@ -51,6 +51,9 @@ GOOD: dict[str, Any] = {
     "name": "approved",
     "kid": "k2",
     "secret": "ab" * 32,
+    "graph": Graph("empty"),
+    "upstream": "a",
+    "downstream": "b",
 }
 COMPANIONS: dict[str, dict[str, Any]] = {"delay": {"after": 60}, "wait": {"timeout": 0}}
 
@@ -72,7 +75,7 @@ async def _arguments(engine: Engine, name: str, method: Callable[..., Any]) -> d
     lease = await leased(engine)
     token = (await engine.waitpoints.create(lease.fence, "early")).token
     good = GOOD | {"id": lease.execution_id, "execution_id": lease.execution_id, "fence": lease.fence, "token": token}
-    good |= {"steps": [Step("s")]}
+    good |= {"steps": [Step("s")], "children": [], "flow_id": (await engine.flows.create("open")).flow_id}
     required = [item.name for item in parameters(method) if item.default is inspect.Parameter.empty]
     return {name: good[name] for name in required} | COMPANIONS.get(name, {})
 

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 from flowfabric import Created, Engine, Fence, FlowFabricError, NotFound, Policy, State, Step, Submission
 from flowfabric.engine.executions import Executions
+from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
@@ -29,6 +30,7 @@ class Target:
     fence: Fence
     grant: UUID
     waitpoint: UUID
+    flow: UUID
 
 
 # Every operation that takes an id, a fence or a grant, by its name in the façade.
@@ -50,6 +52,15 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.fail": lambda engine, at: engine.leases.fail(at.fence, "bad"),
     "leases.delay": lambda engine, at: engine.leases.delay(at.fence, after="1m"),
     "leases.suspend": lambda engine, at: engine.leases.suspend(at.fence, ["go"]),
+    "leases.submit_children": lambda engine, at: engine.leases.submit_children(at.fence, []),
+    "leases.wait_children": lambda engine, at: engine.leases.wait_children(at.fence, []),
+    "flows.add_edge": lambda engine, at: engine.flows.add_edge(at.flow, "a", "b"),
+    "flows.seal": lambda engine, at: engine.flows.seal(at.flow),
+    "flows.cancel": lambda engine, at: engine.flows.cancel(at.flow),
+    "flows.describe": lambda engine, at: engine.flows.describe(at.flow),
+    "flows.members": lambda engine, at: engine.flows.members(at.flow),
+    "flows.wait": lambda engine, at: engine.flows.wait(at.flow, timeout="1m"),
+    "flows.inputs": lambda engine, at: engine.flows.inputs(at.id),
     "leases.release": lambda engine, at: engine.leases.release(at.fence),
     "leases.cancel": lambda engine, at: engine.leases.cancel(at.fence),
     "leases.reclaim": lambda engine, at: engine.leases.reclaim(at.grant, "worker-2"),
@@ -69,8 +80,9 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "signals.send": lambda engine, at: engine.signals.send(at.id, "mail"),
     "signals.observe": lambda engine, at: engine.signals.observe(at.id),
 }
-AIMED = {"id", "execution_id", "waitpoint_id", "fence", "fences", "results", "grant"}
-SUBMITS = {"executions.submit"}
+AIMED = {"id", "execution_id", "flow_id", "waitpoint_id", "fence", "fences", "results", "grant"}
+# What submits makes the route of its work first, whether that is stored or not.
+SUBMITS = {"executions.submit", "flows.submit", "flows.create", "flows.add"}
 
 
 def test_every_operation_that_is_aimed_at_something_is_listed_here() -> None:
@@ -78,7 +90,8 @@ def test_every_operation_that_is_aimed_at_something_is_listed_here() -> None:
 
 
 async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, store: TestStore) -> None:
-    foreign, unknown = await kept_elsewhere(engine), Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4(), uuid4())
+    foreign = await kept_elsewhere(engine)
+    unknown = Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4(), uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
             theirs, nobodys = await error_of(operate(engine, foreign)), await error_of(operate(engine, unknown))
@@ -88,7 +101,7 @@ async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, sto
 
 async def test_a_foreign_fence_that_is_live_does_nothing(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine.within("other"))
-    target = Target(lease.execution_id, lease.fence, uuid4(), uuid4())
+    target = Target(lease.execution_id, lease.fence, uuid4(), uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
             assert isinstance(await error_of(operate(engine, target)), NotFound), name
@@ -141,7 +154,7 @@ async def test_the_duties_serve_all_namespaces(engine: Engine, clock: VirtualClo
 def facade() -> set[str]:
     """The names of all operations that are aimed at an id, a fence or a grant."""
     found = set()
-    for group in (Executions, Leases, Operator, Lanes, Waitpoints, Signals):
+    for group in (Executions, Leases, Flows, Operator, Lanes, Waitpoints, Signals):
         for name, method in inspect.getmembers(group, inspect.iscoroutinefunction):
             if not name.startswith("_") and AIMED & set(inspect.signature(method).parameters):
                 found.add(f"{group.__name__.lower()}.{name}")
@@ -155,7 +168,8 @@ async def kept_elsewhere(engine: Engine) -> Target:
     waitpoint = await other.waitpoints.create(lease.fence, "early")
     await other.operator.revoke_lease(lease.execution_id)
     grant = await other.operator.grant_reclaim(lease.execution_id, "worker-2")
-    return Target(lease.execution_id, lease.fence, grant.id, waitpoint.id)
+    flow = await other.flows.create("theirs")
+    return Target(lease.execution_id, lease.fence, grant.id, waitpoint.id, flow.flow_id)
 
 
 async def only(answers: Awaitable[list[Any]]) -> object:
@@ -170,6 +184,6 @@ def said(error: FlowFabricError, target: Target) -> tuple[Any, ...]:
     """What an error tells, apart from the very id that was asked for."""
     message = error.message
     words = {target.id: "the execution", target.fence.execution_id: "the execution", target.grant: "the grant"}
-    for id_, word in (words | {target.waitpoint: "the waitpoint"}).items():
+    for id_, word in (words | {target.waitpoint: "the waitpoint", target.flow: "the flow"}).items():
         message = message.replace(str(id_), word)
     return type(error), error.code, message, sorted(error.fields)

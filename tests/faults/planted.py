@@ -18,37 +18,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
+from tests.faults.plants import Edit, Planted
+
 ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
 LONGEST_S = 120.0
 TRIES = 3
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A replacement in a file of the package: everywhere, or once, at the first place after another text."""
-
-    file: str
-    text: str
-    other: str
-    after: str = ""
-
-    def apply(self, source: Path) -> None:
-        """Changes the file; a text that is not there means that the fault must be written anew."""
-        path = source / "flowfabric" / self.file
-        before, mark, behind = path.read_text().partition(self.after) if self.after else ("", "", path.read_text())
-        if self.text not in behind:
-            raise LookupError(f"{self.file} does not contain {self.text!r} any more")
-        path.write_text(before + mark + behind.replace(self.text, self.other, 1 if self.after else -1))
-
-
-class Planted:
-    """A fault: the test that finds it, and the edits that plant it."""
-
-    def __init__(self, name: str, test: str, *edits: Edit) -> None:
-        self.name = name
-        self.test = test
-        self.edits = edits
 
 
 POSTGRES = "backends/postgres/store.py"
@@ -156,6 +132,7 @@ PLANTED_IN_WAITS = (
 
 PLANTED = (
     *PLANTED_IN_WAITS,
+    *PLANTED_IN_FLOWS,
     Planted(
         "no fence check",
         f"{ZOMBIES}[sqlite]",

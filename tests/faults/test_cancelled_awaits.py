@@ -11,8 +11,8 @@ from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.faults.bench import Call, check, opened_bench, settled
 from tests.faults.cutting import Cutter
+from tests.faults.flow_operations import EVERY_OPERATION
 from tests.faults.pictures import Camera
-from tests.faults.wait_operations import EVERY_OPERATION
 from tests.sizes import Size
 from tests.stores import TestStore, opened
 

@@ -8,8 +8,8 @@ from itertools import cycle, islice
 from flowfabric import Unavailable
 from flowfabric.testing import VirtualClock
 from tests.faults.bench import Call, Fault, Whole, check, opened_bench
+from tests.faults.flow_operations import EVERY_OPERATION
 from tests.faults.proxy import Proxy, proxied
-from tests.faults.wait_operations import EVERY_OPERATION
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 from tests.stores import PostgresTestStore

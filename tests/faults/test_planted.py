@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.planted import PLANTED, ROOT, Planted, hunt
+from tests.faults.planted import PLANTED, ROOT, hunt
+from tests.faults.plants import Planted
 
 
 @pytest.mark.long

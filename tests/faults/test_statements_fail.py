@@ -9,8 +9,8 @@ import pytest
 
 from flowfabric.testing import VirtualClock
 from tests.faults.bench import Call, Fault, check, opened_bench
+from tests.faults.flow_operations import EVERY_OPERATION
 from tests.faults.fuses import FAILURES, Fuse, fit_fuse
-from tests.faults.wait_operations import EVERY_OPERATION
 from tests.sizes import Size
 from tests.stores import TestStore
 

@@ -11,7 +11,7 @@ from flowfabric.batching import run_batch
 from flowfabric.engine.suspending import suspend_request
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.faults.operations import OPERATIONS, STEPS, Arrange, Operation, duty, lease, nothing, three_leases
+from tests.faults.operations import STEPS, Arrange, Operation, duty, lease, nothing, three_leases
 
 SECRET = "5" * 64
 DEFAULTS = {"reason": "waiting_for_signal", "on_timeout": "fail", "resume_delay": 0, "rest": "close", "key": None}
@@ -173,4 +173,3 @@ WAITS: dict[str, Operation] = {
     "rotate to a drawn key": Operation(seeded, lambda e, _: e.keys.rotate("second")),
     "key collection": Operation(retired, duty("key_collection")),
 }
-EVERY_OPERATION = OPERATIONS | WAITS

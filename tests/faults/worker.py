@@ -151,6 +151,9 @@ class Worker:
             await self.insist(lambda: engine.leases.delay(fence, after="50ms"))
             self.witness.write("delayed", **self.facts(lease))
             return
+        if plan in ("break", "give up"):
+            await self.end_badly(engine, lease, plan)
+            return
         if plan == "steps":
             await self.record_steps(engine, lease)
         if plan == "wait" and not await self.was_answered(engine, lease):
@@ -162,6 +165,13 @@ class Worker:
         if not self.run.take_effect(str(fence.execution_id), fence.epoch, str(fence.lease_id)):
             self.witness.write("effect refused", **self.facts(lease))
         await self.complete(engine, lease)
+
+    async def end_badly(self, engine: Engine, lease: Lease, plan: str) -> None:
+        if plan == "break":
+            await self.insist(lambda: engine.leases.fail(lease.fence, "broken", failure_class="permanent"))
+        else:
+            await self.insist(lambda: engine.leases.cancel(lease.fence, "no use"))
+        self.witness.write("ended badly", **self.facts(lease))
 
     async def was_answered(self, engine: Engine, lease: Lease) -> bool:
         """Waits for one signal, whichever attempt it is that comes here first; False if the lease is given up for it.

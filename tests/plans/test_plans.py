@@ -23,6 +23,16 @@ HOT = (
     "progress_if_owned",
     "complete_if_owned",
     "record_steps_if_owned",
+    "complete_linked_if_owned",
+    "release_members",
+    "end_members",
+    "put_edges",
+    "add_edges",
+    "put_groups",
+    "put_flows",
+    "add_flows",
+    "change_groups",
+    "count_ends",
 )
 COLD = (
     "get_executions", "lock_executions", "lock_free_executions", "save_execution", "held_executions", "count_in_state",
@@ -35,9 +45,17 @@ COLD = (
     "standing_waitpoints", "move_waitpoint", "end_waitpoints", "bind_signals", "unbind_signals", "unused_signals",
     "counting_and_accepted_signals", "signals_of", "delete_suspensions", "delete_waitpoints", "delete_signals",
     "due_for_suspension_timeout", "due_for_timers", "due_for_waitpoint_expiry", "key_ring",
-    "share_active_key", "count_cut_off", "last_waitpoint",
+    "share_active_key", "count_cut_off", "last_waitpoint", "child_waitpoints",
+    "get_flows", "lock_flows", "lock_free_flows", "lock_flows_of", "lock_free_flows_of", "edges_from", "edges_within",
+    "open_edges_into", "edges_into", "edges_out_of", "edge_between", "reaches", "list_edges", "list_groups",
+    "groups_of", "get_members", "lock_members", "members_page", "count_members", "bad_ends", "due_members",
+    "sweeping_groups", "children_of", "request_cancel", "list_flows", "delete_edges", "delete_groups",
+    "delete_flows", "due_for_flow_retention", "due_for_flow_cancellation", "due_for_cancel_grace",
 )  # fmt: skip
-BY_ID = {"renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution"}
+BY_ID = {
+    "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution",
+    "complete_linked_if_owned", "release_members", "end_members",
+}  # fmt: skip
 # The index that a statement walks, and the columns by which it finds the place to begin and the one to end.
 WHERE = {
     "claim_waiting": ("execution_queue", "route_id"),
@@ -50,6 +68,7 @@ WHERE = {
     "due_for_attempt_timeout": ("execution_attempt_timeout", "attempt_timeout_at"),
     "due_for_deadline": ("execution_deadline", "deadline_at"),
     "due_for_retention": ("execution_purge", "purge_at"),
+    "due_for_cancel_grace": ("execution_cancel_due", "cancel_due_at"),
 }
 COPIES = 100_000
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")

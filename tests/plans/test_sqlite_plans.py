@@ -16,16 +16,17 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Conflict
+from flowfabric import Conflict, Engine, Graph
 from flowfabric.backends.sqlite.store import DIALECT
 from flowfabric.sqlstore.statements import Part, load
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.faults.wait_operations import EVERY_OPERATION
+from tests.faults.flow_operations import EVERY_OPERATION
 from tests.stores import SqliteTestStore, opened
 
 LARGE = {
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "suspension", "waitpoint", "signal",
+    "flow", "edge", "edge_group",
 }  # fmt: skip
 BY_ID = (
     "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "take_waiting",
@@ -37,6 +38,7 @@ DUE = {
     "attempt_timeout": "attempt_timeout (attempt_timeout_at<?)",
     "deadline": "deadline (deadline_at<?)",
     "retention": "purge (purge_at<?)",
+    "cancel_grace": "cancel_due (cancel_due_at<?)",
 }
 _NAMED = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO) ff_(\w+)(?: AS (\w+))?")
 _READ = re.compile(r"^(SCAN|SEARCH) (\w+)")
@@ -104,7 +106,20 @@ async def do_everything(store: SqliteTestStore) -> None:
         await engine.executions.count()
         await engine.leases.held(scenarios.WORKER)
         await engine.lanes.list()
+        await read_flows(engine)
         await engine.reconcilers._round()
+
+
+async def read_flows(engine: Engine) -> None:
+    graph = Graph("small")
+    graph.add("a", "job")
+    graph.add("b", "job", after=["a"])
+    created = await engine.flows.submit(graph)
+    await engine.flows.describe(created.flow_id)
+    await engine.flows.members(created.flow_id)
+    await engine.flows.list()
+    await engine.flows.inputs(created.members["b"])
+    await engine.operator.explain(created.members["b"])
 
 
 def plan_of(connection: sqlite3.Connection, part: Part, executed: Executed) -> list[str]:
@@ -151,8 +166,9 @@ def test_a_duty_walks_its_index_up_to_the_present_and_sorts_nothing(plans: Plans
 
 
 def test_the_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
-    heads = [*reads(plans["next_due"], "execution"), *reads(plans["next_due"], "submission_key")]
-    assert len(heads) == 6
+    tables = ("execution", "submission_key", "flow")
+    heads = [step for table in tables for step in reads(plans["next_due"], table)]
+    assert len(heads) == 9
     assert all(re.search(r"_at>\?\)$", step) for step in heads)
 
 

@@ -36,6 +36,7 @@ def fresh(**changes: Any) -> Execution:
         attempt_index=0, attempt_origin=AttemptOrigin.FRESH, attempt_started_at=None, retry_count=0, reclaim_count=0,
         replay_count=0, step_seq=0, progress_percent=None, progress_message=None, failure_message=None,
         failure_category=None, cancelled_by=None, cancel_reason=None, hold_reason=None, signal_seq=0,
+        flow_id=None, member_name=None, parent_id=None, has_children=False, cancel_request=None,
         suspension_count=0, resumption=None,
     )  # fmt: skip
     return replace(base, **changes)
@@ -176,7 +177,8 @@ def _invariants(item: Execution) -> Iterator[tuple[str, bool]]:
     yield "waiting means no time", item.state is not State.WAITING or item.ready_at is None
     yield "armed means leased", item.attempt_timeout_at is None or is_leased
     yield "armed or left, not both", item.attempt_timeout_at is None or item.attempt_timeout_left is None
-    yield "held means a reason", (item.hold_reason is not None) == (item.state is State.BLOCKED)
+    is_held = item.state is State.BLOCKED and item.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
+    yield "held means a reason", (item.hold_reason is not None) == is_held
     yield (
         "interrupted means started",
         item.attempt_state is not AttemptState.INTERRUPTED or (item.attempt_started_at is not None),

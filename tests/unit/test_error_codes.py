@@ -27,6 +27,8 @@ TABLE = {
         count_exceeds_waitpoint_set count_n_too_large count_n_zero count_waitpoints_empty missing_field
         timeout_only_without_deadline too_many_leaves too_many_waitpoints waitpoint_not_bound waitpoint_not_used
         invalid_key_file invalid_kid invalid_secret_hex invalid_token timeout_at_in_past
+        cycle duplicate_edge duplicate_member invalid_quorum quorum_exceeds_edges self_edge too_many_members
+        unknown_member
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable
@@ -35,11 +37,15 @@ TABLE = {
         not_a_resumed_execution stale_lease
         execution_not_suspended key_secret_missing keys_kept_in_file signal_limit_exceeded target_not_signalable
         token_expired too_many_open_waitpoints waitpoint_closed
+        downstream_already_started flow_already_terminal flow_sealed
     """,
-    "NotFound": "execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found",
+    "NotFound": """
+        execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
+        child_not_found flow_not_found member_not_found
+    """,
     "Conflict": """
         another_key_active idempotency_mismatch key_check_mismatch rotation_conflict step_already_recorded
-        waitpoint_already_exists
+        waitpoint_already_exists stale_revision
     """,
     "Unavailable": """
         access_denied connection_closed connection_lost transaction_conflict
@@ -52,6 +58,7 @@ TABLE = {
 INDIRECT: dict[str, set[tuple[str, str]]] = {
     "batching.py": set(),  # The same error once more, for each caller of a batch.
     "engine/executions.py": set(),  # The same error with the id that was minted.
+    "engine/flows.py": set(),  # The same.
     "core/condition_json.py": set(),  # The same error with its place in the whole condition.
     "core/fences.py": {("Refused", "lease_expired"), ("Refused", "lease_revoked"), ("Refused", "execution_not_active")},
     "core/transitions.py": {("Refused", transition.refusal) for transition in TRANSITIONS},

@@ -68,7 +68,7 @@ def test_the_statements_of_a_migration_are_single_and_in_the_dialect(backend: st
         statements = migration.statements(SQLITE)
         assert len(statements) > 5
         assert all("ff." not in text and not text.rstrip().endswith(";") for text in statements)
-        assert all(text.split()[0] in ("CREATE", "INSERT", "ALTER", "UPDATE") for text in statements)
+        assert all(text.split()[0] in ("CREATE", "INSERT", "ALTER", "UPDATE", "DROP") for text in statements)
 
 
 def test_the_table_of_migrations_can_be_made_twice() -> None:

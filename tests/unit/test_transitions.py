@@ -99,6 +99,28 @@ TABLE: dict[str, Row] = {
     "UNHOLD_DELAYED": Row(
         ("blocked",), "delayed", SAME, "waiting_for_delay", 0, "operator.unheld", "execution_not_eligible"
     ),
+    "UNHOLD_BLOCKED": Row(
+        ("blocked",), "blocked", SAME, "waiting_for_children", 0, "operator.unheld", "execution_not_eligible"
+    ),
+    "BLOCK": Row(
+        ("waiting", "delayed"), "blocked", SAME, "waiting_for_children", 0, "lifecycle.blocked",
+        "execution_not_eligible",
+    ),
+    "UNBLOCK": Row(("blocked",), "waiting", SAME, "waiting_for_worker", 0, "lifecycle.ready", "execution_not_eligible"),
+    "UNBLOCK_DELAYED": Row(
+        ("blocked",), "delayed", SAME, "waiting_for_delay", 0, "lifecycle.ready", "execution_not_eligible"
+    ),
+    "SKIP": Row(
+        ("blocked",), "skipped", "attempt_terminal", "none", 1, "completion.skipped", "execution_not_eligible"
+    ),
+    "WAIT_CHILDREN": Row(
+        _LEASED, "blocked", "attempt_interrupted", "waiting_for_children", 1, "lease.waiting_children", _GONE
+    ),
+    "REQUEST_CANCEL": Row(LIVE, SAME, SAME, SAME, 0, "operator.cancel_requested", _GONE, SAME),
+    "REPLAY_BLOCKED": Row(
+        ENDED, "blocked", "pending_replay_attempt", "waiting_for_children", 1, "operator.replayed",
+        "execution_not_terminal",
+    ),
     "PRIORITIZE": Row(("waiting",), SAME, SAME, SAME, 0, "operator.priority_changed", "execution_not_eligible"),
     "REPLAY": Row(
         ENDED, "waiting", "pending_replay_attempt", "waiting_for_worker", 1, "operator.replayed",
@@ -120,13 +142,15 @@ def _accompanied(name: str) -> dict[str, Any]:
     """What the operation adds to the transition itself."""
     if name in ("CLAIM", "RECLAIM"):
         return {"lease": live_lease(), "attempt_timeout_left": None}
-    if name in ("RETRY", "DELAY", "UNHOLD_DELAYED", "RESUME_DELAYED", "OVERRIDE_DELAYED"):
+    if name in ("RETRY", "DELAY", "UNHOLD_DELAYED", "UNBLOCK_DELAYED", "RESUME_DELAYED", "OVERRIDE_DELAYED"):
         return {"ready_at": T0 + MINUTE, "hold_reason": None}
-    if name == "REPLAY":
+    if name in ("REPLAY", "REPLAY_BLOCKED"):
         return {"ended_at": None, "purge_at": None, "generation": 1, "replay_count": 1}
     if name == "HOLD":
         return {"hold_reason": "look"}
-    return {"READY": {"ready_at": None}, "UNHOLD": {"hold_reason": None}}.get(name, {})
+    if name in ("UNHOLD", "UNHOLD_BLOCKED", "UNBLOCK"):
+        return {"hold_reason": None}
+    return {"READY": {"ready_at": None}}.get(name, {})
 
 
 def test_the_table_knows_every_transition() -> None:
@@ -193,7 +217,7 @@ def test_a_refusal_carries_the_present_state_epoch_and_outcome(situation: str) -
 
 def test_terminal_is_final_but_for_a_replay() -> None:
     leaving = {name for name, situation in LEGAL if situation in ENDED}
-    assert leaving == {"REPLAY"}
+    assert leaving == {"REPLAY", "REPLAY_BLOCKED"}
 
 
 def test_every_loss_of_ownership_moves_the_epoch_but_complete_and_a_terminal_fail() -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.dependencies import Dependencies, tell_blocked, tell_skipped
 from flowfabric.core.records import Execution
 from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State, derive_vector
 from flowfabric.core.views import SuspendedView
@@ -29,18 +30,24 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What else has a say: the lane, the capabilities that are required, and the open wait if there is one."""
+    """What else has a say: the lane, the capabilities that are required, the open wait if there is one, and what a
+    member of a flow hangs on."""
 
     lane_is_paused: bool
     requires: tuple[str, ...]
     wait: SuspendedView | None
     now: datetime
+    dependencies: Dependencies | None = None
 
 
 def explain(execution: Execution, around: Surroundings) -> Explanation:
     """Why the execution is where it is, and what would move it on."""
     tell = _TELLERS[execution.state]
     sentence, facts = tell(execution, around)
+    if execution.cancel_request is not None and not execution.state.is_terminal:
+        due = execution.cancel_request.due_at
+        sentence += f" It was asked to stop, and is cancelled at {_time(due)} if it has not ended by then."
+        facts |= {"cancel_due_at": due, "cancel_reason": execution.cancel_request.reason}
     common = {"lane": execution.lane, "kind": execution.kind, "attempt": execution.attempt_index}
     return Explanation(execution.id, execution.state, sentence, common | facts)
 
@@ -79,6 +86,8 @@ def _blocked(execution: Execution, around: Surroundings) -> _Told:
     if execution.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR:
         reason = execution.hold_reason or "no reason given"
         return f"An operator holds it ({reason}); unhold it to let it go on.", {"hold_reason": execution.hold_reason}
+    if around.dependencies is not None:
+        return tell_blocked(around.dependencies)
     return f"It is blocked: {execution.blocking_reason}.", {"blocking_reason": execution.blocking_reason}
 
 
@@ -122,6 +131,9 @@ def _ended(execution: Execution, around: Surroundings) -> _Told:
     elif execution.failure_message is not None and execution.state is not State.COMPLETED:
         facts |= {"category": execution.failure_category}
         sentence += f" ({execution.failure_category}): {execution.failure_message}"
+    elif execution.state is State.SKIPPED and around.dependencies is not None:
+        why, more = tell_skipped(around.dependencies)
+        sentence, facts = sentence + why, facts | more
     return f"{sentence}.", facts
 
 

@@ -8,6 +8,7 @@ for all members of a flow; a sharded store can find an execution by its id alone
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Callable
@@ -79,3 +80,15 @@ def parse_new_id(value: object) -> UUID:
 def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:
     high, low = counter >> 30, counter & 0x3FFFFFFF
     return UUID(int=(ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | key)
+
+
+def derived_id(origin: UUID, *parts: str) -> UUID:
+    """The id of something that belongs to another thing and is told apart by these words: always the same one, of the
+    same time and with the same placement key."""
+    named = hashlib.sha256("\0".join((str(origin), *parts)).encode()).digest()
+    drawn = int.from_bytes(named[:8])
+    high, low, random16 = drawn >> 52, (drawn >> 16) & 0x3FFFFFFF, drawn & 0xFFFF
+    time = origin.int & ~((1 << 80) - 1)
+    return UUID(
+        int=time | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | placement_key(origin)
+    )

@@ -59,6 +59,7 @@ class Lease:
     attempt_timeout_at: datetime | None
     plain: bool
     resumption: Resumption | None = None
+    cancel_due_at: datetime | None = None
 
     @property
     def execution_id(self) -> UUID:
@@ -71,9 +72,15 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease is now good until then."""
+    """The lease is now good until then. With a time in `cancel_due_at` the worker is asked to stop and clean up: what
+    has not ended by then is cancelled."""
 
     expires_at: datetime
+    cancel_due_at: datetime | None = None
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self.cancel_due_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +235,7 @@ def lease_of(execution: Execution) -> Lease:
         attempt_index=execution.attempt_index, generation=execution.generation, acquired_at=held.acquired_at,
         expires_at=held.expires_at, ttl=held.ttl, deadline_at=execution.deadline_at,
         attempt_timeout_at=execution.attempt_timeout_at, plain=execution.plain, resumption=execution.resumption,
+        cancel_due_at=execution.cancel_request.due_at if execution.cancel_request else None,
     )  # fmt: skip
 
 

@@ -83,6 +83,16 @@ class Resumption:
     trigger: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """A cancel that waits for the worker to clean up: until then, and who wanted it."""
+
+    due_at: datetime
+    principal: str
+    source: str
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """One execution as it is stored. `attempt_index` names the attempt that runs, is pending or was the last;
@@ -142,6 +152,17 @@ class Execution:
     cancel_reason: str | None
     hold_reason: str | None
 
+    flow_id: UUID | None
+    member_name: str | None
+    parent_id: UUID | None
+    has_children: bool
+    cancel_request: CancelRequest | None
+
+    @property
+    def flow(self) -> UUID | None:
+        """The flow whose lock covers it: the one that it is a member of, or the one of its own children."""
+        return self.flow_id or (self.id if self.has_children else None)
+
     @property
     def fence(self) -> Fence | None:
         """The fence of the live lease, if there is one."""
@@ -191,6 +212,7 @@ class Event:
     principal: str | None = None
     reason: str | None = None
     details: Mapping[str, Any] | None = None
+    flow_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

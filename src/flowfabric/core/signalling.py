@@ -76,7 +76,7 @@ def decide_signal(
     if not request.is_system and execution.signal_seq >= execution.policy.max_signals:
         message = f"it has had {execution.signal_seq} signals, the policy allows {execution.policy.max_signals}"
         raise refusal(execution, "signal_limit_exceeded", message)
-    signal = _signal(execution, waitpoint, request, now)
+    signal = signal_of(execution, waitpoint, request, now)
     if wait is None or not _is_awaited(execution, waitpoint, wait):
         return _buffer(execution, waitpoint, signal, now)
     condition = wait.suspension.condition
@@ -137,7 +137,8 @@ def _satisfy(
     )  # fmt: skip
 
 
-def _signal(execution: Execution, waitpoint: Waitpoint, request: SignalRequest, now: datetime) -> Signal:
+def signal_of(execution: Execution, waitpoint: Waitpoint, request: SignalRequest, now: datetime) -> Signal:
+    """The signal as the next row of its execution, which nobody has waited for yet."""
     source = source_of(
         approver=waitpoint.approver, source_type=request.source_type, source_identity=request.source_identity,
         known_to_engine=request.by_engine,

@@ -7,11 +7,12 @@ as opened and closed, and the worker keeps its lease.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.bindings import Bound, Child, Fresh, Pending, Standing, Timer
+from flowfabric.core.child_ends import child_signal
 from flowfabric.core.condition_json import to_json
 from flowfabric.core.conditions import Condition, validate
 from flowfabric.core.decisions import Decision, decided
@@ -23,12 +24,15 @@ from flowfabric.core.outcomes import OpenWaitpoint, Satisfied, Suspended
 from flowfabric.core.records import Execution, Fence, Resumption
 from flowfabric.core.requests import Step, step_parts
 from flowfabric.core.resuming import closing
+from flowfabric.core.signalling import signal_of
+from flowfabric.core.states import State
 from flowfabric.core.transitions import SATISFY_AT_ONCE, SUSPEND, move, refusal
 from flowfabric.core.waits import (
     BLOCKING,
     Binding,
     OnTimeout,
     Rest,
+    Signal,
     Suspension,
     SuspensionReason,
     Trigger,
@@ -81,10 +85,12 @@ class CreateWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a suspension finds: the open waitpoints by key, and the signals that no wait has used, by waitpoint."""
+    """What a suspension finds: the open waitpoints by key, the signals that no wait has used, by waitpoint, and how
+    those children ended that have."""
 
     waitpoints: Mapping[str, Waitpoint]
     unused: Mapping[UUID, tuple[SignalFacts, ...]]
+    ended_children: Mapping[UUID, State] = field(default_factory=dict)
 
 
 EMPTY = Room({}, {})
@@ -117,10 +123,13 @@ def decide_suspend(
     bound = [_bind(suspension, binding, drawn, room, minter) for binding, drawn in pairs]
     _check_number(execution, room, sum(item.is_new for item in bound))
     _check_condition(request, bound, suspension)
+    arrived = _ended_children(execution, bound, room, now)
     unused = [facts for item in bound for facts in room.unused.get(item.waitpoint.id, ())]
-    counting = counting_signals(request.condition, unused)
+    counting = counting_signals(request.condition, [*unused, *(signal.facts for signal in arrived)])
+    arrived = _counted(arrived, suspension, counting)
+    execution = replace(execution, signal_seq=execution.signal_seq + len(arrived)) if arrived else execution
     if satisfied(request.condition, counting):
-        return _satisfied_at_once(execution, suspension, bound, counting, now)
+        return _with_arrived(_satisfied_at_once(execution, suspension, bound, counting, now), arrived)
     after = move(
         execution, SUSPEND, now, digest=suspension.digest, plain=False, suspension_count=suspension.number,
         blocking_reason=BLOCKING[request.reason],
@@ -134,12 +143,39 @@ def decide_suspend(
     answer = Suspended(suspension.id, tuple(shown(item.waitpoint, minter) for item in bound))
     details = {"suspension": str(suspension.id), "reason": request.reason.value}
     decision: Decision[Suspended | Satisfied] = decided(answer, execution, after, SUSPEND, details=details)
-    return replace(decision, waits=waits)
+    return _with_arrived(replace(decision, waits=waits), arrived)
 
 
 def shown(waitpoint: Waitpoint, minter: Minter) -> OpenWaitpoint:
     """A waitpoint with its token, as its worker sees it."""
     return OpenWaitpoint(waitpoint.id, waitpoint.key, minter.token(waitpoint), waitpoint.expires_at)
+
+
+def _ended_children(execution: Execution, bound: list[_Bound], room: Room, now: datetime) -> tuple[Signal, ...]:
+    """The signals of children that ended before anybody waited for them; whoever waited has had theirs."""
+    signals: list[Signal] = []
+    for item in bound:
+        child = item.waitpoint.child_id
+        if item.is_new and child is not None and child in room.ended_children:
+            numbered = replace(execution, signal_seq=execution.signal_seq + len(signals))
+            request = child_signal(item.waitpoint, room.ended_children[child], now)
+            signals.append(signal_of(numbered, item.waitpoint, request, now))
+    return tuple(signals)
+
+
+def _counted(
+    arrived: tuple[Signal, ...], suspension: Suspension, counting: tuple[SignalFacts, ...]
+) -> tuple[Signal, ...]:
+    counts = {facts.order for facts in counting}
+    return tuple(replace(signal, suspension=suspension.number, counts=signal.seq in counts) for signal in arrived)
+
+
+def _with_arrived(
+    decision: Decision[Suspended | Satisfied], arrived: tuple[Signal, ...]
+) -> Decision[Suspended | Satisfied]:
+    if not arrived or decision.waits is None:
+        return decision
+    return replace(decision, waits=replace(decision.waits, received=arrived))
 
 
 @dataclass(frozen=True, slots=True)

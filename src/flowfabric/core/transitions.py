@@ -5,6 +5,7 @@
     waiting ─ claim ─→ active              active ─ delay, retry ─→ delayed
     suspended ─ resume ─→ waiting, delayed active ─ suspend ─→ suspended
     terminal ─ replay ─→ waiting           active ─ release, lease lost ─→ waiting
+    blocked ─ its group fires ─→ waiting or delayed, ─ it cannot ─→ skipped
     not terminal ─→ cancelled, expired     active ─ lease lost, kept for a hand-off ─→ active ─ reclaim ─→ active
                                            active ─→ completed, failed
 
@@ -161,6 +162,25 @@ UNHOLD = Transition(
     refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
 )  # fmt: skip
 UNHOLD_DELAYED = replace(UNHOLD, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY)
+BLOCK = Transition(
+    name="block", sources=frozenset({State.WAITING, State.DELAYED}), target=State.BLOCKED,
+    event=("lifecycle", "blocked"), refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_CHILDREN,
+)  # fmt: skip
+UNBLOCK = Transition(
+    name="unblock", sources=frozenset({State.BLOCKED}), target=State.WAITING, event=("lifecycle", "ready"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
+)  # fmt: skip
+UNBLOCK_DELAYED = replace(UNBLOCK, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY)
+SKIP = Transition(
+    name="skip", sources=frozenset({State.BLOCKED}), target=State.SKIPPED, event=("completion", "skipped"),
+    refusal=_NOT_ELIGIBLE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+WAIT_CHILDREN = Transition(
+    name="wait_children", sources=_ACTIVE, target=State.BLOCKED, event=("lease", "waiting_children"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_CHILDREN,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+UNHOLD_BLOCKED = replace(UNHOLD, target=State.BLOCKED, reason=BlockingReason.WAITING_FOR_CHILDREN)
 PRIORITIZE = Transition(
     name="change_priority", sources=frozenset({State.WAITING}), target=None, event=("operator", "priority_changed"),
     refusal=_NOT_ELIGIBLE,
@@ -170,11 +190,16 @@ REPLAY = Transition(
     refusal="execution_not_terminal", attempt=AttemptState.PENDING_REPLAY, reason=BlockingReason.WAITING_FOR_WORKER,
     new_epoch=True,
 )  # fmt: skip
+REQUEST_CANCEL = Transition(
+    name="request_cancel", sources=LIVE, target=None, event=("operator", "cancel_requested"), refusal=_NOT_ACTIVE,
+)  # fmt: skip
+REPLAY_BLOCKED = replace(REPLAY, target=State.BLOCKED, reason=BlockingReason.WAITING_FOR_CHILDREN)
 
 TRANSITIONS = (
     CLAIM, COMPLETE, FAIL, RETRY, DELAY, RELEASE, REQUEUE_EXPIRED, KEEP_EXPIRED, REQUEUE_REVOKED, KEEP_REVOKED, RECLAIM,
     EXHAUST, TIME_OUT, EXPIRE, CANCEL, SUSPEND, SATISFY_AT_ONCE, DELIVER, BUFFER, RESUME, RESUME_DELAYED, OVERRIDE,
     OVERRIDE_DELAYED, WAIT_FAILED, ESCALATE, CLOSE_WAITPOINT, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
+    BLOCK, UNBLOCK, UNBLOCK_DELAYED, SKIP, WAIT_CHILDREN, UNHOLD_BLOCKED, REQUEST_CANCEL, REPLAY_BLOCKED,
 )  # fmt: skip
 
 

@@ -101,6 +101,9 @@ class Summary:
     cancelled_by: str | None
     cancel_reason: str | None
     hold_reason: str | None
+    flow_id: UUID | None
+    member_name: str | None
+    parent_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

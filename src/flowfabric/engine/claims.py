@@ -47,6 +47,7 @@ class Claims:
                 break
             found = await self._claim(request)
         leases = list(found.leases)
+        self._context.note_leases(leases)
         self._hint(leases)
         return leases
 

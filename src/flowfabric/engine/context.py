@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from uuid import UUID
 from flowfabric.batching import Batcher
 from flowfabric.core import limits
 from flowfabric.core.ids import IdMinter
-from flowfabric.core.outcomes import Accepted, DuplicateSignal, Satisfied, Suspended
+from flowfabric.core.outcomes import Accepted, DuplicateSignal, Lease, Satisfied, Suspended
 from flowfabric.core.requests import Command
 from flowfabric.core.suspending import Suspend
 from flowfabric.ops.deliver_signal import Delivery
@@ -25,6 +26,7 @@ from flowfabric.store.transaction import Store
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 _MOST_BATCHERS = 100
+_MOST_LINKED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Context:
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
     routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
+    linked: set[UUID] = field(default_factory=set)
 
     async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
         """The outcome of one item of a hot operation, which shares its commit with whatever else is under way."""
@@ -59,6 +62,13 @@ class Context:
         finally:
             if len(self.batchers) > _MOST_BATCHERS:
                 self._drop_idle_batchers()
+
+    def note_leases(self, leases: Sequence[Lease]) -> None:
+        """Remembers which leases are on executions with something attached, so that their ends go the right way at
+        once. It is a hint: a forgotten one only takes the longer way."""
+        if len(self.linked) > _MOST_LINKED:
+            self.linked.clear()
+        self.linked.update(lease.fence.lease_id for lease in leases if not lease.plain)
 
     def _drop_idle_batchers(self) -> None:
         for key in [key for key, batcher in self.batchers.items() if batcher.is_idle]:

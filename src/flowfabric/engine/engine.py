@@ -7,6 +7,7 @@ from typing import Self
 
 from flowfabric.engine.context import Context
 from flowfabric.engine.executions import Executions
+from flowfabric.engine.flows import Flows
 from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
@@ -25,6 +26,7 @@ class Engine:
         self.leases = Leases(context)
         self.waitpoints = Waitpoints(context)
         self.signals = Signals(context)
+        self.flows = Flows(context)
         self.keys = Keys(context)
         self.operator = Operator(context)
         self.lanes = Lanes(context)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import astuple
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,21 +15,20 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import Created, Submitted
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
-from flowfabric.core.records import Event, RecordedStep, Route
+from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
 from flowfabric.core.views import Description, Outcome, Page, Tally
 from flowfabric.engine.context import Context
 from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
+from flowfabric.engine.routes import route_ids
 from flowfabric.ops import reading
-from flowfabric.ops.routes import ensure_routes
 from flowfabric.ops.submit import SUBMIT, Arrival
 from flowfabric.ops.tags import set_tags
 from flowfabric.store.transaction import Answer
 
 _NO_TAGS: Mapping[str, str] = {}
-_MOST_ROUTES = 10_000
 _FIRST_LOOK_S = 0.005
 _LONGEST_LOOK_S = 0.25
 
@@ -149,16 +146,9 @@ class Executions(Joining):
 
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
         context = self._context
-        routes = [(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]
-        if len(context.routes) > _MOST_ROUTES:
-            context.routes.clear()
-        unknown = [Route(*route) for route in dict.fromkeys(routes) if route not in context.routes]
-        if unknown:
-            # A route must be committed before it is remembered, so it is made in a transaction of its own.
-            made = await context.store.run(partial(ensure_routes, routes=unknown))
-            context.routes.update({astuple(route): id_ for route, id_ in made.items()})
+        routes = await route_ids(context, submissions)
         return [
-            Arrival(item.id if isinstance(item.id, UUID) else context.ids.mint(), context.routes[route], item)
+            Arrival(item.id if isinstance(item.id, UUID) else context.ids.mint(), route, item)
             for item, route in zip(submissions, routes, strict=True)
         ]
 

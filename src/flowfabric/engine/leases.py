@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from uuid import UUID
 
 from flowfabric.batching import run_batch
 from flowfabric.core import limits, requests
 from flowfabric.core.bindings import Bound
 from flowfabric.core.conditions import Condition
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.outcomes import Delayed, Ended, Released, Renewed, RetryScheduled, Satisfied, Suspended
+from flowfabric.core.flow_outcomes import ChildrenReady, WaitingForChildren
+from flowfabric.core.graph import ALL_OF, ChildSubmission, Join
+from flowfabric.core.outcomes import (
+    Delayed,
+    Ended,
+    Released,
+    Renewed,
+    RetryScheduled,
+    Satisfied,
+    Submitted,
+    Suspended,
+)
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, Progress, Step
 from flowfabric.core.retry import FailureClass
 from flowfabric.core.waits import OnTimeout, Rest, SuspensionReason
+from flowfabric.engine.children import children, wait_request
 from flowfabric.engine.claims import Claims
+from flowfabric.engine.routes import known_route_ids
 from flowfabric.engine.suspending import suspend_request
 from flowfabric.ops.cancel import cancel_own
 from flowfabric.ops.checkpoint import CHECKPOINT
-from flowfabric.ops.complete import COMPLETE
+from flowfabric.ops.complete import COMPLETE, COMPLETE_LINKED
 from flowfabric.ops.delay import delay
 from flowfabric.ops.fail import fail
 from flowfabric.ops.progress import PROGRESS
 from flowfabric.ops.renew import RENEW
+from flowfabric.ops.submit_children import SubmitChildren, submit_children
+from flowfabric.ops.wait_children import wait_children
 
 
 class Leases(Claims):
@@ -59,7 +75,9 @@ class Leases(Claims):
     ) -> Ended:
         """Ends the execution well, with its result and the steps that are still to be recorded."""
         item = _completion(fence, result, encoding, steps)
-        return await self._context.one(COMPLETE, item)
+        is_linked = item.fence.lease_id in self._context.linked
+        self._context.linked.discard(item.fence.lease_id)
+        return await self._context.one(COMPLETE_LINKED if is_linked else COMPLETE, item)
 
     async def complete_many(
         self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"
@@ -122,6 +140,30 @@ class Leases(Claims):
         answer = await self._context.one(self._context.waits.suspend, request)
         self._context.due_at(None)
         return answer
+
+    async def submit_children(
+        self, fence: Fence, submissions: Sequence[ChildSubmission], *, steps: Sequence[Step] = ()
+    ) -> list[Submitted]:
+        """Submits executions that belong to this one, with the steps that record it, or none of them. Repeated under
+        the same keys, in this or a later attempt, it answers the children that there are."""
+        items = children(submissions)
+        routes = known_route_ids(self._context, [item.submission for item in items])
+        request = SubmitChildren(
+            fence=requests.fence(fence), children=tuple(zip(items, routes, strict=True)), steps=requests.steps(steps)
+        )
+        answers = await self._context.store.run(lambda tx: submit_children(tx, self._context.namespace, request))
+        self._context.linked.add(request.fence.lease_id)
+        self._context.due_at(None)
+        return answers
+
+    async def wait_children(
+        self, fence: Fence, children: Sequence[UUID | str], *, join: Join = ALL_OF, key: str | None = None,
+        steps: Sequence[Step] = (),
+    ) -> WaitingForChildren | ChildrenReady:  # fmt: skip
+        """Gives up the lease until these children have ended, or as many as the join says; the same attempt goes on
+        then. If they have already, the answer is how, and the lease is kept."""
+        request = wait_request(fence, children, join, key, steps)
+        return await self._context.store.run(lambda tx: wait_children(tx, self._context.namespace, request))
 
     async def release(self, fence: Fence) -> Released:
         """Gives the lease back unused or on shutdown; the same attempt goes on elsewhere, and nothing is counted."""

@@ -19,20 +19,20 @@ from flowfabric.engine.context import Context
 from flowfabric.ops.reading import list_executions
 from flowfabric.store.executions import Listing
 
-_LAST_ID = UUID(int=2**128 - 1)
+LAST_ID = UUID(int=2**128 - 1)
 
 
 async def listing_page(context: Context, filters: Mapping[str, Any], limit: object, cursor: object) -> Page:
     """One page; a cursor of another query or namespace is refused."""
     checked = _checked(filters)
     size = limits.whole(limit, "limit", 1, limits.BATCH)
-    query = _query_digest(context.namespace, checked)
-    before = _LAST_ID if cursor is None else _open_cursor(cursor, query)
+    query = query_digest(context.namespace, checked)
+    before = LAST_ID if cursor is None else open_cursor(cursor, query)
     listing = Listing(namespace=context.namespace, before=before, limit=size + 1, **checked)
     found = await context.store.read(lambda tx: list_executions(tx, listing))
     items = tuple(found[:size])
     more = len(found) > size
-    return Page(items, _make_cursor(items[-1].id, query) if more else None)
+    return Page(items, make_cursor(items[-1].id, query) if more else None)
 
 
 def _checked(filters: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,15 +46,18 @@ def _checked(filters: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _query_digest(namespace: str, checked: Mapping[str, Any]) -> str:
+def query_digest(namespace: str, checked: Mapping[str, Any]) -> str:
+    """What tells queries apart."""
     return hashlib.sha256(json.dumps([namespace, checked], default=str, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _make_cursor(last: UUID, query: str) -> str:
+def make_cursor(last: UUID, query: str) -> str:
+    """The cursor behind the last item of a page."""
     return base64.urlsafe_b64encode(last.bytes + bytes.fromhex(query)).decode()
 
 
-def _open_cursor(cursor: object, query: str) -> UUID:
+def open_cursor(cursor: object, query: str) -> UUID:
+    """Where a cursor of this query goes on."""
     try:
         data = base64.b64decode(cursor, altchars=b"-_", validate=True) if isinstance(cursor, str) else b""
     except (binascii.Error, ValueError):

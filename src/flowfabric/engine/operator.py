@@ -8,6 +8,7 @@ from uuid import UUID
 
 from flowfabric.core import limits, requests
 from flowfabric.core.explaining import Explanation
+from flowfabric.core.flow_outcomes import CancelRequested
 from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import (
     AlreadySatisfied,
@@ -22,7 +23,7 @@ from flowfabric.core.outcomes import (
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import GrantTerms, Holds, ReplayFrom, WhichLease
 from flowfabric.engine.context import Context, command
-from flowfabric.ops.cancel import cancel
+from flowfabric.ops.cancel import CancelOrder, cancel
 from flowfabric.ops.change_priority import change_priority
 from flowfabric.ops.explain import explain
 from flowfabric.ops.grant_reclaim import grant_reclaim
@@ -43,12 +44,21 @@ class Operator:
         self._context = context
 
     async def cancel(
-        self, id: UUID | str, reason: str = "", *, source: str = _OVERRIDE, principal: str = OPERATOR
-    ) -> Ended:  # fmt: skip
-        """Ends the execution as cancelled, whoever works on it; repeated, it answers the same."""
-        found, by = parse_id(id), limits.name(source, "source")
-        who = command(principal, reason)
-        return await self._context.store.run(lambda tx: cancel(tx, self._context.namespace, found, who, by))
+        self, id: UUID | str, reason: str = "", *, children: bool = False, grace: limits.Duration | None = None,
+        source: str = _OVERRIDE, principal: str = OPERATOR,
+    ) -> Ended | CancelRequested:  # fmt: skip
+        """Ends the execution as cancelled, whoever works on it, with its children if asked; repeated, it answers the
+        same. With `grace` its worker is told first, at its next renewal, and has that long to clean up; a suspended
+        execution goes on for it."""
+        found = parse_id(id)
+        order = CancelOrder(
+            command=command(principal, reason), source=limits.name(source, "source"),
+            children=limits.truth(children, "children"),
+            grace=None if grace is None else limits.duration(grace, "grace"),
+        )  # fmt: skip
+        answer = await self._context.store.run(lambda tx: cancel(tx, self._context.namespace, found, order))
+        self._context.due_at(answer.due_at if isinstance(answer, CancelRequested) else None)
+        return answer
 
     async def revoke_lease(
         self, id: UUID | str, reason: str = "", *, instance: str | None = None, lease_id: UUID | str | None = None,

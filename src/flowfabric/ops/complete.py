@@ -1,4 +1,5 @@
-"""complete: ends an execution well. Plain ones by one statement, the others with everything that hangs on them."""
+"""complete: ends an execution well. Plain ones by one statement; the others together too, with everything that hangs
+on them: flows are locked first, then the same statement ends the members, then what follows is written for all."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from flowfabric.core.outcomes import Ended
 from flowfabric.core.requests import Completion
 from flowfabric.core.states import State
 from flowfabric.ops.hot import HotOperation
+from flowfabric.ops.resolving import resolve
 from flowfabric.ops.yielding import give_up_lease
 from flowfabric.store.transaction import Transaction
 
@@ -26,9 +28,32 @@ async def complete_alone(tx: Transaction, namespace: str, item: Completion) -> E
     return answer
 
 
+async def complete_linked(tx: Transaction, namespace: str, items: Sequence[Completion]) -> list[Ended | None]:
+    """Completes executions with flows, children and waits, if they are owned and they and their flows are free."""
+    bare = [item for item in items if not item.steps]
+    locked = await tx.flows.lock_of([item.fence.execution_id for item in bare], wait=False)
+    ends, now = await tx.hot.complete_linked_if_owned(namespace, bare, {id_: flow.id for id_, flow in locked.items()})
+    done = {end.id for end in ends}
+    if now is not None:
+        await tx.waits.end(list(done), now, were_active=True)
+        told = [end for end in ends if end.id in locked]
+        flows = {locked[end.id].id: locked[end.id] for end in told}
+        if told:
+            await resolve(tx, flows, told, now)
+    return [Ended(State.COMPLETED) if item.fence.execution_id in done else None for item in items]
+
+
+COMPLETE_LINKED = HotOperation(
+    complete_linked,
+    complete_alone,
+    subject=lambda item: item.fence.execution_id,
+    solitary=lambda item: bool(item.steps),
+    one_statement=False,
+)
 COMPLETE = HotOperation(
     complete_together,
     complete_alone,
     subject=lambda item: item.fence.execution_id,
     solitary=lambda item: bool(item.steps),
+    others=COMPLETE_LINKED,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -16,6 +17,24 @@ async def lock(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, d
     if id_ not in found:
         raise execution_not_found(id_)
     return found[id_], await tx.now()
+
+
+async def lock_to_end(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, datetime]:
+    """The same for whoever may end it: its flow is locked first, as the lock order wants it."""
+    flows = await tx.flows.lock_of([id_], wait=True)
+    execution, now = await lock(tx, namespace, id_)
+    if execution.flow is not None and id_ not in flows:
+        # It got its first children between the two statements. Out of order, but a deadlock is retried.
+        await tx.flows.lock(None, [execution.flow])
+        now = await tx.now()
+    return execution, now
+
+
+async def lock_free_to_end(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+    """For duties that may end executions: those that are free, and whose flow is free and locked."""
+    flows = await tx.flows.lock_of(ids, wait=False)
+    found = await tx.executions.lock_free(ids)
+    return {id_: execution for id_, execution in found.items() if execution.flow is None or id_ in flows}
 
 
 async def lock_owned(tx: Transaction, namespace: str, fence: Fence) -> tuple[Execution, datetime]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from flowfabric.core import limits
 from flowfabric.store.transaction import Transaction
+
+_FIRST_ID = UUID(int=0)
 
 
 async def purge(tx: Transaction, ids: Sequence[UUID]) -> int:
@@ -16,6 +19,26 @@ async def purge(tx: Transaction, ids: Sequence[UUID]) -> int:
     if due:
         await tx.executions.purge(due)
     return len(due)
+
+
+async def purge_flows(tx: Transaction, ids: Sequence[UUID]) -> int:
+    """How many flows or members of flows were removed: a flow goes when its last member has gone."""
+    flows = await tx.flows.lock_free(ids)
+    now, done = await tx.now(), 0
+    for flow in flows.values():
+        if flow.purge_at is None or flow.purge_at > now or done >= limits.BATCH:
+            continue
+        members = await tx.flows.members.page(flow.id, _FIRST_ID, limits.BATCH - done)
+        done += len(members) + 1
+        is_last = done <= limits.BATCH
+        if flow.implicit and is_last:
+            members += (await tx.executions.get(None, [flow.id])).values()
+        if members:
+            await tx.flows.members.lock([member.id for member in members])
+            await tx.executions.purge(members)
+        if is_last:
+            await tx.flows.purge([flow.id])
+    return done
 
 
 async def drop_expired_keys(tx: Transaction, limit: int) -> int:

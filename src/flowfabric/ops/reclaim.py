@@ -10,6 +10,7 @@ from flowfabric.core.outcomes import Ended, Lease, lease_of
 from flowfabric.core.records import Execution, Grant
 from flowfabric.core.requests import LeaseTerms
 from flowfabric.core.states import State
+from flowfabric.ops.locking import lock_to_end
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
 
@@ -21,11 +22,9 @@ async def reclaim(tx: Transaction, namespace: str, grant_id: UUID, terms: LeaseT
     grant = await tx.grants.get(grant_id)
     if grant is None:
         raise _unknown(grant_id)
-    found = await tx.executions.lock(namespace, [grant.execution_id])
-    execution = found.get(grant.execution_id)
-    if execution is None:
+    if not await tx.executions.get(namespace, [grant.execution_id]):
         raise _unknown(grant_id)
-    now = await tx.now()
+    execution, now = await lock_to_end(tx, namespace, grant.execution_id)
     # It may have been used while this transaction waited for the lock.
     grant = await tx.grants.get(grant_id) or grant
     if grant.worker != terms.worker:

@@ -15,7 +15,7 @@ from flowfabric.store.transaction import Transaction
 async def renew_together(tx: Transaction, namespace: str, fences: Sequence[Fence]) -> list[Renewed | None]:
     """Extends all leases that are owned and whose row is free."""
     renewed = await tx.hot.renew_if_owned(namespace, fences)
-    return [Renewed(renewed[fence.execution_id]) if fence.execution_id in renewed else None for fence in fences]
+    return [renewed.get(fence.execution_id) for fence in fences]
 
 
 async def renew_alone(tx: Transaction, namespace: str, fence: Fence) -> Renewed:
@@ -24,7 +24,7 @@ async def renew_alone(tx: Transaction, namespace: str, fence: Fence) -> Renewed:
     renewed = await tx.hot.renew_if_owned(namespace, [fence])
     if fence.execution_id not in renewed:
         raise explain(execution, fence)  # It ran out between the two looks at the clock.
-    return Renewed(renewed[fence.execution_id])
+    return renewed[fence.execution_id]
 
 
 RENEW = HotOperation(renew_together, renew_alone, subject=lambda fence: fence.execution_id)

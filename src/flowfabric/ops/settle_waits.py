@@ -10,6 +10,7 @@ from flowfabric.core.resuming import decide_suspension_timeout, decide_waitpoint
 from flowfabric.core.signalling import SignalRequest, decide_signal
 from flowfabric.core.states import TERMINAL
 from flowfabric.core.waits import WaitChanges, Waitpoint
+from flowfabric.ops.locking import lock_free_to_end
 from flowfabric.ops.waiting import open_waits
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
@@ -17,7 +18,7 @@ from flowfabric.store.transaction import Transaction
 
 async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> int:
     """How many suspensions were ended, resumed or escalated because their time is over."""
-    found = await tx.executions.lock_free(ids)
+    found = await lock_free_to_end(tx, ids)
     now = await tx.now()
     waits = await open_waits(tx, list(found.values()))
     decided = (decide_suspension_timeout(execution, waits.get(id_), now) for id_, execution in found.items())

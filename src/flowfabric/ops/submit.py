@@ -35,7 +35,7 @@ async def submit_together(tx: Transaction, namespace: str, items: Sequence[Arriv
     """Inserts all that are new; those with a key, a duplicate id or a refusal are left to be looked at alone."""
     timed = any(_needs_the_time(item.submission) for item in items)
     now = await tx.now() if timed else None
-    rows = [_row(namespace, item, now) for item in items if _is_simple(item) and not _is_late(item, now)]
+    rows = [new_row(namespace, item, now) for item in items if _is_simple(item) and not _is_late(item, now)]
     inserted = await tx.hot.insert(rows) if rows else set()
     states = {row.id: row.state for row in rows}
     return [Created(item.id, states[item.id]) if item.id in inserted else None for item in items]
@@ -50,7 +50,7 @@ async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submit
     now = await tx.now()
     if _is_late(item, now):
         return await _explain_late(tx, namespace, item, now)
-    row = _row(namespace, item, now)
+    row = new_row(namespace, item, now)
     if await tx.hot.insert([row]):
         if item.submission.signals:
             await tx.waits.apply([standing(item.id, 0, item.submission.signals, now)])
@@ -85,25 +85,37 @@ async def _take_key(tx: Transaction, namespace: str, item: Arrival) -> Duplicate
     return Duplicate(id_)
 
 
+def check_deadline(submission: Submission, now: datetime) -> None:
+    """Refuses a deadline that has passed already."""
+    if submission.deadline is not None and submission.deadline <= now:
+        message = f"deadline {submission.deadline} is not after the store's time {now}"
+        raise InvalidRequest("deadline_in_past", message, deadline=submission.deadline, now=now)
+
+
 async def _explain_late(tx: Transaction, namespace: str, item: Arrival, now: datetime) -> Duplicate:
     """A repeated submission is answered even if its deadline has passed meanwhile; a new one is refused."""
     if await tx.executions.get(namespace, [item.id]):
         return await _explain(tx, namespace, item)
-    message = f"deadline {item.submission.deadline} is not after the store's time {now}"
-    raise InvalidRequest("deadline_in_past", message, deadline=item.submission.deadline, now=now)
+    check_deadline(item.submission, now)
+    raise AssertionError("it was late, and time does not go back")
 
 
 async def _explain(tx: Transaction, namespace: str, item: Arrival) -> Duplicate:
     known = await tx.executions.fingerprint(namespace, item.id)
     if known == item.submission.fingerprint(namespace):
         return Duplicate(item.id)
+    raise await why_not_stored(tx, namespace, item, known)
+
+
+async def why_not_stored(tx: Transaction, namespace: str, item: Arrival, known: bytes | None) -> Conflict | Refused:
+    """Why a submission was left out by the statement that inserts: its lane drains, or its id is another's."""
     if known is None and await tx.lanes.state(namespace, item.submission.lane) is LaneState.DRAINING:
         message = f"lane {item.submission.lane!r} is draining and takes no new work; use another lane or resume it"
-        raise Refused("lane_draining", message, lane=item.submission.lane)
-    raise _mismatch(f"id {item.id}", item.id)
+        return Refused("lane_draining", message, lane=item.submission.lane)
+    return _mismatch(f"id {item.id}", item.id)
 
 
-def _row(namespace: str, item: Arrival, now: datetime | None) -> NewExecution:
+def new_row(namespace: str, item: Arrival, now: datetime | None) -> NewExecution:
     submission = item.submission
     ready_at = submission.ready_at
     if submission.delay is not None and now is not None:

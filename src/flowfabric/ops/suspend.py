@@ -21,6 +21,7 @@ from flowfabric.core.outcomes import Satisfied, Suspended
 from flowfabric.core.records import Execution
 from flowfabric.core.suspending import EMPTY, Room, Suspend, decide_suspend, shown
 from flowfabric.core.waits import Effect, Suspension, Trigger, Waitpoint, WaitpointKind, WaitpointState
+from flowfabric.ops.awaited_children import child_facts, children_in, with_children
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.journaling import record_steps
 from flowfabric.ops.key_ring import KeySource, minting_ring, read_ring, shared_ring
@@ -46,8 +47,12 @@ async def _together(
     tx: Transaction, namespace: str, items: Sequence[Suspend], keys: KeySource
 ) -> list[Answer | FlowFabricError | None]:
     """Suspends all whose row is free; refusals are answers."""
+    parents = [item.fence.execution_id for item in items if children_in(item)]
+    # Whoever waits for children keeps them from ending meanwhile; what has a busy flow is looked at alone.
+    flows = await tx.flows.lock_of(parents, wait=False) if parents else {}
     found = await tx.executions.lock_free([item.fence.execution_id for item in items])
     here = [item for item in items if _is_in(found.get(item.fence.execution_id), namespace)]
+    here = [item for item in here if not children_in(item) or item.fence.execution_id in flows]
     now = await tx.now()
     ring = await shared_ring(tx, keys) if _must_mint(here) else await read_ring(tx, keys)
     if ring is None:
@@ -59,6 +64,8 @@ async def _together(
 
 async def _alone(tx: Transaction, namespace: str, item: Suspend, keys: KeySource) -> Answer:
     """Suspends one execution, whose row is waited for, or says why not."""
+    if children_in(item):
+        await tx.flows.lock_of([item.fence.execution_id], wait=True)
     found = await tx.executions.lock(namespace, [item.fence.execution_id])
     if not found:
         raise not_found(item.fence)
@@ -77,6 +84,7 @@ async def _suspend(
     bound = {item.fence.execution_id: {binding.key for binding in item.bindings} for item in items}
     waitpoints, named = await _around(tx, items, found)
     spaces = await rooms(tx, waitpoints, bound)
+    children = await child_facts(tx, items)
     answers: dict[UUID, Answer | FlowFabricError] = {}
     decisions: dict[UUID, tuple[Suspend, Decision[Answer]]] = {}
     for item in items:
@@ -85,7 +93,7 @@ async def _suspend(
             known = named.get(execution.id) or await _given_up(tx, execution, item)
             before = None if known is None else await _answered_before(tx, minter, execution, known, item, now)
             if before is None:
-                room = spaces.get(execution.id, EMPTY)
+                room = with_children(spaces.get(execution.id, EMPTY), execution, item, children)
                 decisions[execution.id] = item, _decide(execution, item, room, minter, now)
             else:
                 answers[execution.id] = before

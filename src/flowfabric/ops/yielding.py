@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from flowfabric.core.decisions import Decision
-from flowfabric.core.fences import not_found, repeated, require_owner
+from flowfabric.core.fences import repeated, require_owner
 from flowfabric.core.outcomes import answer_again
 from flowfabric.core.records import Execution, Fence
 from flowfabric.core.requests import Step
 from flowfabric.ops.journaling import record_steps
+from flowfabric.ops.locking import lock_to_end
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
 
@@ -33,14 +34,10 @@ async def give_up_lease(
     tx: Transaction, namespace: str, request: Request, decide: Callable[[Execution, Request, datetime], Decision[Any]]
 ) -> Any:
     """The answer of the decision, written with the steps that ride along; the same request again is answered alike."""
-    found = await tx.executions.lock(namespace, [request.fence.execution_id])
-    execution = found.get(request.fence.execution_id)
-    if execution is None:
-        raise not_found(request.fence)
+    execution, now = await lock_to_end(tx, namespace, request.fence.execution_id)
     former = repeated(execution, request.fence, request.digest())
     if former is not None:
         return answer_again(former)
-    now = await tx.now()
     execution = require_owner(execution, request.fence, now)
     execution = await record_steps(tx, execution, request.steps, now)
     decision = decide(execution, request, now)

@@ -19,9 +19,12 @@ from typing import Protocol
 from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.reconcilers.attempt_timeout import attempt_timeout
+from flowfabric.reconcilers.cancel_grace import cancel_grace
 from flowfabric.reconcilers.deadline import deadline
 from flowfabric.reconcilers.delayed_work import delayed_work
 from flowfabric.reconcilers.duty import Tick
+from flowfabric.reconcilers.flow_cancellation import flow_cancellation
+from flowfabric.reconcilers.flow_retention import flow_retention
 from flowfabric.reconcilers.key_collection import KeyCollection
 from flowfabric.reconcilers.lease_expiry import lease_expiry
 from flowfabric.reconcilers.retention import Retention
@@ -59,7 +62,10 @@ class Reconcilers:
             timers(),
             waitpoint_expiry(),
             KeyCollection(),
+            flow_cancellation(),
+            cancel_grace(),
             Retention(),
+            flow_retention(),
         )
         self._wake = asyncio.Event()
         self._sleeps_until: datetime | None = None

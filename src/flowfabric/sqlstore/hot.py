@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core import limits
+from flowfabric.core.flows import MemberEnd
+from flowfabric.core.outcomes import Renewed
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
+from flowfabric.core.states import State
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.store.executions import Claimed, NewExecution
@@ -41,11 +44,14 @@ class SqlHotStatements:
         leases = {row["id"]: rows.lease(row, namespace, claim.worker) for row in found}
         return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
 
-    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
+    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
         found = await self._session.fetch_batch(
             "renew_if_owned", [_guard(fence) for fence in fences], namespace=namespace, now=self._now
         )
-        return {rows.identity(row["id"]): rows.when(row["lease_expires_at"]) for row in found}
+        return {
+            rows.identity(row["id"]): Renewed(rows.when(row["lease_expires_at"]), rows.when(row["cancel_due_at"]))
+            for row in found
+        }
 
     async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
         reports = [_guard(item.fence) | {"percent": item.percent, "message": item.message} for item in items]
@@ -53,12 +59,16 @@ class SqlHotStatements:
         return _passed(found, [item.fence.execution_id for item in items])
 
     async def complete_if_owned(self, namespace: str, items: Sequence[Completion]) -> set[UUID]:
-        endings = [
-            {**_guard(item.fence), "result": item.result, "encoding": item.encoding, "digest": item.digest()}
-            for item in items
-        ]
+        endings = [_ending(item) for item in items]
         found = await self._session.fetch_batch("complete_if_owned", endings, namespace=namespace, now=self._now)
         return _passed(found, [item.fence.execution_id for item in items])
+
+    async def complete_linked_if_owned(
+        self, namespace: str, items: Sequence[Completion], flows: Mapping[UUID, UUID]
+    ) -> tuple[list[MemberEnd], datetime | None]:
+        endings = [_ending(item) | {"flow_id": flows.get(item.fence.execution_id)} for item in items]
+        found = await self._session.fetch_batch("complete_linked_if_owned", endings, namespace=namespace, now=self._now)
+        return [_completed(row) for row in found], rows.when(found[0]["ended_at"]) if found else None
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [
@@ -84,6 +94,18 @@ class SqlHotStatements:
 def _passed(found: Sequence[Row], asked: Sequence[UUID]) -> set[UUID]:
     """Which of the ids that were asked about, each once, a statement answered: all of them, as a rule."""
     return set(asked) if len(found) == len(asked) else {rows.identity(row["id"]) for row in found}
+
+
+def _ending(item: Completion) -> dict[str, object]:
+    return {**_guard(item.fence), "result": item.result, "encoding": item.encoding, "digest": item.digest()}
+
+
+def _completed(row: Row) -> MemberEnd:
+    flow_id = rows.identity(row["flow_id"])
+    return MemberEnd(
+        id=rows.identity(row["id"]), flow_id=flow_id, parent_id=rows.identity(row["parent_id"]),
+        is_root=flow_id is None and bool(row["has_children"]), state=State.COMPLETED, is_bad=False, ran=True,
+    )  # fmt: skip
 
 
 def _guard(fence: Fence) -> dict[str, object]:

@@ -15,6 +15,7 @@ from flowfabric.core.records import (
     Attempt,
     AttemptOrigin,
     AttemptOutcome,
+    CancelRequest,
     Event,
     Execution,
     Fence,
@@ -104,6 +105,8 @@ def execution(row: Row) -> Execution:
         progress_percent=row["progress_percent"], progress_message=row["progress_message"],
         failure_message=row["failure_message"], failure_category=row["failure_category"],
         cancelled_by=row["cancelled_by"], cancel_reason=row["cancel_reason"], hold_reason=row["hold_reason"],
+        flow_id=identity(row["flow_id"]), member_name=row["member_name"], parent_id=identity(row["parent_id"]),
+        has_children=bool(row["has_children"]), cancel_request=_cancel_request(row),
     )  # fmt: skip
 
 
@@ -116,7 +119,7 @@ def lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         attempt_index=row["attempt_index"], generation=row["generation"], acquired_at=when(row["lease_acquired_at"]),
         expires_at=when(row["lease_expires_at"]), ttl=span_of(row["lease_ttl_us"]),
         deadline_at=when(row["deadline_at"]), attempt_timeout_at=when(row["attempt_timeout_at"]),
-        plain=bool(row["plain"]), resumption=_resumption(row),
+        plain=bool(row["plain"]), resumption=_resumption(row), cancel_due_at=when(row["cancel_due_at"]),
     )  # fmt: skip
 
 
@@ -125,7 +128,7 @@ _SAVED_AS_THEY_ARE = (
     "plain", "changed_at", "started_at", "ended_at", "ready_at", "deadline_at", "attempt_timeout_at", "purge_at",
     "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count", "step_seq",
     "progress_percent", "progress_message", "failure_message", "failure_category", "cancelled_by", "cancel_reason",
-    "hold_reason", "signal_seq", "suspension_count",
+    "hold_reason", "signal_seq", "suspension_count", "has_children",
 )  # fmt: skip
 
 
@@ -149,6 +152,8 @@ def saved(before: Execution, after: Execution) -> dict[str, object]:
     if after.resumption is not before.resumption:
         row["resume_suspension_id"] = after.resumption and after.resumption.suspension_id
         row["resume_trigger"] = after.resumption and after.resumption.trigger
+    if after.cancel_request is not before.cancel_request:
+        row |= cancel_columns(after.cancel_request)
     return row
 
 
@@ -190,8 +195,11 @@ def inserted(item: NewExecution) -> dict[str, object]:
         "encoding": submission.encoding,
         "tags": to_json(submission.tags) if submission.tags else "{}",
         "idempotency_key": submission.key,
-        "plain": not submission.signals,
-        "fingerprint": submission.fingerprint(item.namespace),
+        "plain": not submission.signals and item.flow_id is None,
+        "flow_id": item.flow_id,
+        "member_name": item.member_name,
+        "parent_id": item.parent_id,
+        "fingerprint": item.fingerprint or submission.fingerprint(item.namespace),
         "state": item.state,
         "blocking_reason": item.blocking_reason,
         "ready_at": item.ready_at,
@@ -230,7 +238,7 @@ def event(row: Row) -> Event:
         attempt_index=row["attempt_index"], lease_id=identity(row["lease_id"]),
         worker=_worker(row["worker"], row["instance"]), ends_lease=bool(row["ends_lease"]),
         tags=json.loads(row["tags"]) if row["tags"] else None, principal=row["principal"], reason=row["reason"],
-        details=json.loads(row["details"]) if row["details"] else None,
+        details=json.loads(row["details"]) if row["details"] else None, flow_id=identity(row["flow_id"]),
     )  # fmt: skip
 
 
@@ -238,7 +246,7 @@ def event_parameters(item: Event) -> dict[str, object]:
     """The parameters that append an event."""
     names = (
         "namespace", "family", "name", "at", "lane", "execution_id", "version", "kind", "state", "epoch", "generation",
-        "attempt_index", "lease_id", "ends_lease", "principal", "reason",
+        "attempt_index", "lease_id", "ends_lease", "principal", "reason", "flow_id",
     )  # fmt: skip
     documents = {"tags": to_json(item.tags), "details": to_json(item.details)}
     return {name: getattr(item, name) for name in names} | documents | _worker_columns(item.worker)
@@ -294,6 +302,20 @@ def _resumption(row: Row) -> Resumption | None:
     if row["resume_suspension_id"] is None:
         return None
     return Resumption(identity(row["resume_suspension_id"]), row["resume_trigger"])
+
+
+def _cancel_request(row: Row) -> CancelRequest | None:
+    if row["cancel_due_at"] is None:
+        return None
+    return CancelRequest(due_at=when(row["cancel_due_at"]), **json.loads(row["cancel_request"]))
+
+
+def cancel_columns(wanted: CancelRequest | None) -> dict[str, object]:
+    """A cancel request as it is stored."""
+    if wanted is None:
+        return {"cancel_due_at": None, "cancel_request": None}
+    document = {"principal": wanted.principal, "source": wanted.source, "reason": wanted.reason}
+    return {"cancel_due_at": wanted.due_at, "cancel_request": to_json(document)}
 
 
 def _lease(row: Row) -> HeldLease | None:

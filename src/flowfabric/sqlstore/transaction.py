@@ -6,6 +6,7 @@ from datetime import datetime
 
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.executions import SqlExecutions
+from flowfabric.sqlstore.flows import SqlFlows
 from flowfabric.sqlstore.hot import SqlHotStatements
 from flowfabric.sqlstore.journal import SqlAttempts, SqlEvents, SqlSteps
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
@@ -30,6 +31,7 @@ class SqlTransaction:
         self.keys = SqlKeys(session)
         self.waits = SqlWaits(session)
         self.signing_keys = SqlSigningKeys(session)
+        self.flows = SqlFlows(session)
         self.due = SqlDue(session)
 
     async def write(self, written: Written) -> None:

@@ -39,8 +39,9 @@ class SqlWaits:
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
         await write_waits(self._session, changes)
 
-    async def end(self, execution_ids: Sequence[UUID], now: datetime) -> None:
-        await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
+    async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
+        if not were_active:
+            await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
         await self._session.fetch("end_waitpoints", execution_ids=list(execution_ids), now=now)
 
     async def before_suspending(
@@ -77,19 +78,19 @@ class SqlWaits:
 
     async def bound_waitpoints(self, execution_id: UUID, number: int) -> list[Waitpoint]:
         found = await self._session.fetch("bound_waitpoints", execution_id=execution_id, number=number)
-        return [_waitpoint(row) for row in found]
+        return [waitpoint_of(row) for row in found]
 
     async def waitpoints(self, ids: Sequence[UUID]) -> dict[UUID, Waitpoint]:
         found = await self._session.fetch("get_waitpoints", ids=list(ids))
-        return {item.id: item for item in map(_waitpoint, found)}
+        return {item.id: item for item in map(waitpoint_of, found)}
 
     async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
         found = await self._session.fetch("last_waitpoint", execution_id=execution_id, key=key, by=by)
-        return _waitpoint(found[0]) if found else None
+        return waitpoint_of(found[0]) if found else None
 
     async def list_waitpoints(self, execution_id: UUID, after: UUID, limit: int) -> list[Waitpoint]:
         found = await self._session.fetch("list_waitpoints", execution_id=execution_id, after=after, limit=limit)
-        return [_waitpoint(row) for row in found]
+        return [waitpoint_of(row) for row in found]
 
     async def standing_keys(self, execution_id: UUID) -> list[str]:
         return [row["key"] for row in await self._session.fetch("standing_waitpoints", execution_id=execution_id)]
@@ -172,7 +173,7 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
 
 def _by_execution(found: Sequence[Row]) -> dict[UUID, list[Waitpoint]]:
     grouped: dict[UUID, list[Waitpoint]] = {}
-    for waitpoint in map(_waitpoint, found):
+    for waitpoint in map(waitpoint_of, found):
         grouped.setdefault(waitpoint.execution_id, []).append(waitpoint)
     return grouped
 
@@ -240,7 +241,8 @@ def _changed(item: Suspension) -> dict[str, object]:
     return {name: getattr(item, name) for name in names}
 
 
-def _waitpoint(row: Row) -> Waitpoint:
+def waitpoint_of(row: Row) -> Waitpoint:
+    """The waitpoint that a row holds."""
     token = TokenParts(
         kid=row["kid"], nonce=octets(row["nonce"]), hash=octets(row["token_hash"]), approver=row["approver"],
         ends_at=when(row["token_ends_at"]),

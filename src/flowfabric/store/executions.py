@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from flowfabric.core.outcomes import Lease
+from flowfabric.core.flows import MemberEnd
+from flowfabric.core.outcomes import Lease, Renewed
 from flowfabric.core.records import Execution, Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Holds, Progress, Submission
 from flowfabric.core.states import BlockingReason, State
@@ -25,6 +26,10 @@ class NewExecution:
     state: State
     blocking_reason: BlockingReason
     ready_at: datetime | None
+    flow_id: UUID | None = None
+    member_name: str | None = None
+    parent_id: UUID | None = None
+    fingerprint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,19 @@ class HotStatements(Protocol):
     async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
         """Leases the best waiting executions along the routes that the claim may take."""
 
-    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
-        """Extends leases; answers the new expiry of each that was owned."""
+    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
+        """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop."""
 
     async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
         """Stores progress reports; answers which were."""
 
     async def complete_if_owned(self, namespace: str, items: Sequence[Completion]) -> set[UUID]:
         """Completes plain executions; answers which were."""
+
+    async def complete_linked_if_owned(
+        self, namespace: str, items: Sequence[Completion], flows: Mapping[UUID, UUID]
+    ) -> tuple[list[MemberEnd], datetime | None]:
+        """Completes executions whatever hangs on them, if their flow is the locked one; answers which, and when."""
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         """Records steps; answers how many were recorded per execution."""

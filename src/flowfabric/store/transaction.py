@@ -11,6 +11,7 @@ from uuid import UUID
 from flowfabric.core.records import Attempt, Event, Execution
 from flowfabric.core.waits import WaitChanges
 from flowfabric.store.executions import Executions, HotStatements
+from flowfabric.store.flows import Flows
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
 from flowfabric.store.waiting import SigningKeys, Waits
@@ -63,6 +64,8 @@ class Transaction(Protocol):
     def waits(self) -> Waits: ...
     @property
     def signing_keys(self) -> SigningKeys: ...
+    @property
+    def flows(self) -> Flows: ...
     @property
     def due(self) -> Due: ...
 

@@ -6,7 +6,23 @@ SELECT
     (SELECT MIN(ready_at) FROM ff.execution WHERE state = 'delayed' AND ready_at > :after) AS delayed_work,
     (SELECT MIN(attempt_timeout_at) FROM ff.execution WHERE attempt_timeout_at IS NOT NULL AND attempt_timeout_at > :after) AS attempt_timeout,
     (SELECT MIN(deadline_at) FROM ff.execution WHERE deadline_at IS NOT NULL AND ended_at IS NULL AND deadline_at > :after) AS deadline,
-    (SELECT MIN(purge_at) FROM ff.execution WHERE purge_at IS NOT NULL AND purge_at > :after) AS retention,
+    (
+        SELECT MIN(purge_at)
+        FROM ff.execution
+        WHERE purge_at IS NOT NULL
+            AND flow_id IS NULL
+            AND NOT has_children
+            AND purge_at > :after
+    ) AS retention,
+    (SELECT MIN(purge_at) FROM ff.flow WHERE purge_at IS NOT NULL AND purge_at > :after) AS flow_retention,
+    (SELECT MIN(sweep_at) FROM ff.flow WHERE sweep_at IS NOT NULL AND sweep_at > :after) AS flow_cancellation,
+    (
+        SELECT MIN(cancel_due_at)
+        FROM ff.execution
+        WHERE cancel_due_at IS NOT NULL
+            AND ended_at IS NULL
+            AND cancel_due_at > :after
+    ) AS cancel_grace,
     (SELECT MIN(timeout_at) FROM ff.suspension WHERE timeout_at IS NOT NULL AND closed_at IS NULL AND timeout_at > :after) AS suspension_timeout,
     (SELECT MIN(fires_at) FROM ff.waitpoint WHERE fires_at IS NOT NULL AND closed_at IS NULL AND fires_at > :after) AS timers,
     (SELECT MIN(expires_at) FROM ff.waitpoint WHERE state = 'pending' AND expires_at IS NOT NULL AND expires_at > :after) AS waitpoint_expiry,
@@ -61,7 +77,31 @@ LIMIT :limit
 SELECT e.id
 FROM ff.execution AS e
 WHERE e.purge_at <= :now
+    AND e.flow_id IS NULL
+    AND NOT e.has_children
 ORDER BY e.purge_at
+LIMIT :limit
+
+-- name: due_for_flow_retention
+SELECT f.id
+FROM ff.flow AS f
+WHERE f.purge_at <= :now
+ORDER BY f.purge_at
+LIMIT :limit
+
+-- name: due_for_flow_cancellation
+SELECT f.id
+FROM ff.flow AS f
+WHERE f.sweep_at <= :now
+ORDER BY f.sweep_at
+LIMIT :limit
+
+-- name: due_for_cancel_grace
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.cancel_due_at <= :now
+    AND e.ended_at IS NULL
+ORDER BY e.cancel_due_at
 LIMIT :limit
 
 -- name: due_for_suspension_timeout

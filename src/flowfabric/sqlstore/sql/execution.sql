@@ -12,12 +12,14 @@ e.former_lease_id, e.former_epoch, e.former_worker, e.former_instance, e.former_
 e.former_until,
 e.attempt_index, e.attempt_origin, e.attempt_started_at, e.retry_count, e.reclaim_count, e.replay_count, e.step_seq,
 e.progress_percent, e.progress_message, e.failure_message, e.failure_category, e.cancelled_by, e.cancel_reason,
-e.hold_reason, e.signal_seq, e.suspension_count, e.resume_suspension_id, e.resume_trigger
+e.hold_reason, e.signal_seq, e.suspension_count, e.resume_suspension_id, e.resume_trigger,
+e.flow_id, e.member_name, e.parent_id, e.has_children, e.cancel_due_at, e.cancel_request
 
 -- fragment: lease
 e.id, e.lane, e.kind, e.priority, e.payload, e.encoding, e.tags, e.epoch, e.generation, e.plain,
 e.lease_id, e.lease_ttl_us, e.lease_acquired_at, e.lease_expires_at, e.lease_resumed,
-e.attempt_index, e.attempt_origin, e.deadline_at, e.attempt_timeout_at, e.resume_suspension_id, e.resume_trigger
+e.attempt_index, e.attempt_origin, e.deadline_at, e.attempt_timeout_at, e.resume_suspension_id, e.resume_trigger,
+e.cancel_due_at
 
 -- name: get_executions
 SELECT
@@ -73,7 +75,8 @@ WITH item (
     attempt_started_at TIMESTAMPTZ, retry_count INTEGER, reclaim_count INTEGER, replay_count INTEGER,
     step_seq BIGINT, progress_percent INTEGER, progress_message TEXT, failure_message TEXT, failure_category TEXT,
     cancelled_by TEXT, cancel_reason TEXT, hold_reason TEXT, signal_seq BIGINT, suspension_count INTEGER,
-    resume_suspension_id UUID, resume_trigger TEXT, old_epoch BIGINT, old_version BIGINT, old_state TEXT
+    resume_suspension_id UUID, resume_trigger TEXT, has_children BOOLEAN, cancel_due_at TIMESTAMPTZ,
+    cancel_request TEXT, old_epoch BIGINT, old_version BIGINT, old_state TEXT
 ) AS (
     VALUES :items
 )
@@ -128,7 +131,10 @@ SET
     signal_seq = item.signal_seq,
     suspension_count = item.suspension_count,
     resume_suspension_id = item.resume_suspension_id,
-    resume_trigger = item.resume_trigger
+    resume_trigger = item.resume_trigger,
+    has_children = item.has_children,
+    cancel_due_at = item.cancel_due_at,
+    cancel_request = item.cancel_request
 FROM item
 WHERE e.id = item.execution_id
     AND e.epoch = item.old_epoch

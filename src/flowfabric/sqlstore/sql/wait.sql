@@ -101,6 +101,14 @@ SELECT
 FROM ff.waitpoint AS w
 WHERE w.id IN :ids
 
+-- name: child_waitpoints
+SELECT
+{waitpoint}
+FROM ff.waitpoint AS w
+WHERE w.child_id IN :child_ids
+    AND w.closed_at IS NULL
+ORDER BY w.id
+
 -- name: last_waitpoint
 SELECT
 {waitpoint}

@@ -16,7 +16,8 @@ INSERT INTO ff.execution (
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us,
     state, blocking_reason, attempt_state, epoch, version, generation, plain,
     created_at, changed_at, ready_at, deadline_at,
-    attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq
+    attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq,
+    flow_id, member_name, parent_id
 )
 SELECT
     item.id, :namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding,
@@ -25,17 +26,18 @@ SELECT
     item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
     clock.now, clock.now, item.ready_at,
     COALESCE(item.deadline_at, clock.now + item.deadline_us * INTERVAL '1 microsecond'),
-    0, 'fresh', 0, 0, 0, 0
+    0, 'fresh', 0, 0, 0, 0,
+    item.flow_id, item.member_name, item.parent_id
 FROM clock, unnest(
     :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route_id::BIGINT[], :priority::INTEGER[], :payload::BYTEA[],
     :encoding::TEXT[], :tags::TEXT[], :policy::TEXT[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
     :lease_ttl_policy_us::BIGINT[], :attempt_timeout_policy_us::BIGINT[], :retention_policy_us::BIGINT[],
     :state::TEXT[], :blocking_reason::TEXT[], :plain::BOOLEAN[], :ready_at::TIMESTAMPTZ[],
-    :deadline_at::TIMESTAMPTZ[], :deadline_us::BIGINT[]
+    :deadline_at::TIMESTAMPTZ[], :deadline_us::BIGINT[], :flow_id::UUID[], :member_name::TEXT[], :parent_id::UUID[]
 ) AS item (
     id, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
-    deadline_at, deadline_us
+    deadline_at, deadline_us, flow_id, member_name, parent_id
 )
 WHERE NOT EXISTS (
     SELECT 1
@@ -180,7 +182,7 @@ UPDATE ff.execution AS e
 SET lease_expires_at = GREATEST(e.lease_expires_at, clock.now + e.lease_ttl_us * INTERVAL '1 microsecond')
 FROM clock, owned
 WHERE e.id = owned.id
-RETURNING e.id, e.lease_expires_at
+RETURNING e.id, e.lease_expires_at, e.cancel_due_at
 
 -- name: progress_if_owned
 WITH clock AS MATERIALIZED (
@@ -207,28 +209,8 @@ FROM clock, owned
 WHERE e.id = owned.id
 RETURNING e.id
 
--- name: complete_if_owned
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(:now, clock_timestamp()) AS now
-),
-item AS MATERIALIZED (
-    SELECT i.execution_id, i.epoch, i.lease_id, i.result, i.encoding, i.digest
-    FROM unnest(
-        :execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :result::BYTEA[], :encoding::TEXT[], :digest::TEXT[]
-    ) AS i (execution_id, epoch, lease_id, result, encoding, digest)
-),
-owned AS MATERIALIZED (
-    SELECT e.id
-    FROM item
-    JOIN ff.execution AS e ON e.id = item.execution_id
-    WHERE e.namespace || '' = :namespace
-        AND e.epoch = item.epoch
-        AND e.lease_id = item.lease_id
-        AND e.state || '' = 'active'
-        AND e.lease_expires_at > (SELECT now FROM clock)
-        AND e.plain
-    FOR NO KEY UPDATE OF e SKIP LOCKED
-),
+-- The end of what is owned, of plain executions and of others alike.
+-- fragment: completing
 ended AS (
     UPDATE ff.execution AS e
     SET
@@ -266,7 +248,7 @@ ended AS (
     RETURNING
         e.id, e.namespace, e.lane, e.kind, e.tags, e.version, e.epoch, e.generation, e.attempt_index, e.attempt_origin,
         e.attempt_started_at, e.ended_at, e.former_lease_id, e.former_worker, e.former_instance, item.result,
-        item.encoding
+        item.encoding, e.flow_id, e.parent_id, e.has_children, e.plain
 ),
 kept AS (
     INSERT INTO ff.attempt (
@@ -288,7 +270,59 @@ noted AS (
         ended.former_lease_id, ended.former_worker, ended.former_instance, TRUE, NULLIF(ended.tags, '{}'::JSONB)
     FROM ended
 )
+
+-- name: complete_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+item AS MATERIALIZED (
+    SELECT i.execution_id, i.epoch, i.lease_id, i.result, i.encoding, i.digest
+    FROM unnest(
+        :execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :result::BYTEA[], :encoding::TEXT[], :digest::TEXT[]
+    ) AS i (execution_id, epoch, lease_id, result, encoding, digest)
+),
+owned AS MATERIALIZED (
+    SELECT e.id
+    FROM item
+    JOIN ff.execution AS e ON e.id = item.execution_id
+    WHERE e.namespace || '' = :namespace
+        AND e.epoch = item.epoch
+        AND e.lease_id = item.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+        AND e.plain
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+{completing}
 SELECT ended.id
+FROM ended
+
+-- name: complete_linked_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+item AS MATERIALIZED (
+    SELECT i.execution_id, i.epoch, i.lease_id, i.result, i.encoding, i.digest, i.flow_id
+    FROM unnest(
+        :execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :result::BYTEA[], :encoding::TEXT[], :digest::TEXT[],
+        :flow_id::UUID[]
+    ) AS i (execution_id, epoch, lease_id, result, encoding, digest, flow_id)
+),
+owned AS MATERIALIZED (
+    SELECT e.id
+    FROM item
+    JOIN ff.execution AS e ON e.id = item.execution_id
+    WHERE e.namespace || '' = :namespace
+        AND e.epoch = item.epoch
+        AND e.lease_id = item.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+        -- The flow that is locked must be the one that it belongs to; it may have got children since that was looked up.
+        AND COALESCE(e.flow_id, CASE WHEN e.has_children THEN e.id END) IS NOT DISTINCT FROM item.flow_id
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+{completing}
+SELECT ended.id, ended.ended_at, ended.flow_id, ended.parent_id, ended.has_children, ended.plain
 FROM ended
 
 -- name: record_steps_if_owned

@@ -10,7 +10,7 @@ NULL
 WITH item (
     id, namespace, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
-    deadline_at, deadline_us, now
+    deadline_at, deadline_us, flow_id, member_name, parent_id, now
 ) AS (
     VALUES :items
 )
@@ -19,7 +19,8 @@ INSERT INTO ff.execution (
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us,
     state, blocking_reason, attempt_state, epoch, version, generation, plain,
     created_at, changed_at, ready_at, deadline_at,
-    attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq
+    attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq,
+    flow_id, member_name, parent_id
 )
 SELECT
     item.id, item.namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding, item.tags,
@@ -27,7 +28,8 @@ SELECT
     item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
     item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
     item.now, item.now, item.ready_at, COALESCE(item.deadline_at, item.now + item.deadline_us),
-    0, 'fresh', 0, 0, 0, 0
+    0, 'fresh', 0, 0, 0, 0,
+    item.flow_id, item.member_name, item.parent_id
 FROM item
 WHERE item.id IS NOT NULL
     AND NOT EXISTS (
@@ -138,7 +140,7 @@ WHERE e.id = item.execution_id
     AND e.lease_id = item.lease_id
     AND +e.state = 'active'
     AND e.lease_expires_at > item.now
-RETURNING id, lease_expires_at
+RETURNING id, lease_expires_at, cancel_due_at
 
 -- name: progress_if_owned
 WITH item (execution_id, namespace, epoch, lease_id, percent, message, now) AS (
@@ -163,8 +165,12 @@ WITH item (execution_id, namespace, epoch, lease_id, result, encoding, digest, n
     VALUES :items
 )
 
--- name: complete_if_owned
-{completed_items}
+-- fragment: linked_items
+WITH item (execution_id, namespace, epoch, lease_id, result, encoding, digest, flow_id, now) AS (
+    VALUES :items
+)
+
+-- fragment: completing
 UPDATE ff.execution AS e
 SET
     state = 'completed',
@@ -202,6 +208,10 @@ WHERE e.id = item.execution_id
     AND e.lease_id = item.lease_id
     AND +e.state = 'active'
     AND e.lease_expires_at > item.now
+
+-- name: complete_if_owned
+{completed_items}
+{completing}
     AND e.plain
 RETURNING id;
 {completed_items}
@@ -214,6 +224,31 @@ SELECT
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.execution_id;
 {completed_items}
+INSERT INTO ff.event (
+    namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
+    lease_id, worker, instance, ends_lease, tags
+)
+SELECT
+    e.namespace, 'completion', 'completed', e.ended_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
+    e.attempt_index, e.former_lease_id, e.former_worker, e.former_instance, TRUE, NULLIF(e.tags, '{}')
+FROM item
+CROSS JOIN ff.execution AS e ON e.id = item.execution_id
+
+-- name: complete_linked_if_owned
+{linked_items}
+{completing}
+    AND COALESCE(e.flow_id, CASE WHEN e.has_children THEN e.id END) IS item.flow_id
+RETURNING id, ended_at, flow_id, parent_id, has_children, plain;
+{linked_items}
+INSERT INTO ff.attempt (
+    execution_id, attempt_index, generation, origin, worker, instance, started_at, ended_at, outcome, result, encoding
+)
+SELECT
+    e.id, e.attempt_index, e.generation, e.attempt_origin, e.former_worker, e.former_instance, e.attempt_started_at,
+    e.ended_at, 'ended_success', item.result, item.encoding
+FROM item
+CROSS JOIN ff.execution AS e ON e.id = item.execution_id;
+{linked_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
     lease_id, worker, instance, ends_lease, tags

@@ -1,0 +1,36 @@
+"""The routes of submissions, remembered once they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from functools import partial
+
+from flowfabric.core.records import Route
+from flowfabric.core.requests import Submission
+from flowfabric.engine.context import Context
+from flowfabric.ops.routes import ensure_routes
+
+_MOST_ROUTES = 10_000
+
+
+def known_route_ids(context: Context, submissions: Sequence[Submission]) -> list[int | None]:
+    """The id of each route that is remembered, for operations that make the others themselves."""
+    return [context.routes.get(route) for route in _routes(context, submissions)]
+
+
+async def route_ids(context: Context, submissions: Sequence[Submission]) -> list[int]:
+    """The id of the route of each submission, in their order."""
+    routes = _routes(context, submissions)
+    if len(context.routes) > _MOST_ROUTES:
+        context.routes.clear()
+    unknown = [Route(*route) for route in dict.fromkeys(routes) if route not in context.routes]
+    if unknown:
+        # A route must be committed before it is remembered, so it is made in a transaction of its own.
+        made = await context.store.run(partial(ensure_routes, routes=unknown))
+        context.routes.update({astuple(route): id_ for route, id_ in made.items()})
+    return [context.routes[route] for route in routes]
+
+
+def _routes(context: Context, submissions: Sequence[Submission]) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    return [(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]

@@ -1,0 +1,52 @@
+"""Telling parents that wait by a condition: the end of a child is a signal, named after the outcome, in the transaction
+that ends the child."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.child_ends import child_signal
+from flowfabric.core.records import Execution
+from flowfabric.core.signalling import decide_signal
+from flowfabric.core.states import State
+from flowfabric.core.waits import Waitpoint
+from flowfabric.ops.storing import store
+from flowfabric.ops.waiting import open_waits
+from flowfabric.store.transaction import Transaction
+
+
+async def signal_parents(tx: Transaction, ended: Mapping[UUID, State], now: datetime) -> None:
+    """Delivers to every open waitpoint that stands for one of these children. Their flow is locked."""
+    left = await tx.flows.members.awaited(list(ended)) if ended else []
+    while left:
+        # One signal for each parent at a time: the first may end its wait.
+        turn = {waitpoint.execution_id: waitpoint for waitpoint in reversed(left)}
+        parents = await tx.executions.lock(None, list(turn))
+        await _deliver(tx, turn, parents, ended, now)
+        done = {waitpoint.id for waitpoint in turn.values()}
+        rest = [waitpoint.id for waitpoint in left if waitpoint.id not in done]
+        left = _still_open(await tx.waits.waitpoints(rest)) if rest else []
+
+
+async def _deliver(
+    tx: Transaction, turn: Mapping[UUID, Waitpoint], parents: Mapping[UUID, Execution], ended: Mapping[UUID, State],
+    now: datetime,
+) -> None:  # fmt: skip
+    alive = [parent for parent in parents.values() if not parent.state.is_terminal]
+    waits = await open_waits(tx, alive)
+    counting = (await tx.waits.heard(list(waits))).counting if waits else {}
+    decisions = []
+    for parent in alive:
+        waitpoint = turn[parent.id]
+        assert waitpoint.child_id is not None, "it was found by its child"
+        request = child_signal(waitpoint, ended[waitpoint.child_id], now)
+        decisions.append(
+            decide_signal(parent, waitpoint, waits.get(parent.id), counting.get(parent.id, ()), request, now)
+        )
+    await store(tx, decisions)
+
+
+def _still_open(waitpoints: Mapping[UUID, Waitpoint]) -> list[Waitpoint]:
+    return sorted((item for item in waitpoints.values() if item.closed_at is None), key=lambda item: item.id)

@@ -1,0 +1,180 @@
+"""Two calls on two connections of PostgreSQL, statement by statement, in one order after another.
+
+Each call stands still before every statement and goes on when it is told. A call that waits for a lock is passed over
+until the lock is free. All orders are walked through, or those that leave a call which could go on at most so many
+times: most faults need one or two such changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+
+from flowfabric import Engine
+from flowfabric.testing import VirtualClock
+from tests.concurrency.waits import Act
+from tests.faults.fuses import FusedPool, FusedPostgres
+from tests.stores import PostgresTestStore, opened
+
+_PATIENCE_S = 10.0
+_LOOK_S = 0.002
+
+
+class Walker:
+    """A call that makes its next statement when it is told."""
+
+    def __init__(self, engine: Engine, observer: asyncpg.Connection[Any]) -> None:
+        self.engine = engine
+        self._observer = observer
+        self._asks, self._may = asyncio.Event(), asyncio.Event()
+        self._pid = 0
+        self._task: asyncio.Task[Any] | None = None
+        self.is_blocked = False
+        store = vars(engine._context.store)
+        store["_pool"] = _GatedPool(store["_pool"], self)
+
+    async def begin(self, call: Awaitable[Any]) -> None:
+        """Starts the call; it stands before its first statement when this returns."""
+        self._asks.clear()
+        self._may.clear()
+        self._task = asyncio.ensure_future(call)
+        await self.settle()
+
+    async def turn(self, pid: int) -> None:
+        """Called by the connection: returns when the next statement may be made."""
+        if self._task is None or self._task.done():
+            return
+        self._pid = pid
+        self._asks.set()
+        await self._may.wait()
+        self._may.clear()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    def answer(self) -> Any:
+        """What the call answered or raised."""
+        assert self._task is not None and self._task.done(), "it has come to its end"
+        return self._task.exception() or self._task.result()
+
+    async def step(self) -> None:
+        """Lets the next statement be made, and returns when it was, or waits for a lock."""
+        self._asks.clear()
+        self._may.set()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Returns when the call stands before a statement, has ended, or waits for a lock."""
+        assert self._task is not None, "it has begun"
+        ends = time.monotonic() + _PATIENCE_S
+        asks = asyncio.ensure_future(self._asks.wait())
+        self.is_blocked = False
+        while not asks.done() and not self._task.done() and not self.is_blocked:
+            await asyncio.wait({asks, self._task}, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            if not asks.done() and not self._task.done():
+                blocking = await self._observer.fetchval("SELECT cardinality(pg_blocking_pids($1))", self._pid)
+                self.is_blocked = bool(blocking)
+            assert time.monotonic() < ends, "a statement neither ended nor waits for anybody"
+        asks.cancel()
+
+
+@dataclass
+class Orders:
+    """Walks through the orders of two calls: `next` says who goes on, `again` whether there is another order."""
+
+    switches: int
+    _script: list[int] = field(default_factory=list)
+    _taken: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    _left: int = 0
+    _last: int | None = None
+    runs: int = 0
+
+    def begin(self) -> None:
+        self._taken, self._left, self._last = [], self.switches, None
+        self.runs += 1
+
+    def next(self, able: list[int]) -> int:
+        """Who of those that can goes on."""
+        last = self._last
+        if last is not None and last in able:
+            able = [last, *(item for item in able if item != last)] if self._left else [last]
+        place = len(self._taken)
+        chosen = self._script[place] if place < len(self._script) else able[0]
+        self._taken.append((chosen, tuple(able)))
+        self._left -= self._last in able and chosen != self._last
+        self._last = chosen
+        return chosen
+
+    def again(self) -> bool:
+        """Prepares the next order; False when there is none."""
+        while self._taken:
+            chosen, able = self._taken.pop()
+            rest = able[able.index(chosen) + 1 :]
+            if rest:
+                self._script = [item for item, _ in self._taken] + [rest[0]]
+                return True
+        return False
+
+
+@asynccontextmanager
+async def two_walkers(store: PostgresTestStore, clock: VirtualClock) -> AsyncIterator[tuple[Walker, Walker]]:
+    """Walkers on engines of their own, whose connections are open and whose routes are known."""
+    observer = await asyncpg.connect(store.url)
+    try:
+        async with opened(store, clock, pool_size=2) as one, opened(store, clock, pool_size=2) as other:
+            for side in (one, other):
+                await side.executions.submit("job")
+            yield Walker(one, observer), Walker(other, observer)
+    finally:
+        await observer.close()
+
+
+async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: Orders) -> None:
+    """Brings two calls to their end in the order that is due."""
+    orders.begin()
+    for walker, call in zip(walkers, calls, strict=True):
+        await walker.begin(call(walker.engine))
+    while not all(walker.has_ended for walker in walkers):
+        able = [place for place, walker in enumerate(walkers) if not walker.has_ended and not walker.is_blocked]
+        assert able, "both wait for a lock"
+        await walkers[orders.next(able)].step()
+        for walker in walkers:
+            if walker.is_blocked:
+                await walker.settle()
+
+
+class _GatedPool(FusedPool):
+    """A pool whose connections ask their walker before every statement."""
+
+    def __init__(self, pool: Any, walker: Walker) -> None:
+        self._pool = pool
+        self._walker = walker
+
+    @asynccontextmanager
+    async def acquire(self, **options: Any) -> AsyncIterator[FusedPostgres]:
+        async with self._pool.acquire(**options) as connection:
+            yield _GatedPostgres(connection, self._walker)
+
+
+class _GatedPostgres(FusedPostgres):
+    def __init__(self, connection: Any, walker: Walker) -> None:
+        self._connection = connection
+        self._walker = walker
+        self._pid = connection.get_server_pid()
+
+    @asynccontextmanager
+    async def transaction(self, **options: Any) -> AsyncIterator[None]:
+        async with self._connection.transaction(**options):
+            yield
+            await self._walker.turn(self._pid)
+
+    async def _fused(self, method: Callable[..., Awaitable[Any]], sql: str, *arguments: Any) -> Any:
+        await self._walker.turn(self._pid)
+        return await method(sql, *arguments)

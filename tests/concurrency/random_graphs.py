@@ -1,0 +1,235 @@
+"""Flows drawn at random and run to their end, with every outcome and with a store that fails at random statements.
+
+After each call a picture of the flow is taken and held against the model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from flowfabric import (
+    Edge,
+    EdgeKind,
+    Engine,
+    FlowFabricError,
+    Graph,
+    Join,
+    Lease,
+    Refused,
+    Siblings,
+    TimeoutOnly,
+    Unavailable,
+    all_of,
+    any_of,
+    quorum,
+)
+from flowfabric.testing import VirtualClock
+from tests.concurrency.flow_model import FlowPicture, problems, step_problems
+from tests.concurrency.flow_soundness import flow_pictures
+from tests.concurrency.waits import duty
+from tests.faults.fuses import FAILURES, Fuse
+from tests.faults.pictures import Camera
+
+MOST = 60
+OUTCOMES = ("complete",) * 13 + ("fail",) * 4 + ("expire",) * 2 + ("cancel",) * 2
+KINDS = (EdgeKind.ON_SUCCESS,) * 5 + (EdgeKind.ON_FAILURE, EdgeKind.ON_COMPLETION, EdgeKind.ON_COMPLETION)
+FUSED = 0.25
+CALM = 0.4
+STATEMENTS = 30
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One member to be: what it comes after, and how that is joined."""
+
+    name: str
+    after: tuple[Edge, ...]
+    join: Join
+
+
+def draw_members(chance: random.Random, most: int = MOST) -> list[Drawn]:
+    """Members in an order in which each may follow any before it; small graphs are more frequent than large ones."""
+    number = 2 + int((most - 1) * chance.random() ** 3)
+    return [_draw(chance, place) for place in range(number)]
+
+
+def _draw(chance: random.Random, place: int) -> Drawn:
+    wide = chance.random() < 0.1
+    edges = 0 if chance.random() < 0.15 else chance.randint(1, 20 if wide else 4)
+    upstreams = chance.sample(range(place), min(place, edges))
+    after = tuple(Edge(f"m{upstream}", chance.choice(KINDS)) for upstream in upstreams)
+    siblings = chance.choice(list(Siblings))
+    joins = [all_of(siblings=siblings), all_of()]
+    if after:
+        joins += [any_of(siblings=siblings), quorum(chance.randint(1, len(after)), siblings=siblings)]
+    return Drawn(f"m{place}", after, chance.choice(joins))
+
+
+@dataclass
+class Run:
+    """One flow, from its first member to its end. In a calm one nobody fails."""
+
+    engine: Engine
+    backend: str
+    clock: VirtualClock
+    camera: Camera
+    fuse: Fuse
+    chance: random.Random
+    told: Counter[str]
+    most: int
+    flow_id: UUID = field(init=False)
+    members: dict[str, UUID] = field(default_factory=dict)
+    later: list[Drawn] = field(default_factory=list)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    last: FlowPicture = field(init=False)
+    calm: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calm = self.chance.random() < CALM
+
+    async def live(self) -> FlowPicture:
+        """Runs the flow to its end; answers its last picture."""
+        await self._begin(draw_members(self.chance, self.most))
+        while self.later or any(not member.ended for member in self.last.members.values()):
+            await self._next()
+        if not self.last.sealed:
+            await self._call(lambda: self.engine.flows.seal(self.flow_id))
+        assert self.last.finished is not None, "it is over, and has not finished"
+        await self._zombies_get_nowhere()
+        return self.last
+
+    async def _begin(self, drawn: list[Drawn]) -> None:
+        at_once = self.chance.randint(1, len(drawn)) if self.chance.random() < 0.5 else len(drawn)
+        graph = Graph("random")
+        for item in drawn[:at_once]:
+            graph.add(item.name, "job", after=item.after, join=item.join)
+        self.later = drawn[at_once:]
+        answer = await self._insist(lambda: self.engine.flows.submit(graph, id=self._id(), seal=not self.later))
+        self.flow_id, self.members = answer.flow_id, dict(answer.members)
+        self.last = await self._picture()
+        wrong = problems(self.last)
+        assert not wrong, "; ".join(wrong[:5])
+
+    async def _next(self) -> None:
+        """One thing that happens."""
+        names = {str(id_): name for name, id_ in self.members.items()}
+        states = {names[member.id]: member.state for member in self.last.members.values()}
+        ready = [name for name, state in states.items() if state == "waiting"]
+        running = [name for name, state in states.items() if state == "active"]
+        alive = [name for name, state in states.items() if state in ("waiting", "active", "blocked")]
+        dice = self.chance.random()
+        if self.later and (dice < 0.3 or not (ready or running)):
+            await self._grow()
+        elif self.later and dice < 0.35:
+            await self._add_edge(states)
+        elif alive and dice < 0.38 and not self.calm:
+            name = self.chance.choice(alive)
+            await self._call(lambda: self.engine.operator.cancel(self.members[name], "by chance"))
+        elif ready and (dice < 0.65 or not running):
+            name = self.chance.choice(ready)
+            await self._claim(name)
+        else:
+            assert running, f"nothing runs, nothing may start, and it is not over: {states}"
+            await self._end(self.chance.choice(running))
+
+    async def _claim(self, name: str) -> None:
+        """A claim moves nobody else, so the picture is only touched up; the next one shows a wrong start."""
+        id_ = self.members[name]
+        self.leases[name] = await self.engine.leases.claim_execution(id_, "w", lease_ttl="1d")
+        started = replace(self.last.members[str(id_)], state="active", blocking_reason="none", started=True)
+        self.last = replace(self.last, members={**self.last.members, str(id_): started})
+
+    async def _grow(self) -> None:
+        item = self.later.pop(0)
+        add = lambda: self.engine.flows.add(self.flow_id, item.name, "job", after=item.after, join=item.join)  # noqa: E731
+        self.members[item.name] = (await self._call(add)).execution_id
+        if not self.later:
+            await self._call(lambda: self.engine.flows.seal(self.flow_id))
+
+    async def _add_edge(self, states: dict[str, str]) -> None:
+        names = sorted(self.members, key=lambda name: int(name[1:]))
+        place = self.chance.randrange(len(names))
+        if place:
+            kind, upstream, downstream = self.chance.choice(KINDS), self.chance.choice(names[:place]), names[place]
+            refusal = await self._call(
+                lambda: self.engine.flows.add_edge(self.flow_id, upstream, downstream, kind=kind),
+                {"downstream_already_started", "duplicate_edge"},
+            )
+            assert refusal != "downstream_already_started" or states[downstream] != "blocked"
+
+    async def _end(self, name: str) -> None:
+        fence, outcome = self.leases[name].fence, "complete" if self.calm else self.chance.choice(OUTCOMES)
+        self.told[outcome] += 1
+        leases = self.engine.leases
+        if outcome == "complete":
+            await self._call(lambda: leases.complete(fence, name.encode()))
+            if self.chance.random() < 0.1:
+                await self._call(lambda: leases.complete(fence, name.encode()))
+        elif outcome == "fail":
+            await self._call(lambda: leases.fail(fence, "broken", failure_class="permanent"))
+        elif outcome == "cancel":
+            await self._call(lambda: leases.cancel(fence, "own wish"))
+        else:
+            wait = lambda: leases.suspend(fence, [], TimeoutOnly(), timeout="1s", on_timeout="expire")  # noqa: E731
+            await self._call(wait)
+            self.clock.advance("1s")
+            await self._call(self._time_out)
+
+    async def _time_out(self) -> None:
+        await duty("suspension_timeout")(self.engine)
+
+    async def _zombies_get_nowhere(self) -> None:
+        """Whoever was cancelled under its worker stays so."""
+        for name, lease in self.leases.items():
+            if self.last.members[str(self.members[name])].state == "cancelled":
+                try:
+                    await self.engine.leases.complete(lease.fence, b"late")
+                except Refused:
+                    self.told["zombie"] += 1
+                else:
+                    raise AssertionError(f"{name} was cancelled, and completed")
+
+    async def _call(self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None) -> Any:
+        """The answer of a call, before and after which the flow is as it must be; or the code of its refusal."""
+        answer: Any
+        try:
+            answer = await self._insist(call)
+        except FlowFabricError as error:
+            if error.code not in (allowed or ()):
+                raise
+            answer = error.code
+        before, self.last = self.last, await self._picture()
+        wrong = [*problems(self.last), *step_problems(before, self.last)]
+        assert not wrong, "; ".join(wrong[:5])
+        self.told["cancelled siblings"] += sum(
+            now.cancelled_by == "flow_sibling" and id_ in before.members and not before.members[id_].ended
+            for id_, now in self.last.members.items()
+        )
+        return answer
+
+    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Makes the call, now and then with a store that fails at one statement, and then once more."""
+        if self.chance.random() < FUSED:
+            kind = self.chance.choice(list(FAILURES[self.backend]))
+            self.fuse.arm(
+                self.chance.randint(1, STATEMENTS), FAILURES[self.backend][kind], after=self.chance.random() < 0.5
+            )
+            try:
+                return await call()
+            except Unavailable:
+                self.told["failed statements"] += 1
+            finally:
+                self.fuse.disarm()
+        return await call()
+
+    async def _picture(self) -> FlowPicture:
+        [picture] = (await flow_pictures(self.camera.rows, self.flow_id)).values()
+        return picture
+
+    def _id(self) -> UUID:
+        return UUID(int=self.chance.getrandbits(128), version=4)

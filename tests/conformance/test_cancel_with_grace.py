@@ -1,0 +1,134 @@
+"""cancel with children and with grace: the whole family, and a worker that is asked before it is stopped."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from flowfabric import Ended, Engine, State
+from flowfabric.testing import VirtualClock
+from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
+from tests.flows import ended, with_children
+from tests.scenarios import leased, submitted, suspended
+from tests.stores import TestStore
+
+
+async def states(engine: Engine, *ids: object) -> list[str]:
+    return [(await engine.executions.describe(id_)).state.value for id_ in ids]  # type: ignore[arg-type]
+
+
+async def test_children_are_left_alone_unless_asked(engine: Engine) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "a")
+    await engine.operator.cancel(lease.execution_id)
+    assert await states(engine, lease.execution_id, children["a"]) == ["cancelled", "waiting"]
+
+
+async def test_a_family_is_cancelled_to_its_last_grandchild(engine: Engine) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "done", "busy", "idle")
+    await ended(engine, children["done"])
+    busy = await engine.leases.claim_execution(children["busy"], "worker-2")
+    grand = await with_children(engine, busy, "x")
+    await engine.operator.cancel(lease.execution_id, "enough", children=True)
+    ids = [lease.execution_id, *children.values(), *grand.values()]
+    assert await states(engine, *ids) == ["cancelled", "completed", "cancelled", "cancelled", "cancelled"]
+    await every_write_is_refused(engine, busy.fence, "execution_not_active")
+    assert (await last_event(engine, grand["x"])).reason == "enough"
+
+
+async def test_a_child_takes_its_own_children_and_not_its_siblings(engine: Engine) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "a", "b")
+    inner = await engine.leases.claim_execution(children["a"], "worker-2")
+    grand = await with_children(engine, inner, "x")
+    await engine.operator.cancel(children["a"], children=True)
+    ids = (lease.execution_id, children["a"], children["b"], grand["x"])
+    assert await states(engine, *ids) == ["active", "cancelled", "waiting", "cancelled"]
+
+
+async def test_with_grace_the_worker_hears_of_it_at_its_next_renewal(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    assert not (await engine.leases.renew(lease.fence)).cancel_requested
+    await engine.operator.cancel(lease.execution_id, "enough", grace="20s", principal="ada")
+    assert await states(engine, lease.execution_id) == ["active"]
+    assert (await engine.leases.renew(lease.fence)).cancel_requested
+    event = await last_event(engine, lease.execution_id)
+    assert (event.family, event.name, event.principal, event.reason) == (
+        "operator",
+        "cancel_requested",
+        "ada",
+        "enough",
+    )
+    assert await engine.leases.cancel(lease.fence, "cleaned up") == Ended(State.CANCELLED)
+
+
+async def test_when_the_grace_is_over_the_cancel_is_hard(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine, lease_ttl="1h")
+    await engine.operator.cancel(lease.execution_id, "enough", grace="20s", source="ops")
+    clock.advance("19s")
+    await engine.reconcilers.tick()
+    assert await states(engine, lease.execution_id) == ["active"]
+    clock.advance("1s")
+    await engine.reconcilers.tick()
+    found = await engine.executions.describe(lease.execution_id)
+    assert (found.state, found.cancelled_by, found.cancel_reason) == (State.CANCELLED, "ops", "enough")
+    await every_write_is_refused(engine, lease.fence, "execution_not_active")
+
+
+async def test_a_worker_may_finish_within_the_grace(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    await engine.operator.cancel(lease.execution_id, "enough", grace="20s")
+    await engine.leases.complete(lease.fence, b"just in time")
+    clock.advance("1h")
+    await engine.reconcilers.tick()
+    assert await states(engine, lease.execution_id) == ["completed"]
+
+
+async def test_with_grace_a_suspended_one_is_resumed_to_clean_up(engine: Engine, clock: VirtualClock) -> None:
+    wait = await suspended(engine)
+    await engine.operator.cancel(wait.id, "enough", grace="20s")
+    assert await states(engine, wait.id) == ["waiting"]
+    lease = await engine.leases.claim_execution(wait.id, "worker-2")
+    assert (await engine.leases.renew(lease.fence)).cancel_requested
+    clock.advance("20s")
+    await engine.reconcilers.tick()
+    assert await states(engine, wait.id) == ["cancelled"]
+
+
+async def test_what_nobody_works_on_ends_with_the_grace_at_the_latest(engine: Engine, clock: VirtualClock) -> None:
+    waiting, delayed = await submitted(engine), await submitted(engine, delay="1h")
+    for id_ in (waiting, delayed):
+        await engine.operator.cancel(id_, "enough", grace="20s")
+    clock.advance("20s")
+    await engine.reconcilers.tick()
+    assert await states(engine, waiting, delayed) == ["cancelled", "cancelled"]
+
+
+async def test_a_request_that_is_repeated_is_one(engine: Engine, store: TestStore, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    await engine.operator.cancel(lease.execution_id, "enough", grace="20s")
+    before = await event_names(engine, lease.execution_id)
+    await engine.operator.cancel(lease.execution_id, "enough", grace="20s")
+    assert await event_names(engine, lease.execution_id) == before
+
+
+async def test_a_hard_cancel_does_not_wait_for_the_grace(engine: Engine, store: TestStore, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    await engine.operator.cancel(lease.execution_id, "please", grace=timedelta(hours=1))
+    assert await engine.operator.cancel(lease.execution_id, "now") == Ended(State.CANCELLED)
+    assert await states(engine, lease.execution_id) == ["cancelled"]
+    async with nothing_written(store):
+        clock.advance("2h")
+        await engine.reconcilers.tick()
+
+
+async def test_a_replay_forgets_the_request(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    await engine.operator.cancel(lease.execution_id, "please", grace="1h")
+    await engine.leases.complete(lease.fence, b"")
+    await engine.operator.replay(lease.execution_id)
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-1", lease_ttl="3h")
+    assert not (await engine.leases.renew(again.fence)).cancel_requested
+    clock.advance("2h")
+    await engine.reconcilers.tick()
+    assert await states(engine, lease.execution_id) == ["active"]

@@ -1,0 +1,243 @@
+"""Joins: which outcomes an edge takes, when a group fires or becomes impossible, and what happens to the siblings."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowfabric import AttemptOutcome, Edge, EdgeKind, Ended, Engine, Siblings, State, all_of, any_of, quorum
+from flowfabric.testing import VirtualClock
+from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
+from tests.flows import OUTCOMES, Shape, built, flow_events
+from tests.stores import TestStore
+
+TAKES = {
+    EdgeKind.ON_SUCCESS: {"completed"},
+    EdgeKind.ON_FAILURE: {"failed", "expired"},
+    EdgeKind.ON_COMPLETION: {"completed", "failed", "expired", "cancelled"},
+}
+RACERS: Shape = {"a": [], "b": [], "c": []}
+RACE = {**RACERS, "winner": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize("kind", EdgeKind)
+async def test_each_kind_of_edge_takes_its_outcomes_and_no_other(
+    engine: Engine, clock: VirtualClock, kind: EdgeKind
+) -> None:
+    for outcome in OUTCOMES:
+        flow = await built(engine, {"up": [], "down": [Edge("up", kind)]})
+        await flow.end("up", outcome, clock)
+        assert await flow.states() == {"up": outcome, "down": "waiting" if outcome in TAKES[kind] else "skipped"}
+
+
+@pytest.mark.parametrize("kind", EdgeKind)
+async def test_of_a_skipped_one_only_its_completion_is_taken(engine: Engine, kind: EdgeKind) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": [Edge("b", kind)]})
+    await flow.fail("a")
+    expected = "waiting" if kind is EdgeKind.ON_COMPLETION else "skipped"
+    assert await flow.states() == {"a": "failed", "b": "skipped", "c": expected}
+
+
+async def test_one_failure_makes_all_of_them_impossible_and_the_siblings_run_on(engine: Engine) -> None:
+    flow = await built(engine, RACE, joins={"winner": all_of()})
+    lease = await flow.claim("b")
+    await flow.fail("a")
+    assert await flow.states() == {"a": "failed", "b": "active", "c": "waiting", "winner": "skipped"}
+    await engine.leases.complete(lease.fence, b"")
+    await flow.complete("c")
+    assert await flow.member("winner") == "skipped"
+
+
+async def test_all_of_with_cancel_remaining_ends_the_siblings_of_a_failure(engine: Engine) -> None:
+    flow = await built(engine, RACE, joins={"winner": all_of(siblings=Siblings.CANCEL_REMAINING)})
+    lease = await flow.claim("b")
+    await flow.fail("a")
+    assert await flow.states() == {"a": "failed", "b": "cancelled", "c": "cancelled", "winner": "skipped"}
+    await every_write_is_refused(engine, lease.fence, "execution_not_active")
+    assert await flow.state() == "failed"
+
+
+async def test_the_first_of_a_race_wins_and_the_losers_are_cancelled_and_fenced_off(
+    engine: Engine, store: TestStore
+) -> None:
+    flow = await built(engine, RACE, joins={"winner": any_of()})
+    winner, loser = await flow.claim("a"), await flow.claim("b")
+    await engine.leases.complete(winner.fence, b"first")
+    assert await flow.states() == {"a": "completed", "b": "cancelled", "c": "cancelled", "winner": "waiting"}
+    await every_write_is_refused(engine, loser.fence, "execution_not_active")
+    found = await engine.executions.describe(flow["b"])
+    assert [attempt.outcome for attempt in found.attempts] == [AttemptOutcome.CANCELLED]
+    assert found.epoch > loser.epoch
+    event = await last_event(engine, flow["b"])
+    assert (event.family, event.name, event.ends_lease) == ("completion", "cancelled", True)
+    assert found.cancel_reason
+    await flow.complete("winner")
+    assert await flow.state() == "completed"
+    assert await flow_events(store, flow.id) == ["finished"]
+
+
+async def test_losers_that_may_run_on_change_nothing_any_more(engine: Engine) -> None:
+    flow = await built(engine, RACE, joins={"winner": any_of(siblings=Siblings.LET_RUN)})
+    await flow.complete("a")
+    lease = await flow.claim("winner")
+    await flow.complete("b")
+    await flow.fail("c")
+    assert await flow.states() == {"a": "completed", "b": "completed", "c": "failed", "winner": "active"}
+    assert (await event_names(engine, flow["winner"])) == ["lifecycle.ready", "lease.acquired"]
+    await engine.leases.complete(lease.fence, b"")
+    assert await flow.state() == "completed"
+
+
+async def test_a_race_that_nobody_wins_is_skipped(engine: Engine, clock: VirtualClock) -> None:
+    flow = await built(engine, RACE, joins={"winner": any_of()})
+    await flow.fail("a")
+    await flow.cancel("b")
+    assert await flow.member("winner") == "blocked"
+    await flow.expire("c", clock)
+    assert await flow.member("winner") == "skipped"
+    assert await flow.state() == "failed"
+
+
+async def test_a_quorum_bears_as_many_failures_as_it_can(engine: Engine) -> None:
+    voters = [f"v{number}" for number in range(5)]
+    flow = await built(engine, {**{name: [] for name in voters}, "law": voters}, joins={"law": quorum(3)})
+    await flow.complete("v0")
+    await flow.fail("v1", "v2")
+    await flow.complete("v3")
+    assert await flow.member("law") == "blocked"
+    await flow.complete("v4")
+    assert await flow.member("law") == "waiting"
+    await flow.complete("law")
+    assert await flow.state() == "completed"
+
+
+async def test_a_quorum_that_cannot_be_reached_is_skipped_and_the_rest_cancelled(engine: Engine) -> None:
+    voters = [f"v{number}" for number in range(5)]
+    flow = await built(engine, {**{name: [] for name in voters}, "law": voters}, joins={"law": quorum(4)})
+    await flow.fail("v0")
+    assert await flow.member("law") == "blocked"
+    await flow.fail("v1")
+    states = await flow.states()
+    assert states.pop("law") == "skipped"
+    assert states == {"v0": "failed", "v1": "failed", "v2": "cancelled", "v3": "cancelled", "v4": "cancelled"}
+
+
+async def test_a_quorum_that_is_reached_cancels_the_rest(engine: Engine) -> None:
+    flow = await built(engine, RACE, joins={"winner": quorum(2)})
+    await flow.complete("a")
+    assert await flow.member("b") == "waiting"
+    await flow.complete("c")
+    assert await flow.states() == {"a": "completed", "b": "cancelled", "c": "completed", "winner": "waiting"}
+
+
+async def test_a_sibling_that_another_group_needs_is_left_alone(engine: Engine) -> None:
+    shape: Shape = {**RACE, "report": ["b"]}
+    flow = await built(engine, shape, joins={"winner": any_of()})
+    await flow.complete("a")
+    states = await flow.states()
+    assert (states["b"], states["c"], states["report"]) == ("waiting", "cancelled", "blocked")
+    await flow.complete("b", "report", "winner")
+    assert await flow.state() == "completed"
+
+
+async def test_a_sibling_whose_other_group_is_closed_too_is_cancelled(engine: Engine) -> None:
+    shape: Shape = {"a": [], "b": [], "one": ["a", "b"], "two": ["a", "b"]}
+    flow = await built(engine, shape, joins={"one": any_of(), "two": any_of()})
+    await flow.complete("a")
+    assert await flow.states() == {"a": "completed", "b": "cancelled", "one": "waiting", "two": "waiting"}
+
+
+async def test_a_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
+    shape: Shape = {
+        "a": [],
+        "b1": [],
+        "b2": ["b1"],
+        "after b1": [Edge("b1", EdgeKind.ON_COMPLETION)],
+        "end": ["a", "b1"],
+    }
+    flow = await built(engine, shape, joins={"end": any_of()})
+    await flow.complete("a")
+    states = await flow.states()
+    # b1 also feeds two others, which wait for it.
+    assert (states["b1"], states["b2"], states["after b1"]) == ("waiting", "blocked", "blocked")
+    await flow.cancel("b1")
+    states = await flow.states()
+    assert (states["b2"], states["after b1"], states["end"]) == ("skipped", "waiting", "waiting")
+
+
+async def test_what_is_impossible_is_skipped_to_the_end_of_the_line(engine: Engine, store: TestStore) -> None:
+    names = [f"m{number}" for number in range(50)]
+    flow = await built(
+        engine, {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
+    )
+    await flow.fail("m0")
+    states = await flow.states()
+    assert states.pop("m0") == "failed"
+    assert set(states.values()) == {"skipped"}
+    assert await flow.state() == "failed"
+    assert await flow_events(store, flow.id) == ["finished"]
+    assert await event_names(engine, flow["m49"]) == ["completion.skipped"]
+    found = await engine.executions.describe(flow["m49"])
+    assert (found.attempts, found.vector.terminal_outcome) == ((), "skipped")
+
+
+async def test_a_skip_meets_a_join_that_does_not_need_it(engine: Engine) -> None:
+    shape: Shape = {
+        "a": [],
+        "b": [],
+        "skipped": ["a"],
+        "any": ["skipped", "b"],
+        "done": [Edge("skipped", EdgeKind.ON_COMPLETION)],
+    }
+    flow = await built(engine, shape, joins={"any": any_of()})
+    await flow.fail("a")
+    states = await flow.states()
+    assert (states["skipped"], states["any"], states["done"]) == ("skipped", "blocked", "waiting")
+    await flow.complete("b")
+    assert await flow.member("any") == "waiting"
+
+
+async def test_news_that_come_twice_change_nothing(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]})
+    lease = await flow.claim("a")
+    await engine.leases.complete(lease.fence, b"once")
+    async with nothing_written(store):
+        assert await engine.leases.complete(lease.fence, b"once") == Ended(State.COMPLETED)
+    assert await flow.member("c") == "blocked"
+
+
+async def test_a_group_that_has_fired_touches_nothing_that_has_moved_on(engine: Engine, clock: VirtualClock) -> None:
+    flow = await built(engine, RACE, joins={"winner": any_of(siblings=Siblings.LET_RUN)})
+    await flow.complete("a")
+    lease = await flow.claim("winner")
+    await engine.leases.delay(lease.fence, after="1h")
+    before = await engine.executions.describe(flow["winner"])
+    await flow.complete("b", "c")
+    assert await engine.executions.describe(flow["winner"]) == before
+    assert before.state is State.DELAYED
+
+
+@pytest.mark.parametrize("situation", ["waiting", "delayed", "held", "active", "suspended"])
+async def test_losers_are_cancelled_whatever_they_do(engine: Engine, situation: str) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of()})
+    if situation == "held":
+        await engine.operator.hold(flow["b"], "look")
+    elif situation != "waiting":
+        lease = await flow.claim("b")
+        if situation == "delayed":
+            await engine.leases.delay(lease.fence, after="1h")
+        elif situation == "suspended":
+            await engine.leases.suspend(lease.fence, ["go"])
+    assert await flow.member("b") == {"held": "blocked"}.get(situation, situation)
+    await flow.complete("a")
+    found = await engine.executions.describe(flow["b"])
+    assert (found.state, found.waitpoints, found.suspension) == (State.CANCELLED, (), None)
+    assert await engine.waitpoints.list_suspended() == []
+
+
+async def test_a_blocked_sibling_is_cancelled_with_all_before_it_left_alone(engine: Engine) -> None:
+    shape: Shape = {"a": [], "b": [], "b2": ["b"], "c": ["a", "b2"]}
+    flow = await built(engine, shape, joins={"c": any_of()})
+    await flow.complete("a")
+    assert await flow.states() == {"a": "completed", "b": "waiting", "b2": "cancelled", "c": "waiting"}
+    await flow.complete("b", "c")
+    assert await flow.state() == "completed"

@@ -1,0 +1,58 @@
+"""A process that cancels a flow and stops for good inside one of its transactions, where it is to be killed.
+
+usage: python -m tests.faults.flow_canceller URL OPTIONS FLOW NUMBER
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+from flowfabric import Engine, connect
+from flowfabric.store.transaction import Body, Store, Transaction
+
+
+class StoppingStore:
+    """A store whose transaction of this number makes its writes and never commits."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        self._store = store
+        self._left = number
+
+    async def run(self, body: Body[Any]) -> Any:
+        self._left -= 1
+        return await self._store.run(self._stopped(body) if self._left == 0 else body)
+
+    def _stopped(self, body: Body[Any]) -> Body[Any]:
+        async def stopped(tx: Transaction) -> Any:
+            await body(tx)
+            say("inside")
+            threading.Event().wait()
+
+        return stopped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def say(word: str) -> None:
+    sys.stdout.write(json.dumps(word) + "\n")
+    sys.stdout.flush()
+
+
+async def main(url: str, options: str, flow: str, number: str) -> None:
+    async with connect(url, **json.loads(options)) as engine:
+        store: Any = StoppingStore(engine._context.store, int(number))
+        stopping = Engine(replace(engine._context, store=store, batchers={}))
+        say("ready")
+        sys.stdin.readline()
+        answer = await stopping.flows.cancel(flow, "enough", source="child", wait="1m")
+        say(repr(answer))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Faults planted in the flows. Each of them is found every time: the tests that find them leave nothing to chance."""
+
+from __future__ import annotations
+
+from tests.faults.plants import Edit, Planted
+
+MEMBERSHIP, RESOLVING, FLOW_SQL = "core/membership.py", "ops/resolving.py", "sqlstore/sql/flow.sql"
+RACES, ORDERS = "../concurrency/test_flows_race.py", "../concurrency/test_flows_in_every_order.py"
+JOINS, CANCELS, REPLAYS = (f"../conformance/test_{name}.py" for name in ("joins", "cancel_flow", "replay_members"))
+IN_EVERY_ORDER = f"{ORDERS}::test_in_every_order_of_their_statements_both_keep_to_the_rules"
+
+PLANTED_IN_FLOWS = (
+    Planted(
+        "flows are not locked",
+        f"{RACES}::test_their_join_is_decided_in_every_order_of_their_statements[all of both-postgres]",
+        Edit(FLOW_SQL, "FOR NO KEY UPDATE OF f SKIP LOCKED", ""),
+        Edit(FLOW_SQL, "FOR NO KEY UPDATE OF f", ""),
+        Edit(FLOW_SQL, "FOR NO KEY UPDATE", "", after="name: lock_flows"),
+    ),
+    Planted(
+        "a flow is counted as it was before the lock",
+        f"{RACES}::test_a_flow_finishes_once_when_its_last_two_members_end_at_once[postgres-in order]",
+        Edit(FLOW_SQL, "FOR NO KEY UPDATE OF f SKIP LOCKED", ""),
+        Edit(FLOW_SQL, "FOR NO KEY UPDATE OF f", ""),
+    ),
+    Planted(
+        "a group fires twice",
+        f"{JOINS}::test_losers_that_may_run_on_change_nothing_any_more[sqlite]",
+        Edit(MEMBERSHIP, "group.state is not GroupState.OPEN or group.draft", "group.draft"),
+        Edit(MEMBERSHIP, "FIRED and member.is_blocked", "FIRED"),
+    ),
+    Planted(
+        "what runs is released again",
+        f"{JOINS}::test_a_group_that_has_fired_touches_nothing_that_has_moved_on[postgres]",
+        Edit(MEMBERSHIP, "group.state is not GroupState.OPEN or group.draft", "group.draft"),
+        Edit(MEMBERSHIP, "FIRED and member.is_blocked", "FIRED"),
+    ),
+    Planted(
+        "a skip is not passed on",
+        f"{JOINS}::test_what_is_impossible_is_skipped_to_the_end_of_the_line[sqlite]",
+        Edit(MEMBERSHIP, "self.end({member.id: State.SKIPPED})", "pass"),
+    ),
+    Planted(
+        "losers leave their own edges open",
+        "../concurrency/test_random_graphs.py",
+        Edit(RESOLVING, "while not resolution.is_settled:", "while resolution.wants_edges() or resolution.closing:"),
+    ),
+    Planted(
+        "a sibling goes that others need",
+        f"{JOINS}::test_a_sibling_that_another_group_needs_is_left_alone[sqlite]",
+        Edit(MEMBERSHIP, "any(group.state is GroupState.OPEN for group in groups)", "False"),
+    ),
+    Planted(
+        "losers keep their lease",
+        f"{JOINS}::test_the_first_of_a_race_wins_and_the_losers_are_cancelled_and_fenced_off[postgres]",
+        Edit("backends/postgres/sql/flow.sql", "epoch = e.epoch + 1,", "epoch = e.epoch,", after="name: end_members"),
+    ),
+    Planted(
+        "edges of a cancelled flow go on",
+        f"{CANCELS}::test_whom_the_cancel_has_not_reached_yet_is_not_released[sqlite]",
+        Edit("core/flows.py", "self.cancel is not None and self.cancel.policy", "False and self.cancel.policy"),
+    ),
+    Planted(
+        "a cancel forgets what it did not reach",
+        "test_large_flows.py::test_a_cancel_goes_on_after_the_process_that_began_it_was_killed[sqlite-second batch]",
+        Edit("ops/cancel_flow.py", "sweep_at=now if left else None", "sweep_at=None"),
+    ),
+    Planted(
+        "a replayed upstream does not open its edges",
+        f"{REPLAYS}::test_an_upstream_of_one_that_has_not_started_blocks_it_again[sqlite]",
+        Edit("ops/replay_member.py", "is not EdgeState.OPEN and not facts[edge.downstream_id].started", "is None"),
+    ),
+    Planted(
+        "a child that ends while its parent begins to wait is missed",
+        f"{IN_EVERY_ORDER}[a child ends while its parent begins to wait-postgres]",
+        Edit("ops/wait_children.py", "[id_], wait=True)", "[id_], wait=False)"),
+    ),
+)

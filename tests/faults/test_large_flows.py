@@ -1,0 +1,111 @@
+"""Flows of ten thousand members: a join of them all, and a cancel that outlives the process that began it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flowfabric import Engine, FlowAlreadyCancelled
+from tests.children import children
+from tests.concurrency.flow_soundness import assert_flows_sound
+from tests.concurrency.waits import duty
+from tests.facts import nothing_written
+from tests.flows import Flow, built, flow_events
+from tests.sizes import Size
+from tests.stores import PostgresTestStore, TestStore, opened
+
+CLAIMED = 1_000
+BATCH = 1_000
+LONG = pytest.mark.long
+
+
+async def counted(store: TestStore) -> dict[str, int]:
+    """How many executions are in each state."""
+    rows = await store.query("SELECT state, COUNT(*) AS number FROM ff.execution GROUP BY state")
+    return {row["state"]: row["number"] for row in rows}
+
+
+async def complete_everything(engine: Engine) -> int:
+    """Works off whatever is waiting; answers how much it was."""
+    done = 0
+    while leases := await engine.leases.claim(["default"], "worker-1", limit=CLAIMED):
+        answers = await engine.leases.complete_many([(lease.fence, b"") for lease in leases])
+        assert all(getattr(answer, "state", None) == "completed" for answer in answers), answers[:3]
+        done += len(leases)
+    return done
+
+
+async def test_a_fan_in_of_ten_thousand_completes(
+    store: TestStore, size: Size, scoreboard: Callable[[str], None]
+) -> None:
+    number = size.of(500, 9_998, 9_998)
+    names = [f"m{place}" for place in range(number)]
+    async with opened(store) as engine:
+        began = time.monotonic()
+        flow = await built(engine, {"first": [], **{name: ["first"] for name in names}, "last": names})
+        submitted = time.monotonic() - began
+        assert await complete_everything(engine) == number + 2
+        scoreboard(f"{number + 2} members: submitted in {submitted:.1f} s, all done {time.monotonic() - began:.1f} s")
+        assert await flow.state() == "completed"
+        assert await flow_events(store, flow.id) == ["finished"]
+        assert await counted(store) == {"completed": number + 2}
+    await assert_flows_sound(store)
+
+
+@pytest.mark.parametrize(
+    "killed_in",
+    [
+        pytest.param(1, id="first batch", marks=LONG),
+        pytest.param(2, id="second batch"),
+        pytest.param(3, id="third batch", marks=LONG),
+    ],
+)
+async def test_a_cancel_goes_on_after_the_process_that_began_it_was_killed(
+    store: TestStore, size: Size, killed_in: int, scoreboard: Callable[[str], None]
+) -> None:
+    number = size.of(1_200, 10_000 if killed_in == 2 else 2_500, 10_000)
+    async with opened(store) as engine:
+        flow = await big_flow(engine, number)
+        leases = await engine.leases.claim(["default"], "worker-1", limit=10)
+        await engine.leases.complete_many([(lease.fence, b"kept") for lease in leases[:5]])
+        with children("tests.faults.flow_canceller", [store.url, options(store), str(flow.id), str(killed_in)]) as [
+            child
+        ]:
+            child.tell("go")
+            assert child.answer() == "inside"
+            child.kill()
+        killed = await counted(store)
+        assert killed.get("cancelled", 0) in (BATCH * (killed_in - 1), BATCH * (killed_in - 2)), killed
+        began = time.monotonic()
+        answer: Any = await engine.flows.cancel(flow.id, "again", wait="1m")
+        while await duty("flow_cancellation")(engine):
+            pass
+        took_s, done = time.monotonic() - began, killed.get("cancelled", 0)
+        scoreboard(f"{number} members, killed with {done} of them cancelled; the rest took {took_s:.1f} s")
+        assert killed_in == 1 or answer == FlowAlreadyCancelled("cancel_all", "enough", "child")  # type: ignore[arg-type]
+        assert await counted(store) == {"completed": 5, "cancelled": number - 5}
+        for lease in leases[5:]:
+            [late] = await engine.leases.complete_many([(lease.fence, b"late")])
+            assert getattr(late, "code", None) == "execution_not_active"
+        assert await flow.state() == "cancelled"
+        async with nothing_written(store):
+            assert isinstance(await engine.flows.cancel(flow.id, "once more"), FlowAlreadyCancelled)
+    await assert_flows_sound(store)
+
+
+async def big_flow(engine: Engine, number: int) -> Flow:
+    """Half of the members wait, the other half waits for them."""
+    half = number // 2
+    shape: dict[str, list[str]] = {f"a{place}": [] for place in range(half)}
+    return await built(engine, shape | {f"b{place}": [f"a{place}"] for place in range(number - half)})
+
+
+def options(store: TestStore) -> str:
+    found: dict[str, Any] = {"durable": False}
+    if isinstance(store, PostgresTestStore):
+        found["schema"] = store.schema
+    return json.dumps(found)

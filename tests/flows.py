@@ -1,0 +1,158 @@
+"""Flows for tests: graphs drawn by a mapping, and ways to bring members to every outcome by the contract alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from flowfabric import (
+    ChildSubmission,
+    Created,
+    Edge,
+    Engine,
+    FlowCreated,
+    Graph,
+    Join,
+    Lease,
+    Submission,
+    TimeoutOnly,
+)
+from flowfabric.testing import VirtualClock
+from tests.concurrency.waits import duty
+
+OUTCOMES = ("completed", "failed", "cancelled", "expired")
+Shape = Mapping[str, Sequence[str | Edge]]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow that is stored, and its members by name."""
+
+    engine: Engine
+    id: UUID
+    members: dict[str, UUID] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> UUID:
+        return self.members[name]
+
+    async def claim(self, name: str, **options: Any) -> Lease:
+        """A lease on a member."""
+        return await self.engine.leases.claim_execution(self[name], "worker-1", **options)
+
+    async def complete(self, *names: str) -> None:
+        """Works these members off, one after the other; the result of each is its name."""
+        for name in names:
+            lease = await self.claim(name)
+            await self.engine.leases.complete(lease.fence, name.encode())
+
+    async def fail(self, *names: str) -> None:
+        """Lets these members fail for good."""
+        for name in names:
+            lease = await self.claim(name)
+            await self.engine.leases.fail(lease.fence, "broken", failure_class="permanent")
+
+    async def cancel(self, *names: str) -> None:
+        """Cancels these members, as an operator."""
+        for name in names:
+            await self.engine.operator.cancel(self[name], "not wanted")
+
+    async def expire(self, name: str, clock: VirtualClock) -> None:
+        """Lets a member run out of time."""
+        lease = await self.claim(name)
+        await self.engine.leases.suspend(lease.fence, [], TimeoutOnly(), timeout="1s", on_timeout="expire")
+        clock.advance("1s")
+        assert await duty("suspension_timeout")(self.engine) == 1
+
+    async def end(self, name: str, outcome: str, clock: VirtualClock) -> None:
+        """Brings a member to an outcome."""
+        if outcome == "expired":
+            await self.expire(name, clock)
+        else:
+            await {"completed": self.complete, "failed": self.fail, "cancelled": self.cancel}[outcome](name)
+
+    async def member(self, name: str) -> str:
+        """The state of one member."""
+        return (await self.engine.executions.describe(self[name])).state.value
+
+    async def states(self) -> dict[str, str]:
+        """The state of every member."""
+        return {name: await self.member(name) for name in self.members}
+
+    async def state(self) -> str:
+        """The state of the flow."""
+        return str((await self.engine.flows.describe(self.id)).state.value)
+
+    async def revision(self) -> int:
+        """The revision of its graph."""
+        return (await self.engine.flows.describe(self.id)).revision
+
+    async def add(self, name: str, *after: str | Edge, **options: Any) -> UUID:
+        """Adds a member while the flow runs."""
+        answer = await self.engine.flows.add(self.id, name, "job", after=after, **options)
+        self.members[name] = answer.execution_id
+        return answer.execution_id
+
+
+def drawn(
+    shape: Shape, *, joins: Mapping[str, Join] | None = None, name: str = "etl",
+    options: Mapping[str, dict[str, Any]] | None = None, **settings: Any,
+) -> Graph:  # fmt: skip
+    """A graph: each name with what it comes after."""
+    graph = Graph(name, **settings)
+    for member, after in shape.items():
+        join, more = (joins or {}).get(member), (options or {}).get(member, {})
+        graph.add(
+            member, more.get("kind", "job"), after=after, join=join, **{k: v for k, v in more.items() if k != "kind"}
+        )
+    return graph
+
+
+async def built(engine: Engine, shape: Shape, *, id: UUID | None = None, seal: bool = True, **drawing: Any) -> Flow:
+    """A stored flow of this shape."""
+    answer = await engine.flows.submit(drawn(shape, **drawing), id=id, seal=seal)
+    assert isinstance(answer, FlowCreated)
+    return Flow(engine, answer.flow_id, dict(answer.members))
+
+
+async def created(engine: Engine, name: str = "etl", **options: Any) -> Flow:
+    """An open flow without members."""
+    answer = await engine.flows.create(name, **options)
+    assert isinstance(answer, FlowCreated)
+    return Flow(engine, answer.flow_id)
+
+
+async def flow_events(store: Any, flow_id: UUID) -> list[str]:
+    """The names of the events of the flow itself, in order."""
+    rows = await store.query("SELECT flow_id, name FROM ff.event WHERE family = 'flow' ORDER BY id")
+    return [row["name"] for row in rows if str(row["flow_id"]) == str(flow_id)]
+
+
+async def claimable(engine: Engine, limit: int = 100) -> set[UUID]:
+    """What a worker is given now; it stays leased."""
+    return {lease.execution_id for lease in await engine.leases.claim(["default"], "worker-9", limit=limit)}
+
+
+def child(key: str, kind: str = "job", payload: bytes = b"", **options: Any) -> ChildSubmission:
+    """A child to be submitted under this key."""
+    return ChildSubmission(key, Submission(kind=kind, payload=payload, **options))
+
+
+async def with_children(engine: Engine, lease: Lease, *keys: str) -> dict[str, UUID]:
+    """The ids of fresh children of the execution under this lease, by key."""
+    answers = await engine.leases.submit_children(lease.fence, [child(key) for key in keys])
+    assert all(isinstance(answer, Created) for answer in answers)
+    return {key: answer.id for key, answer in zip(keys, answers, strict=True)}
+
+
+async def ended(engine: Engine, id_: UUID, outcome: str = "completed", result: bytes = b"out") -> None:
+    """Brings any execution to an outcome."""
+    if outcome == "cancelled":
+        await engine.operator.cancel(id_, "not wanted")
+        return
+    lease = await engine.leases.claim_execution(id_, "worker-2")
+    if outcome == "completed":
+        await engine.leases.complete(lease.fence, result)
+    else:
+        await engine.leases.fail(lease.fence, "broken", failure_class="permanent")
