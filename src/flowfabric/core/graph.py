@@ -127,11 +127,11 @@ class Drawn:
     join: Join
     draft: bool
 
-    def digest(self) -> bytes:
-        """What a repeated member is compared by, beside its submission."""
+    def fingerprint(self, namespace: str) -> bytes:
+        """What a repeated member is compared by: its submission, its edges and its join."""
         parts = [f"{edge.upstream_name}:{edge.kind}:{edge.input_name}" for edge in self.edges]
         join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.draft}"
-        return digest("member", self.name, join, *parts).encode()
+        return self.submission.fingerprint(namespace) + digest("member", self.name, join, *parts).encode()
 
 
 @dataclass(slots=True)
@@ -175,12 +175,11 @@ class Graph:
                     raise InvalidRequest("unknown_member", message, member=item.name, upstream=edge.upstream_name)
         return _in_order(self.members)
 
-    def digest(self, namespace: str) -> str:
-        """What a repeated submit is compared by."""
-        parts: list[bytes | str] = [namespace, self.name, *(f"{key}={value}" for key, value in self.tags.items())]
-        for item in sorted(self.members.values(), key=lambda drawn: drawn.name):
-            parts += [item.digest(), item.submission.fingerprint(namespace)]
-        return digest("flow", *parts)
+    def digest(self, namespace: str, known: Mapping[str, bytes] | None = None) -> str:
+        """What a repeated submit is compared by; `known` are the fingerprints of all members by name."""
+        fingerprints = known or {name: item.fingerprint(namespace) for name, item in self.members.items()}
+        labels = (f"{key}={value}" for key, value in self.tags.items())
+        return digest("flow", namespace, self.name, *labels, *(fingerprints[name] for name in sorted(fingerprints)))
 
 
 def draw(name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any) -> Drawn:

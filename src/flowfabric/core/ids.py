@@ -12,6 +12,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
@@ -82,6 +83,7 @@ def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:
     return UUID(int=(ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | key)
 
 
+@lru_cache(maxsize=1 << 14)
 def derived_id(origin: UUID, *parts: str) -> UUID:
     """The id of something that belongs to another thing and is told apart by these words: always the same one, of the
     same time and with the same placement key."""

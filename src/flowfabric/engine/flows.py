@@ -61,10 +61,12 @@ class Flows:
         """
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
-        drawn, found = graph.drawn(), self._new_id(id)
+        found = self._new_id(id)
+        members = await self._new_members(found, graph.drawn())
+        digest = graph.digest(self._context.namespace, {item.drawn.name: item.fingerprint for item in members})
         request = NewFlow(
-            id=found, name=graph.name, tags=dict(graph.tags), digest=graph.digest(self._context.namespace),
-            seal=limits.truth(seal, "seal"), is_given=id is not None, members=await self._new_members(found, drawn),
+            id=found, name=graph.name, tags=dict(graph.tags), digest=digest, seal=limits.truth(seal, "seal"),
+            is_given=id is not None, members=members,
         )  # fmt: skip
         return await self._submit(request)
 
@@ -189,8 +191,10 @@ class Flows:
 
     async def _new_members(self, flow_id: UUID, drawn: Sequence[Drawn]) -> tuple[NewMember, ...]:
         routes = await route_ids(self._context, [item.submission for item in drawn])
+        namespace = self._context.namespace
         return tuple(
-            NewMember(derived_id(flow_id, item.name), route, item) for item, route in zip(drawn, routes, strict=True)
+            NewMember(derived_id(flow_id, item.name), route, item, item.fingerprint(namespace))
+            for item, route in zip(drawn, routes, strict=True)
         )
 
     async def _submit(self, request: NewFlow) -> FlowCreated | FlowDuplicate:

@@ -25,7 +25,7 @@ from flowfabric.core.records import Execution
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.ops.blocking import block_again
 from flowfabric.ops.resolving import put_flows, settle_flows
-from flowfabric.ops.submit_flow import NewMember, edges_of, fingerprint, group_of, insert_members
+from flowfabric.ops.submit_flow import NewMember, edges_of, group_of, insert_members
 from flowfabric.store.transaction import Transaction
 
 
@@ -46,7 +46,7 @@ async def add_to_flow(
     flow = await lock_flow(tx, namespace, flow_id)
     known = await tx.executions.fingerprint(namespace, member.id)
     if known is not None:
-        return _same(flow, member, known == fingerprint(namespace, member.drawn))
+        return _same(flow, member, known == member.fingerprint)
     check_growing(flow, expected)
     now = await tx.now()
     edges = await _resolved_edges(tx, flow, member, now)

@@ -27,11 +27,12 @@ _MOST_SHARED = 100
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
-    """A member with its id and route."""
+    """A member with its id and route, and what a repeated one is compared by."""
 
     id: UUID
     route_id: int
     drawn: Drawn
+    fingerprint: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +152,6 @@ def upstream_of(flow_id: UUID, name: str) -> UUID:
         return derived_id(flow_id, name)
 
 
-def fingerprint(namespace: str, drawn: Drawn) -> bytes:
-    """What a repeated member is compared by: its submission, its edges and its join."""
-    return drawn.submission.fingerprint(namespace) + drawn.digest()
-
-
 def _row(namespace: str, flow_id: UUID, member: NewMember, now: datetime) -> NewExecution:
     drawn = member.drawn
     row = new_row(namespace, Arrival(member.id, member.route_id, drawn.submission), now)
@@ -163,7 +159,7 @@ def _row(namespace: str, flow_id: UUID, member: NewMember, now: datetime) -> New
     return NewExecution(
         row.id, namespace, row.route_id, row.submission, row.state if is_free else State.BLOCKED,
         row.blocking_reason if is_free else BlockingReason.WAITING_FOR_CHILDREN, row.ready_at, flow_id=flow_id,
-        member_name=drawn.name, fingerprint=fingerprint(namespace, drawn),
+        member_name=drawn.name, fingerprint=member.fingerprint,
     )  # fmt: skip
 
 
