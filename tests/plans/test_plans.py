@@ -31,6 +31,8 @@ HOT = (
     "put_groups",
     "put_flows",
     "add_flows",
+    "change_groups",
+    "count_ends",
 )
 COLD = (
     "get_executions", "lock_executions", "lock_free_executions", "save_execution", "held_executions", "count_in_state",

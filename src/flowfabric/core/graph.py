@@ -183,9 +183,7 @@ class Graph:
         return digest("flow", *parts)
 
 
-def draw(
-    name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any
-) -> Drawn:
+def draw(name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any) -> Drawn:
     """A member, checked."""
     label = limits.name(name, "member name")
     submission = Submission(kind=kind, payload=payload, **options)

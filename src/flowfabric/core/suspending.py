@@ -167,9 +167,7 @@ def _counted(
     arrived: tuple[Signal, ...], suspension: Suspension, counting: tuple[SignalFacts, ...]
 ) -> tuple[Signal, ...]:
     counts = {facts.order for facts in counting}
-    return tuple(
-        replace(signal, suspension=suspension.number, counts=signal.seq in counts) for signal in arrived
-    )
+    return tuple(replace(signal, suspension=suspension.number, counts=signal.seq in counts) for signal in arrived)
 
 
 def _with_arrived(

@@ -99,9 +99,7 @@ class Flows:
             deadline=deadline, signals=signals,
         )  # fmt: skip
         [member] = await self._new_members(found, [drawn])
-        body = partial(
-            add_to_flow, namespace=self._context.namespace, flow_id=found, member=member, expected=expected
-        )
+        body = partial(add_to_flow, namespace=self._context.namespace, flow_id=found, member=member, expected=expected)
         answer = await self._context.store.run(body)
         self._context.due_at(None)
         return answer

@@ -54,9 +54,7 @@ async def cancel_own(tx: Transaction, namespace: str, request: OwnCancel) -> End
     return answer
 
 
-async def _request(
-    tx: Transaction, execution: Execution, order: CancelOrder, now: datetime
-) -> Ended | CancelRequested:
+async def _request(tx: Transaction, execution: Execution, order: CancelOrder, now: datetime) -> Ended | CancelRequested:
     assert order.grace is not None, "only a cancel with grace is a request first"
     request = _request_of(order, now + order.grace)
     family = await _family(tx, execution) if order.children and execution.flow is not None else []

@@ -35,7 +35,7 @@ async def complete_linked(tx: Transaction, namespace: str, items: Sequence[Compl
     ends, now = await tx.hot.complete_linked_if_owned(namespace, bare, {id_: flow.id for id_, flow in locked.items()})
     done = {end.id for end in ends}
     if now is not None:
-        await tx.waits.end(list(done), now)
+        await tx.waits.end(list(done), now, were_active=True)
         told = [end for end in ends if end.id in locked]
         flows = {locked[end.id].id: locked[end.id] for end in told}
         if told:

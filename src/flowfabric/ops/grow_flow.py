@@ -64,9 +64,7 @@ async def add_to_flow(
     return MemberAdded(member.id, flow.revision)
 
 
-async def add_edge(
-    tx: Transaction, namespace: str, flow_id: UUID, new: NewEdge, expected: int | None
-) -> EdgeAdded:
+async def add_edge(tx: Transaction, namespace: str, flow_id: UUID, new: NewEdge, expected: int | None) -> EdgeAdded:
     """The new edge; a member that has not started waits for it, one that has ended does not notice."""
     flow = await lock_flow(tx, namespace, flow_id)
     facts = await _members(tx, flow, [new.upstream_id, new.downstream_id])
@@ -92,9 +90,7 @@ async def add_edge(
     return EdgeAdded(flow.revision, state)
 
 
-async def seal(
-    tx: Transaction, namespace: str, flow_id: UUID, member_id: UUID | None, expected: int | None
-) -> Sealed:
+async def seal(tx: Transaction, namespace: str, flow_id: UUID, member_id: UUID | None, expected: int | None) -> Sealed:
     """A draft member may start when its edges let it; a sealed flow takes no more members, and finishes by itself."""
     flow = await lock_flow(tx, namespace, flow_id)
     if member_id is not None:

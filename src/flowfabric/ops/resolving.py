@@ -23,6 +23,8 @@ from flowfabric.store.transaction import Transaction
 ENGINE = "engine"
 DEPENDENCY_IMPOSSIBLE = "dependency_impossible"
 _ROUNDS_BEFORE_ALL_IS_READ = 6
+_SKIPPED = {"cause": DEPENDENCY_IMPOSSIBLE}
+_LOST = {"source": SIBLING}
 _WHY_SIBLINGS = {"fired": "sibling_group_fired", "impossible": "sibling_group_impossible"}
 
 
@@ -108,14 +110,14 @@ def release_of(member: MemberFacts, now: datetime) -> Release:
 def _skip(member: MemberFacts) -> Ending:
     return Ending(
         id=member.id, state=State.SKIPPED, cancelled_by=None, principal=ENGINE, reason=DEPENDENCY_IMPOSSIBLE,
-        details={"cause": DEPENDENCY_IMPOSSIBLE},
+        details=_SKIPPED,
     )  # fmt: skip
 
 
 def _cancel(member: MemberFacts, why: str) -> Ending:
     return Ending(
         id=member.id, state=State.CANCELLED, cancelled_by=SIBLING, principal=ENGINE, reason=_WHY_SIBLINGS[why],
-        details={"source": SIBLING},
+        details=_LOST,
     )  # fmt: skip
 
 
@@ -129,7 +131,7 @@ async def _put_graph(tx: Transaction, resolution: Resolution, ended: Sequence[UU
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
     if changed:
-        await tx.flows.edges.put_groups(list(changed.values()))
+        await tx.flows.edges.change_groups(list(changed.values()))
 
 
 async def _put_flows(
@@ -147,21 +149,28 @@ async def _put_flows(
         for id_, flow in flows.items()
         if ended[id_] or id_ in roots or id_ in resolution.sweeping
     ]  # fmt: skip
-    await put_flows(tx, moved, resolution.now)
+    written = await _finished(tx, moved, resolution.now)
+    if written:
+        await tx.flows.count_ends(written, resolution.now)
 
 
 async def put_flows(tx: Transaction, flows: Sequence[Flow], now: datetime) -> None:
     """Writes flows; those that are sealed and have no open member are finished, with one event each."""
+    written = await _finished(tx, flows, now)
+    if written:
+        await tx.flows.put(written)
+
+
+async def _finished(tx: Transaction, flows: Sequence[Flow], now: datetime) -> list[Flow]:
     written, events = [], []
     for flow in flows:
         if flow.sealed and flow.open_members == 0 and flow.finished is None:
             flow = await _finish(tx, flow, now)
             events.append(flow_event(flow, "finished", now, details={"state": str(flow.finished)}))
         written.append(flow)
-    if written:
-        await tx.flows.put(written)
     if events:
         await tx.events.append(events)
+    return written
 
 
 async def _finish(tx: Transaction, flow: Flow, now: datetime) -> Flow:

@@ -43,9 +43,7 @@ class WaitChildren:
         return digest("wait_children", join, self.key, *map(str, self.children), *step_parts(self.steps))
 
 
-async def wait_children(
-    tx: Transaction, namespace: str, request: WaitChildren
-) -> WaitingForChildren | ChildrenReady:
+async def wait_children(tx: Transaction, namespace: str, request: WaitChildren) -> WaitingForChildren | ChildrenReady:
     """That the lease was given up, or how the children ended; the same request again is answered alike."""
     id_ = request.fence.execution_id
     flow = (await tx.flows.lock_of([id_], wait=True)).get(id_)

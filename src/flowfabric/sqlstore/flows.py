@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,12 @@ from flowfabric.sqlstore.session import Row, Session
 from flowfabric.sqlstore.waiting import waitpoint_of
 from flowfabric.store.flows import BadEnd, Ending, Release
 
+# Thousands of rows are read at a time, and a look into a mapping costs a tenth of a call of the enumeration.
+_STATES = {item.value: item for item in State}
+_REASONS = {item.value: item for item in BlockingReason}
+_EDGE_STATES = {item.value: item for item in EdgeState}
+_EDGE_KINDS = {item.value: item for item in EdgeKind}
+_GROUP_STATES = {item.value: item for item in GroupState}
 _BAD_ENDS = [State.FAILED, State.EXPIRED, State.CANCELLED]
 
 
@@ -71,6 +78,11 @@ class SqlEdges:
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
         await self._session.fetch_batch("put_groups", [_group_parameters(group) for group in groups])
 
+    async def change_groups(self, groups: Sequence[EdgeGroup]) -> None:
+        names = ("downstream_id", "seq", "state", "draft", "sweeping", "satisfied", "impossible")
+        values = [{name: getattr(group, name) for name in names} for group in groups]
+        await self._session.fetch_batch("change_groups", values)
+
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
         return [_group(row) for row in await self._session.fetch("groups_of", ids=list(ids))]
 
@@ -103,8 +115,11 @@ class SqlMembers:
 
     async def end(self, items: Sequence[Ending], now: datetime) -> None:
         names = ("id", "state", "cancelled_by", "principal", "reason")
+        # Those that end for one reason share their details.
+        shared = {id(item.details): item.details for item in items}
+        documents = {key: to_json(details) for key, details in shared.items()}
         values = [
-            {name: getattr(item, name) for name in names} | {"details": to_json(item.details)} for item in items
+            {name: getattr(item, name) for name in names} | {"details": documents[id(item.details)]} for item in items
         ]
         await self._session.fetch_batch("end_members", values, now=now)
 
@@ -154,13 +169,16 @@ class SqlFlows:
         return _flows(await self._session.fetch("lock_free_flows", ids=list(ids)))
 
     async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
-        found = await self._session.fetch(
-            "lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids)
-        )
+        found = await self._session.fetch("lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids))
         return {identity(row["execution_id"]): _flow(row) for row in found}
 
     async def put(self, flows: Sequence[Flow]) -> None:
         await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
+
+    async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
+        names = ("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
+        values = [{name: getattr(flow, name) for name in names} for flow in flows]
+        await self._session.fetch_batch("count_ends", values, now=now)
 
     async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
         found = await self._session.fetch("list_flows", namespace=namespace, before=before, limit=limit)
@@ -219,8 +237,8 @@ def _flow_parameters(flow: Flow) -> dict[str, object]:
 def _edge(row: Row) -> StoredEdge:
     return StoredEdge(
         flow_id=identity(row["flow_id"]), upstream_id=identity(row["upstream_id"]),
-        downstream_id=identity(row["downstream_id"]), seq=row["seq"], kind=EdgeKind(row["kind"]), input=row["input"],
-        state=EdgeState(row["state"]), resolved_at=when(row["resolved_at"]),
+        downstream_id=identity(row["downstream_id"]), seq=row["seq"], kind=_EDGE_KINDS[row["kind"]], input=row["input"],
+        state=_EDGE_STATES[row["state"]], resolved_at=when(row["resolved_at"]),
     )  # fmt: skip
 
 
@@ -229,11 +247,16 @@ def _edge_parameters(edge: StoredEdge) -> dict[str, object]:
     return {name: getattr(edge, name) for name in names}
 
 
+@lru_cache(maxsize=1024)
+def _join(kind: str, k: int | None, siblings: str) -> Join:
+    return Join(JoinKind(kind), k, Siblings(siblings))
+
+
 def _group(row: Row) -> EdgeGroup:
     return EdgeGroup(
         downstream_id=identity(row["downstream_id"]), seq=row["seq"], flow_id=identity(row["flow_id"]),
-        join=Join(JoinKind(row["join_kind"]), row["k"], Siblings(row["siblings"])), n=row["n"],
-        satisfied=row["satisfied"], impossible=row["impossible"], state=GroupState(row["group_state"]),
+        join=_join(row["join_kind"], row["k"], row["siblings"]), n=row["n"], satisfied=row["satisfied"],
+        impossible=row["impossible"], state=_GROUP_STATES[row["group_state"]],
         draft=bool(row["draft"]), sweeping=bool(row["sweeping"]),
     )  # fmt: skip
 
@@ -246,8 +269,8 @@ def _group_parameters(group: EdgeGroup) -> dict[str, object]:
 
 def _member(row: Row) -> MemberFacts:
     return MemberFacts(
-        id=identity(row["member_id"]), flow_id=identity(row["member_flow_id"]), state=State(row["member_state"]),
-        blocking_reason=BlockingReason(row["blocking_reason"]), ready_at=when(row["ready_at"]),
+        id=identity(row["member_id"]), flow_id=identity(row["member_flow_id"]), state=_STATES[row["member_state"]],
+        blocking_reason=_REASONS[row["blocking_reason"]], ready_at=when(row["ready_at"]),
         parent_id=identity(row["parent_id"]), has_children=bool(row["has_children"]),
         started=row["started_at"] is not None,
     )  # fmt: skip

@@ -67,9 +67,7 @@ class SqlHotStatements:
         self, namespace: str, items: Sequence[Completion], flows: Mapping[UUID, UUID]
     ) -> tuple[list[MemberEnd], datetime | None]:
         endings = [_ending(item) | {"flow_id": flows.get(item.fence.execution_id)} for item in items]
-        found = await self._session.fetch_batch(
-            "complete_linked_if_owned", endings, namespace=namespace, now=self._now
-        )
+        found = await self._session.fetch_batch("complete_linked_if_owned", endings, namespace=namespace, now=self._now)
         return [_completed(row) for row in found], rows.when(found[0]["ended_at"]) if found else None
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:

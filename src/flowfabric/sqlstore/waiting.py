@@ -64,8 +64,9 @@ class SqlWaits:
                     waitpoint_ids=list(freed.waitpoint_ids),
                 )  # fmt: skip
 
-    async def end(self, execution_ids: Sequence[UUID], now: datetime) -> None:
-        await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
+    async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
+        if not were_active:
+            await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
         await self._session.fetch("end_waitpoints", execution_ids=list(execution_ids), now=now)
 
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:

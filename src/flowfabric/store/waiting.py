@@ -18,8 +18,8 @@ class Waits(Protocol):
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
         """Writes what decisions say; exactly that or an error."""
 
-    async def end(self, execution_ids: Sequence[UUID], now: datetime) -> None:
-        """Closes whatever is open on executions that have ended."""
+    async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
+        """Closes whatever is open on executions that have ended; those that were active had no open suspension."""
 
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         """The open suspension of each execution that has one."""

@@ -191,3 +191,39 @@ FROM unnest(
 ORDER BY item.id
 ON CONFLICT (id) DO NOTHING
 RETURNING id
+
+-- name: change_groups
+UPDATE ff.edge_group AS g
+SET
+    state = item.state,
+    draft = item.draft,
+    sweeping = item.sweeping,
+    satisfied = item.satisfied,
+    impossible = item.impossible
+FROM unnest(
+    :downstream_id::UUID[], :seq::INTEGER[], :state::TEXT[], :draft::BOOLEAN[], :sweeping::BOOLEAN[],
+    :satisfied::INTEGER[], :impossible::INTEGER[]
+) AS item (downstream_id, seq, state, draft, sweeping, satisfied, impossible)
+WHERE g.downstream_id = item.downstream_id
+    AND g.seq = item.seq
+
+-- name: count_ends
+UPDATE ff.flow AS f
+SET
+    sealed = item.sealed,
+    open_members = item.open_members,
+    ended_badly = item.ended_badly,
+    changed_at = :now::TIMESTAMPTZ,
+    ended_at = CASE WHEN item.finished IS NOT NULL THEN :now::TIMESTAMPTZ END,
+    finished = item.finished,
+    sweep_at = item.sweep_at,
+    purge_at = CASE WHEN item.finished IS NOT NULL THEN GREATEST(
+        (SELECT MAX(e.purge_at) FROM ff.execution AS e WHERE e.flow_id = item.id),
+        (SELECT e.purge_at FROM ff.execution AS e WHERE e.id = item.id),
+        :now::TIMESTAMPTZ
+    ) END
+FROM unnest(
+    :id::UUID[], :sealed::BOOLEAN[], :open_members::INTEGER[], :ended_badly::INTEGER[], :finished::TEXT[],
+    :sweep_at::TIMESTAMPTZ[]
+) AS item (id, sealed, open_members, ended_badly, finished, sweep_at)
+WHERE f.id = item.id

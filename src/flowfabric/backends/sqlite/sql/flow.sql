@@ -189,3 +189,38 @@ FROM item
 WHERE item.id IS NOT NULL
 ON CONFLICT (id) DO NOTHING
 RETURNING id
+
+-- name: change_groups
+WITH item (downstream_id, seq, state, draft, sweeping, satisfied, impossible) AS (
+    VALUES :items
+)
+UPDATE ff.edge_group AS g
+SET
+    state = item.state,
+    draft = item.draft,
+    sweeping = item.sweeping,
+    satisfied = item.satisfied,
+    impossible = item.impossible
+FROM item
+WHERE g.downstream_id = item.downstream_id
+    AND g.seq = item.seq
+
+-- name: count_ends
+WITH item (id, sealed, open_members, ended_badly, finished, sweep_at, now) AS (
+    VALUES :items
+)
+UPDATE ff.flow AS f
+SET
+    sealed = item.sealed,
+    open_members = item.open_members,
+    ended_badly = item.ended_badly,
+    changed_at = item.now,
+    ended_at = CASE WHEN item.finished IS NOT NULL THEN item.now END,
+    finished = item.finished,
+    sweep_at = item.sweep_at,
+    purge_at = CASE WHEN item.finished IS NOT NULL THEN MAX(
+        COALESCE((SELECT MAX(e.purge_at) FROM ff.execution AS e WHERE e.flow_id = item.id), item.now),
+        COALESCE((SELECT e.purge_at FROM ff.execution AS e WHERE e.id = item.id), item.now)
+    ) END
+FROM item
+WHERE f.id = item.id
