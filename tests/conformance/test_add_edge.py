@@ -114,20 +114,18 @@ async def error_or_answer(engine: Engine, flow: Flow) -> object:
         return error
 
 
-@pytest.mark.parametrize("situation", ["active", "released", "suspended", "delayed", "retrying"])
-async def test_a_member_that_has_started_takes_no_edge(engine: Engine, store: TestStore, situation: str) -> None:
-    flow = await open_flow(engine)
-    lease = await flow.claim("b")
-    if situation == "released":
-        await engine.leases.release(lease.fence)
-    elif situation == "suspended":
-        await engine.leases.suspend(lease.fence, ["go"])
-    elif situation == "delayed":
-        await engine.leases.delay(lease.fence, after="1h")
-    elif situation == "retrying":
-        await engine.leases.fail(lease.fence, "not yet")
+async def test_a_member_that_has_started_takes_no_edge(engine: Engine, store: TestStore) -> None:
+    flow = await built(
+        engine, {"a": [], "active": [], "released": [], "suspended": [], "delayed": [], "retrying": []}, seal=False
+    )
+    fences = {name: (await flow.claim(name)).fence for name in flow.members if name != "a"}
+    await engine.leases.release(fences["released"])
+    await engine.leases.suspend(fences["suspended"], ["go"])
+    await engine.leases.delay(fences["delayed"], after="1h")
+    await engine.leases.fail(fences["retrying"], "not yet")
     async with nothing_written(store):
-        await refused(engine.flows.add_edge(flow.id, "a", "b"), "downstream_already_started", FlowFabricError)
+        for name in fences:
+            await refused(engine.flows.add_edge(flow.id, "a", name), "downstream_already_started", FlowFabricError)
 
 
 async def test_a_late_edge_into_a_terminal_member_is_recorded_and_does_nothing(

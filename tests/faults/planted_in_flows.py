@@ -42,7 +42,8 @@ PLANTED_IN_FLOWS = (
     ),
     Planted(
         "losers leave their own edges open",
-        "../concurrency/test_random_graphs.py",
+        "../adversity/test_original_faults_in_flows.py"
+        "::test_a_cancelled_sibling_is_fenced_and_other_joins_hear_of_it[sqlite]",
         Edit(RESOLVING, "while not resolution.is_settled:", "while resolution.wants_edges() or resolution.closing:"),
     ),
     Planted(

@@ -41,7 +41,7 @@ class Memory:
     @classmethod
     def drawn(cls, chance: random.Random) -> Memory:
         memory = cls()
-        for place, item in enumerate(draw_members(chance)):
+        for place, item in enumerate(draw_members(chance, 25)):
             id_ = UUID(int=place)
             memory.states[id_] = State.BLOCKED if item.after else State.WAITING
             for edge in item.after:
