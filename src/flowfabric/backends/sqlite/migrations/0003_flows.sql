@@ -61,7 +61,7 @@ CREATE TABLE ff.edge (
     PRIMARY KEY (upstream_id, downstream_id, seq),
     CHECK ((state = 'open') = (resolved_at IS NULL))
 ) STRICT;
-CREATE INDEX ff_edge_into ON ff.edge (downstream_id, seq);
+CREATE INDEX ff_edge_into ON ff.edge (downstream_id, seq, upstream_id);
 CREATE INDEX ff_edge_flow ON ff.edge (flow_id, upstream_id, downstream_id, seq);
 
 -- The inbound edges of one member together. The counters can be counted again from the edges.
