@@ -136,12 +136,12 @@ async def bench_sqlite(path: str, plan: Plan, report: Report) -> None:
         await leases_in_flight("SQLite", engine.within("leases"), report)
         await routing("SQLite", engine.within("routing"), report)
         await unroutable("SQLite", engine, report)
-        await round_trips("SQLite", engine.within("waits"), plan.seconds, report)
+        await round_trips("SQLite", engine.within("waits"), plan.seconds, report.beside())
         await many_signals("SQLite", engine.within("signals"), plan.signals, report)
         await timeouts("SQLite", engine.within("timeouts"), plan.timeouts, report)
-        await chains("SQLite", engine.within("chains"), plan.seconds, report)
+        await chains("SQLite", engine.within("chains"), plan.seconds, report.beside())
         for siblings, most_ms in ((100, 20), (1000, 200)):
-            await races("SQLite", engine.within("races"), siblings, plan.races, most_ms, report)
+            await races("SQLite", engine.within("races"), siblings, plan.races, most_ms, report.beside())
     paths = (f"{path}.small", f"{path}.large")
     async with connect(paths[0]) as few, connect(paths[1]) as many:
         small, large = Store(few, sqlite_filler(few, paths[0])), Store(many, sqlite_filler(many, paths[1]))
