@@ -6,7 +6,7 @@ import os
 import random
 import time
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
+from flowfabric.wakeups.wakeups import Wakeups
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -42,6 +43,7 @@ class Context:
     store: Store
     namespace: str
     reconcilers: Reconcilers
+    wakeups: Wakeups
     keys: KeySource
     waits: WaitOperations
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
@@ -82,8 +84,12 @@ class Context:
         return random.random()
 
     def due_at(self, due: datetime | None) -> None:
-        """Tells the reconcilers of this process about a due time, None if only the store knows it."""
-        self.reconcilers.hint(due)
+        """Tells the reconcilers about a due time, None if only the store knows it."""
+        self.wakeups.due_at(due)
+
+    def due_in(self, delay: timedelta) -> None:
+        """The same for something that is due so much later than now."""
+        self.wakeups.due_at(self.wakeups.store_now() + delay)
 
 
 def command(principal: object, reason: object) -> Command:

@@ -10,21 +10,27 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
+from flowfabric.core.states import State
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.store.executions import Claimed, NewExecution
+from flowfabric.store.news import News
 
 
 class SqlHotStatements:
     """Runs the hot statements; a backend with writing CTEs replaces `claim`, which is two statements here."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, news: News) -> None:
         self._session = session
+        self._news = news
 
     async def insert(self, items: Sequence[NewExecution]) -> set[UUID]:
         found = await self._session.fetch_batch(
             "insert_executions", [rows.inserted(item) for item in items], namespace=items[0].namespace, now=self._now
         )
+        for item in items if found else ():
+            if item.state is State.WAITING:
+                self._news.note_work(item.namespace, item.submission.lane)
         return _passed(found, [item.id for item in items])
 
     async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
@@ -39,6 +45,8 @@ class SqlHotStatements:
         )  # fmt: skip
         found = await self._session.fetch("get_leases", ids=[row["id"] for row in taken])
         leases = {row["id"]: rows.lease(row, namespace, claim.worker) for row in found}
+        if leases:
+            self._news.namespaces.add(namespace)
         return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
 
     async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, datetime]:
@@ -58,7 +66,10 @@ class SqlHotStatements:
             for item in items
         ]
         found = await self._session.fetch_batch("complete_if_owned", endings, namespace=namespace, now=self._now)
-        return _passed(found, [item.fence.execution_id for item in items])
+        completed = _passed(found, [item.fence.execution_id for item in items])
+        if completed:
+            self._news.note_ended(namespace, completed)
+        return completed
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [

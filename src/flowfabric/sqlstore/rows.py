@@ -198,7 +198,7 @@ def event(row: Row) -> Event:
         attempt_index=row["attempt_index"], lease_id=identity(row["lease_id"]),
         worker=_worker(row["worker"], row["instance"]), ends_lease=bool(row["ends_lease"]),
         tags=json.loads(row["tags"]) if row["tags"] else None, principal=row["principal"], reason=row["reason"],
-        details=json.loads(row["details"]) if row["details"] else None,
+        details=json.loads(row["details"]) if row["details"] else None, flow_id=identity(row["flow_id"]),
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def event_parameters(item: Event) -> dict[str, object]:
     """The parameters that append an event."""
     names = (
         "namespace", "family", "name", "at", "lane", "execution_id", "version", "kind", "state", "epoch", "generation",
-        "attempt_index", "lease_id", "ends_lease", "principal", "reason",
+        "attempt_index", "lease_id", "ends_lease", "principal", "reason", "flow_id",
     )  # fmt: skip
     documents = {"tags": to_json(item.tags), "details": to_json(item.details)}
     return {name: getattr(item, name) for name in names} | documents | _worker_columns(item.worker)

@@ -101,7 +101,7 @@ SET
     signal_seq = :signal_seq,
     suspension_count = :suspension_count,
     resume_suspension_id = :resume_suspension_id,
-    resume_trigger = :resume_trigger
+    resume_trigger = :resume_trigger{order_of_events}
 WHERE id = :id
     AND epoch = :old_epoch
     AND version = :old_version
