@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
@@ -16,6 +17,7 @@ from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
+from flowfabric.engine.workers import Workers
 from flowfabric.reconcilers.loop import Reconcilers
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +30,8 @@ GROUPS = {
     "keys": Keys,
     "operator": Operator,
     "lanes": Lanes,
+    "workers": Workers,
+    "events": Events,
     "reconcilers": Reconcilers,
 }
 

@@ -43,6 +43,7 @@ from flowfabric.core.outcomes import (
     WaitpointClosed,
 )  # fmt: skip
 from flowfabric.core.policy import Backoff, BackoffKind, OnAttemptTimeout, OnLeaseLoss, Policy
+from flowfabric.core.positions import Start
 from flowfabric.core.records import Attempt, AttemptOutcome, Event, Fence, Grant, RecordedStep, Resumption, WorkerId
 from flowfabric.core.requests import Step, StepStatus, Submission
 from flowfabric.core.retry import FailureClass
@@ -57,6 +58,7 @@ from flowfabric.core.states import (
     StateVector,
     TerminalOutcome,
 )  # fmt: skip
+from flowfabric.core.subscribing import EventFamily, Subscriber
 from flowfabric.core.views import (
     Description,
     Failure,
@@ -86,14 +88,16 @@ from flowfabric.store.routing import LaneState
 __all__ = [
     "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "Attempt", "AttemptOutcome",
     "AttemptState", "Backoff", "BackoffKind", "BlockingReason", "ByName", "Child", "Condition", "Conflict", "Count",
-    "Counted", "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Effect", "Eligibility",
-    "Ended", "Engine", "Event", "Explanation", "Failure", "FailureClass", "Fence", "FlowFabricError", "Fresh",
-    "Grant", "Held", "InvalidRequest", "KeyState", "KeyView", "LaneState", "Lease", "LeaseView", "LifecyclePhase",
-    "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page",
-    "Pending", "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Released", "Renewed",
-    "Replayed", "Rest", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Secret",
-    "Seeded", "Signal", "Single", "Standing", "State", "StateVector", "Step", "StepStatus", "Submission",
-    "Submitted", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "Tally", "TerminalOutcome", "Tick",
+    "Counted", "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Effect", "Eligibility", "Ended",
+    "Engine", "Event", "EventFamily", "EventsStatus", "Explanation", "Failure", "FailureClass", "Fence",
+    "FlowFabricError", "Fresh", "Grant", "Held", "InvalidRequest", "KeyState", "KeyView", "LaneState", "Lease",
+    "LeaseView", "LifecyclePhase", "ListenerStatus", "MarkedDead", "NotFound", "OnAttemptTimeout", "OnLeaseLoss",
+    "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page", "Pending", "Policy", "PriorityChanged",
+    "PublicState", "RecordedStep", "Refused", "Registered", "Released", "Renewed", "Replayed", "Rest", "Resumed",
+    "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Secret", "Seeded", "Signal", "Single",
+    "Standing", "Start", "State", "StateVector", "Step", "StepStatus", "Submission", "Submitted", "Subscriber",
+    "Subscription", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "Tally", "TerminalOutcome", "Tick",
     "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld", "WaitpointClosed", "WaitpointKind",
-    "WaitpointState", "WaitpointView", "WorkerId", "condition_from_json", "condition_to_json", "connect", "why_not",
+    "WaitpointState", "WaitpointView", "WorkWatch", "Worker", "WorkerId", "condition_from_json", "condition_to_json",
+    "connect", "why_not",
 ]  # fmt: skip

@@ -137,7 +137,7 @@ async def test_a_result_stays_on_the_attempt_it_belongs_to(engine: Engine) -> No
 
 async def rows_of(store: TestStore, id_: UUID) -> dict[str, list[dict[str, Any]]]:
     """Everything that is stored about one execution, without the ids of it and of the requests that were made."""
-    own = {"id", "execution_id", "lease_id", "former_lease_id", "former_digest", "transaction_id"}
+    own = {"id", "execution_id", "lease_id", "former_lease_id", "former_digest", "transaction_id", "event_xid"}
     queries = {
         "execution": "SELECT * FROM ff.execution WHERE id = ?",
         "attempt": "SELECT * FROM ff.attempt WHERE execution_id = ? ORDER BY attempt_index",

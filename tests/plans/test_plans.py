@@ -36,6 +36,9 @@ COLD = (
     "counting_signals", "accepted_signals", "signals_of", "delete_suspensions", "delete_waitpoints", "delete_signals",
     "due_for_suspension_timeout", "due_for_timers", "due_for_waitpoint_expiry", "key_ring",
     "count_cut_off", "last_waitpoint",
+    "append_event", "read_events", "outbox_state", "lock_subscriber", "list_subscribers", "commit_subscriber",
+    "bury_executions", "postpone_trimming", "unbury_executions", "delete_events_of", "last_events", "events_apart",
+    "delete_event", "lapsed_workers", "beat_worker",
 )  # fmt: skip
 BY_ID = {"renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution"}
 # The index that a statement walks, and the columns by which it finds the place to begin and the one to end.
@@ -50,9 +53,12 @@ WHERE = {
     "due_for_attempt_timeout": ("execution_attempt_timeout", "attempt_timeout_at"),
     "due_for_deadline": ("execution_deadline", "deadline_at"),
     "due_for_retention": ("execution_purge", "purge_at"),
+    "last_events": ("purged_trim", "trim_at"),
+    "events_apart": ("event_apart", "at"),
+    "delete_event": ("event_pkey", "transaction_id id"),
 }
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")
-SMALL = {"lane", "route", "signing_key"}
+SMALL = {"lane", "route", "signing_key", "subscriber", "worker", "store"}
 # What a worker holds is looked for among the live leases, which are all that this index has.
 WALKED = {"held_executions": {"execution_lease_check"}}
 

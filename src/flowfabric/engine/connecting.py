@@ -24,6 +24,7 @@ from flowfabric.wakeups.wakeups import Wakeups
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _LONGEST_TIMEOUT = timedelta(days=1)
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Clock(Protocol):
@@ -112,7 +113,7 @@ def connect(
     settings = Settings(
         schema=_schema(schema), durable=durable, migrate=migrate, pooler=pooler,
         pool_size=limits.whole(pool_size, "pool_size", 1, 1000), statement_timeout_s=timeout.total_seconds(),
-        listen_url=None if listen_url is None else limits.text(listen_url, "listen_url"),
+        listen_url=None if listen_url is None else _listen_url(listen_url),
     )  # fmt: skip
     keeping = EventKeeping(
         retention=limits.duration(event_retention, "event_retention"),
@@ -133,6 +134,13 @@ def _check_clock(clock: object) -> None:
     limits.moment(now(), "clock.now()")
 
 
+def _listen_url(value: object) -> str:
+    text = limits.text(value, "listen_url")
+    if not text.startswith(_POSTGRES):
+        raise InvalidRequest("invalid_url", "listen_url must be the address of a server: postgresql://…")
+    return text
+
+
 def _schema(value: object) -> str:
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
         message = "schema must be a lower-case name of at most 63 letters, digits and _"
@@ -142,7 +150,7 @@ def _schema(value: object) -> str:
 
 async def _open_store(url: str, settings: Settings, clock: Clock | None) -> Store:
     now = clock.now if clock else None
-    if url.startswith(("postgresql://", "postgres://")):
+    if url.startswith(_POSTGRES):
         return await _open_postgres(url, settings, now)
     # The driver of the other store is never imported, so each needs only its own.
     from flowfabric.backends.sqlite import open_sqlite

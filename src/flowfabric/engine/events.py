@@ -16,7 +16,7 @@ from flowfabric.core.subscribing import EventFamily, EventFilter, Subscriber
 from flowfabric.engine.context import Context
 from flowfabric.engine.subscription import Subscription
 from flowfabric.ops import subscribing
-from flowfabric.wakeups.wakeups import ListenerStatus
+from flowfabric.wakeups.listening import ListenerStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,22 @@ class Due(Protocol):
         """The store's time, the first due time of every duty, and whether there is work, in one statement."""
 
 
-class Transaction(Protocol):
+class Periphery(Protocol):
+    """The ports for what stands around executions: due times, those who read events, and those who do the work."""
+
+    @property
+    def due(self) -> Due: ...
+    @property
+    def outbox(self) -> Outbox: ...
+    @property
+    def subscribers(self) -> Subscribers: ...
+    @property
+    def trimming(self) -> Trimming: ...
+    @property
+    def workers(self) -> Workers: ...
+
+
+class Transaction(Periphery, Protocol):
     """One transaction of the store. An operation awaits nothing else."""
 
     @property
@@ -74,16 +89,6 @@ class Transaction(Protocol):
     def waits(self) -> Waits: ...
     @property
     def signing_keys(self) -> SigningKeys: ...
-    @property
-    def due(self) -> Due: ...
-    @property
-    def outbox(self) -> Outbox: ...
-    @property
-    def subscribers(self) -> Subscribers: ...
-    @property
-    def trimming(self) -> Trimming: ...
-    @property
-    def workers(self) -> Workers: ...
 
     async def now(self) -> datetime:
         """The store's clock, read now: after a lock, this is later than the wait for it."""

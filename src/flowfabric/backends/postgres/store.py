@@ -152,7 +152,7 @@ class PostgresStore:
                 try:
                     transaction = self._transaction(connection)
                     async with connection.transaction(isolation=isolation, readonly=readonly):
-                        await self._set_locally(connection)
+                        await _set_locally(connection, self._settings)
                         answer = await body(transaction)
                 except Exception as error:
                     if not is_conflict(error):
@@ -161,15 +161,6 @@ class PostgresStore:
                     self.telling.committed(transaction.news)
                     return answer
         raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
-
-    async def _set_locally(self, connection: PoolConnectionProxy[Any]) -> None:
-        """Behind a pooler the session is shared with others, so settings last for the transaction only."""
-        if self._settings.pooler:
-            timeout_ms = int(self._settings.statement_timeout_s * 1000)
-            await connection.execute(
-                f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL synchronous_commit = on; "
-                "SET LOCAL enable_seqscan = off"
-            )
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements)
@@ -197,6 +188,16 @@ class PostgresStore:
             if is_conflict(error) or ours is error:
                 raise
             raise ours from error
+
+
+async def _set_locally(connection: PoolConnectionProxy[Any], settings: Settings) -> None:
+    """Behind a pooler the session is shared with others, so settings last for the transaction only."""
+    if settings.pooler:
+        timeout_ms = int(settings.statement_timeout_s * 1000)
+        await connection.execute(
+            f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL synchronous_commit = on; "
+            "SET LOCAL enable_seqscan = off"
+        )
 
 
 def check_version(number: int) -> None:

@@ -23,11 +23,11 @@ WITH horizon AS MATERIALIZED (
     SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid
 ),
 page AS MATERIALIZED (
-    SELECT e.transaction_id, e.id, {event}
-    FROM ff.event AS e
-    WHERE (e.transaction_id, e.id) > (:after_xid::TEXT::XID8, :after_id::BIGINT)
-        AND e.transaction_id < (SELECT horizon.xid FROM horizon)
-    ORDER BY e.transaction_id, e.id
+    SELECT transaction_id, id, {event_columns}
+    FROM ff.event
+    WHERE (transaction_id, id) > (:after_xid::TEXT::XID8, :after_id::BIGINT)
+        AND transaction_id < (SELECT horizon.xid FROM horizon)
+    ORDER BY transaction_id, id
     LIMIT :scan
 )
 SELECT

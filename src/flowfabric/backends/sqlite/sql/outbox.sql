@@ -19,10 +19,10 @@ VALUES (
 
 -- name: read_events
 WITH page AS MATERIALIZED (
-    SELECT e.id, {event}
-    FROM ff.event AS e
-    WHERE e.id > :after_id
-    ORDER BY e.id
+    SELECT id, {event_columns}
+    FROM ff.event
+    WHERE id > :after_id
+    ORDER BY id
     LIMIT :scan
 )
 SELECT 0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS event_xid, e.id AS event_id, {event}
