@@ -81,9 +81,14 @@ from flowfabric.core.waits import (
     WaitpointState,
 )
 from flowfabric.core.why_not import why_not
+from flowfabric.core.workers import MarkedDead, Registered, Worker
 from flowfabric.engine import Engine, connect
+from flowfabric.engine.events import EventsStatus
+from flowfabric.engine.subscription import Subscription
+from flowfabric.engine.watching import WorkWatch
 from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.routing import LaneState
+from flowfabric.wakeups.listening import ListenerStatus
 
 __all__ = [
     "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "Attempt", "AttemptOutcome",

@@ -194,6 +194,7 @@ async def test_an_execution_that_is_not_plain_completes_with_the_same_rows(
         rows = await rows_of(store, lease.execution_id)
         written.append((changes, rows["attempt"][-1], rows["event"][-1]))
     expected = {"version", "epoch", "former_epoch", "former_lease_id", "attempt_index", "origin", "started_at"}
+    expected |= {"event_xid"}
     for of_plain, of_granted in zip(*written, strict=True):
         different = {name for name in of_plain | of_granted if of_plain.get(name) != of_granted.get(name)}
         assert different <= expected

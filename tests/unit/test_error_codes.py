@@ -19,7 +19,8 @@ TABLE = {
     "InvalidRequest": """
         connection_not_async connection_not_sync connection_of_another_thread no_transaction other_database
         schema_missing transaction_aborted transaction_read_only unsupported_connection
-        cursor_foreign cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice invalid_duration
+        cursor_foreign cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice
+        invalid_duration
         invalid_fence invalid_id invalid_name invalid_policy invalid_request invalid_tag_key invalid_text invalid_type
         invalid_url naive_datetime network_file_system out_of_range payload_too_large
         time_out_of_range too_many_steps too_many_tags unknown_field unsafe_durability unsupported_version

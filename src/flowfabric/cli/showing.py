@@ -13,7 +13,8 @@ from flowfabric.engine.connecting import Connecting, connect
 
 _FIELDS = (
     "at", "family", "name", "namespace", "lane", "kind", "execution_id", "flow_id", "version", "state", "epoch",
-    "generation", "attempt_index", "lease_id", "worker", "ends_lease", "tags", "principal", "reason", "details", "cursor",
+    "generation", "attempt_index", "lease_id", "worker", "ends_lease", "tags", "principal", "reason", "details",
+    "cursor",
 )  # fmt: skip
 
 
