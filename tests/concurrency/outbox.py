@@ -66,19 +66,19 @@ class Writer:
 
     async def write(self, number: int) -> None:
         while self.events < number:
-            await self._engine.executions.submit_many([Submission(kind="job") for _ in range(8)])
+            await self._engine.executions.submit_many([Submission(kind="job") for _ in range(24)])
             # Leases are for as long as the storm: what is not given back stays active.
             leases = await self._engine.leases.claim(
-                [_LANE], "storm", limit=self._chance.randint(1, 12), lease_ttl="1h"
+                [_LANE], "storm", limit=self._chance.randint(1, 48), lease_ttl="1h"
             )
             self.events += len(leases)
             await self._end(leases)
-            if self._lingers and self._chance.random() < 0.3:
+            if self._lingers and self._chance.random() < 0.2:
                 with suppress(FlowFabricError):
                     await self._engine._context.store.run(self._linger)
 
     async def _end(self, leases: Sequence[Lease]) -> None:
-        several = [lease for lease in leases if self._chance.random() < 0.7]
+        several = [lease for lease in leases if self._chance.random() < 0.85]
         if several:
             await self._engine.leases.complete_many([(lease.fence, b"") for lease in several])
         for lease in leases:
@@ -139,16 +139,19 @@ async def follow_completions(engine: Engine, ledger: Ledger) -> None:
         ledger.take(event)
 
 
-async def follow_naively(store: TestStore, ledger: Ledger) -> None:
+async def follow_naively(store: PostgresTestStore, ledger: Ledger) -> None:
     """What everybody writes first: the ids are numbers that grow, so ask for those above the last."""
     last = 0
-    while True:
-        rows = await store.query(
-            f"SELECT id, execution_id, version FROM ff.event WHERE id > {last} ORDER BY id LIMIT 500"
-        )
-        for row in rows:
-            last = row["id"]
-            ledger.seen.append((UUID(str(row["execution_id"])), row["version"]))
+    query = f'SELECT id, execution_id, version FROM "{store.schema}".event WHERE id > $1 ORDER BY id LIMIT 500'
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(store.url)
+    try:
+        while True:
+            for row in await connection.fetch(query, last):
+                last = row["id"]
+                ledger.seen.append((row["execution_id"], row["version"]))
+            await asyncio.sleep(0.005)
+    finally:
+        await connection.close()
 
 
 async def kill_listeners(store: PostgresTestStore, every_s: float) -> None:
@@ -167,6 +170,5 @@ async def kill_listeners(store: PostgresTestStore, every_s: float) -> None:
 async def written(store: TestStore) -> tuple[set[Seen], set[Seen]]:
     """All events in the table, and those that tell of an end."""
     rows = await store.query("SELECT execution_id, version, family FROM ff.event WHERE execution_id IS NOT NULL")
-    every = {(UUID(str(row["execution_id"])), row["version"]) for row in rows}
-    ends = {(UUID(str(row["execution_id"])), row["version"]) for row in rows if row["family"] == "completion"}
-    return every, ends
+    found: dict[Seen, str] = {(UUID(str(row["execution_id"])), row["version"]): row["family"] for row in rows}
+    return set(found), {seen for seen, family in found.items() if family == "completion"}

@@ -136,9 +136,9 @@ class SqlDue:
             lanes=sorted({lane for _, lane in question.lanes}), capabilities=sorted(question.capabilities),
             now=self._session.bound_now,
         )  # fmt: skip
-        found = {name: rows.when(row[name]) for name in row.keys()}  # noqa: SIM118 - a row iterates over its values
-        now, work = found.pop("now"), bool(found.pop("work"))
-        return Look(now, _due(found, keeping), work)
+        others = ("now", "work")
+        found = {name: rows.when(row[name]) for name in row.keys() if name not in others}  # noqa: SIM118 - see a row
+        return Look(rows.when(row["now"]), _due(found, keeping), bool(row["work"]))
 
 
 def _due(found: Mapping[str, Any], keeping: EventKeeping) -> dict[str, datetime | None]:
