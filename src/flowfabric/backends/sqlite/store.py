@@ -140,6 +140,9 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
     # The program may change its folder later, and the readers open the file again.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
+    if not may_migrate and path != MEMORY and not Path(path).exists():
+        message = f"there is no store at {path}; check the path, or let connect make one"
+        raise Unavailable("schema_outdated", message)
     try:
         connection = connect(path, durable=durable, timeout_s=timeout_s)
     except sqlite3.Error as error:
