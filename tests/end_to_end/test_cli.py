@@ -78,8 +78,9 @@ async def test_events_are_lines_for_people_and_documents_for_programs(store: Tes
 
 async def test_follow_shows_what_happens_until_it_is_interrupted(store: TestStore) -> None:
     async with opened(store) as engine:
+        words = words_for(store, "events", "--follow", "--from", "beginning")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "flowfabric", *words_for(store, "events", "--follow", "--from", "beginning"), stdout=subprocess.PIPE, cwd=ROOT,
+            sys.executable, "-m", "flowfabric", *words, stdout=subprocess.PIPE, cwd=ROOT,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         assert process.stdout is not None
