@@ -17,10 +17,34 @@ TTL_S = 60
 Opening = Callable[[], Any]
 
 
+class Starts:
+    """When executions were started, for whoever waits for that."""
+
+    def __init__(self) -> None:
+        self._times: dict[UUID, asyncio.Future[float]] = {}
+
+    def __len__(self) -> int:
+        return sum(time.done() for time in self._times.values())
+
+    def note(self, id_: UUID) -> None:
+        """It starts now."""
+        time_ = self._of(id_)
+        if not time_.done():
+            time_.set_result(time.perf_counter())
+
+    async def of(self, id_: UUID) -> float:
+        """When it started, which must be soon."""
+        async with asyncio.timeout(30):
+            return await self._of(id_)
+
+    def _of(self, id_: UUID) -> asyncio.Future[float]:
+        return self._times.setdefault(id_, asyncio.get_running_loop().create_future())
+
+
 class IdleWorker:
     """Claims when woken, completes at once, and notes when each execution was started."""
 
-    def __init__(self, engine: Engine, name: str, started: dict[UUID, float]) -> None:
+    def __init__(self, engine: Engine, name: str, started: Starts) -> None:
         self._engine = engine
         self._id = WorkerId("idle", name)
         self._started = started
@@ -42,7 +66,7 @@ class IdleWorker:
             while True:
                 leases = await self._engine.leases.claim(["default"], self._id, limit=4)
                 for lease in leases:
-                    self._started[lease.execution_id] = time.perf_counter()
+                    self._started.note(lease.execution_id)
                     await self._engine.leases.complete(lease.fence, b"")
                 if not leases:
                     await work.wait()
@@ -54,9 +78,9 @@ class IdleWorker:
 
 
 @asynccontextmanager
-async def idle_workers(opening: Opening, number: int) -> AsyncIterator[dict[UUID, float]]:
+async def idle_workers(opening: Opening, number: int) -> AsyncIterator[Starts]:
     """That many workers on a store; gives when each execution was started."""
-    started: dict[UUID, float] = {}
+    started = Starts()
     async with AsyncExitStack() as stack:
         for place in range(number):
             engine = await stack.enter_async_context(opening())
@@ -64,17 +88,14 @@ async def idle_workers(opening: Opening, number: int) -> AsyncIterator[dict[UUID
         yield started
 
 
-async def start_latencies_ms(engine: Engine, started: dict[UUID, float], number: int, pause_s: float) -> list[float]:
+async def start_latencies_ms(engine: Engine, started: Starts, number: int, pause_s: float) -> list[float]:
     """How long after its submit was called each of so many executions was started, with pauses between them."""
     found = []
     for _ in range(number):
         await asyncio.sleep(pause_s)
         began = time.perf_counter()
-        id_ = (await engine.executions.submit("noop")).id
-        async with asyncio.timeout(30):
-            while id_ not in started:  # noqa: ASYNC110 - several may start it, and the clock is what is asked for
-                await asyncio.sleep(0.0005)
-        found.append((started[id_] - began) * 1000)
+        answer = await engine.executions.submit("noop")
+        found.append((await started.of(answer.id) - began) * 1000)
     return found
 
 

@@ -26,7 +26,7 @@ WRITERS = 8
 
 async def test_four_readers_miss_nothing_of_what_eight_writers_write(store: TestStore, size: Size) -> None:
     on_postgres = isinstance(store, PostgresTestStore)
-    number = size.of(4_000, 60_000, 500_000) if on_postgres else size.of(2_000, 20_000, 100_000)
+    number = size.of(4_000, 50_000, 500_000) if on_postgres else size.of(2_000, 10_000, 100_000)
     ledgers = {name: Ledger(name) for name in ("live", "cursors", "named", "ends", "naive")}
     async with AsyncExitStack() as stack:
         # One file has one writer at a time, so more processes would only wait for each other.
