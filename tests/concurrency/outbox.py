@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -58,9 +58,10 @@ class Ledger:
 class Writer:
     """One writer: it submits, claims what anybody submitted, and ends it, gives it back, or holds it."""
 
-    def __init__(self, engine: Engine, seed: int, *, lingers: bool) -> None:
+    def __init__(self, engine: Engine, seed: int, given_back: deque[UUID], *, lingers: bool) -> None:
         self._engine = engine
         self._chance = random.Random(seed)
+        self._given_back = given_back
         self._lingers = lingers
         self.events = 0
 
@@ -84,21 +85,18 @@ class Writer:
         for lease in leases:
             if lease not in several:
                 await self._engine.leases.release(lease.fence)
+                self._given_back.append(lease.execution_id)
         self.events += len(leases)
 
     async def _linger(self, tx: Transaction) -> None:
-        """Holds and unholds some work in one transaction, one after another, and is in no hurry to commit."""
-        found = await _waiting(self._engine)
-        for id_ in found:
-            await hold(tx, self._engine.namespace, id_, WHO)
+        """Holds and unholds some work in one transaction, one after another, and is in no hurry to commit. What others
+        have done meanwhile to the later ones has larger transaction ids than this one."""
+        for id_ in self._chance.sample(sorted(self._given_back), min(4, len(self._given_back))):
+            with suppress(FlowFabricError):
+                await hold(tx, self._engine.namespace, id_, WHO)
+                await unhold(tx, self._engine.namespace, id_, WHO)
+                self.events += 2
             await asyncio.sleep(self._chance.random() / 100)
-            await unhold(tx, self._engine.namespace, id_, WHO)
-            self.events += 2
-
-
-async def _waiting(engine: Engine) -> list[UUID]:
-    page = await engine.executions.list(state="waiting", limit=2)
-    return [item.id for item in page.items]
 
 
 async def follow(engine: Engine, ledger: Ledger) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from contextlib import AsyncExitStack
+from uuid import UUID
 
 from flowfabric import Engine
 from tests.concurrency.outbox import (
@@ -34,7 +36,10 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(store: Test
         engines = [await stack.enter_async_context(opened(store)) for _ in range(separate)]
         readers = [await stack.enter_async_context(opened(store)) for _ in range(2)]
         tasks = readings(store, readers, ledgers)
-        writers = [Writer(engines[place % separate], place, lingers=on_postgres) for place in range(WRITERS)]
+        given_back: deque[UUID] = deque(maxlen=16)
+        writers = [
+            Writer(engines[place % separate], place, given_back, lingers=on_postgres) for place in range(WRITERS)
+        ]
         await asyncio.gather(*(writer.write(number // WRITERS) for writer in writers))
         every, ends = await written(store)
         await until_seen(ledgers, len(every), len(ends))
