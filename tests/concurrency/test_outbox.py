@@ -74,7 +74,7 @@ def readings(store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger]
 async def until_seen(ledgers: dict[str, Ledger], every: int, ends: int) -> None:
     """Waits until the readers have as many events as there are, which may be never; then the ledgers tell."""
     wanted = {"live": every, "cursors": every, "named": every, "ends": ends}
-    for _ in range(300):
+    for _ in range(100):
         if all(len(ledgers[name].seen) >= number for name, number in wanted.items()):
             return
         await asyncio.sleep(0.1)
