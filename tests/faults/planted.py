@@ -257,7 +257,7 @@ PLANTED = (
     Planted(
         "naive cursor over a history",
         f"{HISTORIES}[postgres]",
-        Edit("sqlstore/sql/event.sql", "AND version > :after", "AND id > :after"),
+        Edit("sqlstore/sql/event.sql", "AND e.version > :after", "AND e.id > :after"),
     ),
     Planted(
         "repeated request not recognised",

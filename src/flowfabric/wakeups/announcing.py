@@ -7,7 +7,6 @@ import logging
 import time
 from datetime import datetime, timedelta
 
-from flowfabric.core.errors import FlowFabricError
 from flowfabric.store.news import News, Telling
 from flowfabric.wakeups.due_times import DueTimes
 
@@ -74,7 +73,8 @@ class Announcer:
             try:
                 await self._telling.announce(news)
                 self.announced += 1
-            except FlowFabricError as error:
+            except Exception as error:
+                # Whatever is wrong with the store, those who do something about it will say so.
                 _log.debug("wake-ups: an announcement was lost: %s", error)
             await asyncio.sleep(_GAP_S)
 

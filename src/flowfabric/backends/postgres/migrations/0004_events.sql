@@ -38,6 +38,11 @@ CREATE TABLE ff.purged (
     trim_at TIMESTAMPTZ NOT NULL
 );
 CREATE INDEX purged_trim ON ff.purged (trim_at);
+INSERT INTO ff.purged (execution_id, trim_at)
+SELECT DISTINCT e.execution_id, CURRENT_TIMESTAMP + INTERVAL '7 days'
+FROM ff.event AS e
+WHERE e.execution_id IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM ff.execution AS x WHERE x.id = e.execution_id);
 
 CREATE TABLE ff.worker (
     namespace TEXT NOT NULL,
