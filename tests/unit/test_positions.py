@@ -43,6 +43,7 @@ def test_positions_are_ordered_by_transaction_and_then_by_id() -> None:
 
 def test_a_position_before_what_was_trimmed_has_expired() -> None:
     assert require_kept(Position(2, 2), Position(2, 2)) == Position(2, 2)
+    assert require_kept(FIRST, Position(2, 2)) == FIRST
     with pytest.raises(FlowFabricError) as caught:
         require_kept(Position(2, 1), Position(2, 2))
     assert caught.value.code == "cursor_expired"

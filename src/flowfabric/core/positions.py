@@ -77,8 +77,8 @@ def read_cursor(cursor: object, place: Place) -> Position:
 
 
 def require_kept(position: Position, trimmed: Position) -> Position:
-    """The position, unless events after it may have been removed meanwhile."""
-    if position < trimmed:
+    """The position, unless events after it may have been removed meanwhile; the beginning is that of what is kept."""
+    if FIRST < position < trimmed:
         message = (
             "events after this cursor have been removed; begin at 'now' or at the 'beginning' of what is kept, "
             "and subscribe with a name to have events kept for you"
