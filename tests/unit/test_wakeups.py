@@ -104,6 +104,13 @@ def test_news_come_back_from_a_payload(news: News) -> None:
     assert read_payload(news_payload(news)) == news
 
 
+def test_nobody_hears_of_his_own_news() -> None:
+    text = news_payload(News(namespaces={"a"}), "me")
+    assert not read_payload(text, "me")
+    assert read_payload(text, "you") == read_payload(text) == News(namespaces={"a"})
+    assert read_payload(news_payload(News(anything=True), "me"), "you").anything
+
+
 def test_what_does_not_fit_into_a_payload_is_said_in_general() -> None:
     many = News(namespaces={"a"}, ended={UUID(int=number) for number in range(1000)})
     assert read_payload(news_payload(many)) == News(namespaces={"a"}, many_ended=True)

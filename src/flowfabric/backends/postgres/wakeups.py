@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -42,10 +43,11 @@ def wake_payload(namespace: str, lane: str) -> str:
     return news_payload(News(lanes={(namespace, lane)}))
 
 
-def news_payload(news: News) -> str:
-    """The news in at most 8,000 bytes; what does not fit is said in general."""
+def news_payload(news: News, sender: str = "") -> str:
+    """The news in at most 8,000 bytes; what does not fit is said in general. The sender need not hear it again."""
     named = len(news.ended) <= _MOST_NAMED and not news.many_ended
     document = {
+        "by": sender or [],
         "lanes": sorted(news.lanes),
         "events": sorted(news.namespaces),
         "ended": sorted(id_.hex for id_ in news.ended) if named else None,
@@ -53,14 +55,16 @@ def news_payload(news: News) -> str:
     }
     text = json.dumps({name: value for name, value in document.items() if value != []}, ensure_ascii=False)
     if news.anything or len(text.encode()) > _LONGEST_PAYLOAD:
-        return json.dumps({"anything": True})
+        return json.dumps({"by": sender, "anything": True})
     return text
 
 
-def read_payload(text: str) -> News:
-    """The news in a payload; whatever cannot be read is news all the same."""
+def read_payload(text: str, receiver: str = "") -> News:
+    """The news in a payload, none in what the receiver has sent; whatever cannot be read is news all the same."""
     try:
         document = json.loads(text)
+        if receiver and document.get("by") == receiver:
+            return News()
         ended = document.get("ended", [])
         return News(
             lanes={(namespace, lane) for namespace, lane in document.get("lanes", ())},
@@ -83,6 +87,7 @@ class PostgresTelling:
         self._pool = pool
         self._channel = wake_channel(schema)
         self._ear = ear
+        self._sender = ear.receiver if ear is not None else ""
         self._tell: Tell | None = None
 
     def on_commit(self, tell: Tell) -> None:
@@ -96,7 +101,7 @@ class PostgresTelling:
     async def announce(self, news: News) -> None:
         try:
             async with self._pool.acquire(timeout=_PROOF_WITHIN_S) as connection:
-                await connection.fetch(_NOTIFY, self._channel, news_payload(news))
+                await connection.fetch(_NOTIFY, self._channel, news_payload(news, self._sender))
         except Exception as error:
             ours = translated(error)
             if ours is error:
@@ -114,6 +119,7 @@ class PostgresEar:
         self._url = url
         self._channel = wake_channel(schema)
         self._clock = clock
+        self.receiver = os.urandom(6).hex()
 
     async def listen(self, tell: Tell, alive: Callable[[datetime | None], None]) -> None:
         connection = await asyncpg.connect(
@@ -122,7 +128,7 @@ class PostgresEar:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         try:
-            await connection.add_listener(self._channel, lambda *heard: tell(read_payload(heard[3])))
+            await connection.add_listener(self._channel, lambda *heard: tell(read_payload(heard[3], self.receiver)))
             while not lost.is_set():
                 alive(await self._prove(connection))
                 await _at_most(_PROOF_EVERY_S, lost)
