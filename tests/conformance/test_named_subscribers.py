@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from flowfabric import Engine, InvalidRequest, NotFound, Policy, Refused, Subscription
+from flowfabric.engine import subscription
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, submitted
@@ -100,6 +101,23 @@ async def test_the_living_keep_their_name_by_reading(engine: Engine, clock: Virt
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(anext(other), 0.2)
     await one.close()
+
+
+async def test_a_page_that_takes_long_keeps_its_name_and_a_lost_one_gives_nothing_more(
+    engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "_COMMIT_EVERY_S", 0.0)
+    await done(engine, 4)
+    slow = engine.events.subscribe(name="billing", start="beginning")
+    for _ in range(4):
+        await take(slow, 1)
+        clock.advance("20s")
+    clock.advance("31s")
+    heir = engine.events.subscribe(name="billing")
+    await take(heir, 1)
+    for _ in range(2):
+        await refused(anext(slow), "subscription_lost", Refused)
+    await heir.close()
 
 
 async def test_names_belong_to_their_namespace(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.errors import InvalidRequest, NotFound, Refused
 from flowfabric.core.positions import Place, Position, Start, write_cursor
 from flowfabric.core.records import Event
 from flowfabric.core.subscribing import HOLD, EventFilter, EventPage
@@ -31,7 +31,7 @@ class Subscription:
 
     Under a name, asking for the next event says that the one before is done; that is stored every half a second and
     when there is nothing to do, or by `commit`. What was not yet stored comes again: at least once. While another
-    process reads under the same name, this one stands by.
+    process reads under the same name, this one stands by; it takes over from one that asks for nothing for 30 seconds.
     """
 
     def __init__(
@@ -66,6 +66,9 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         self._done = self._at
+        if self._page:
+            # Whoever takes long over a page keeps its name while it does.
+            await self._store_if_due(idle=False)
         while not self._page:
             if self._closed or not await self._fill():
                 raise StopAsyncIteration
@@ -169,5 +172,10 @@ class Subscription:
         namespace, name, done = self._wanted.namespace, self._name, self._done
         if name is None or done is None:
             return
-        await self._context.store.run(lambda tx: subscribing.commit(tx, namespace, name, self._holder, done))
+        try:
+            await self._context.store.run(lambda tx: subscribing.commit(tx, namespace, name, self._holder, done))
+        except (Refused, NotFound):
+            # What was read under the name is somebody else's now; asked again, it says so again.
+            self._page.clear()
+            raise
         self._stored, self._stored_at = done, time.monotonic()
