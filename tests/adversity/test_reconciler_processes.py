@@ -27,7 +27,7 @@ async def test_three_processes_one_frozen_past_its_turn(store: TestStore, size: 
         await store.query("UPDATE ff.execution SET policy = ? WHERE id = ?", UNREADABLE, poisoned)
         with children("tests.adversity.reconciler_child", *[[store.url, schema]] * 3) as processes:
             made: dict[str, set[UUID]] = {}
-            for _ in range(size.of(1, 5, 20)):
+            for _ in range(size.of(1, 3, 20)):
                 for name, ids in (await work_for_all_duties(engine, size.of(20, 60, 60))).items():
                     made.setdefault(name, set()).update(ids)
                 await freeze_one_past_its_turn(processes)

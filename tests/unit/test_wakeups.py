@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from flowfabric.backends.postgres.wakeups import news_payload, read_payload
 from flowfabric.core.records import Event
 from flowfabric.core.states import State
-from flowfabric.store.news import News
+from flowfabric.store.news import News, Tell
+from flowfabric.wakeups.announcing import Announcer
 from flowfabric.wakeups.bells import Bell, Bells, end_of, events_of, lane_of
 from flowfabric.wakeups.due_times import DueTimes
 
@@ -78,6 +79,65 @@ async def test_who_waits_for_work_at_this_moment() -> None:
         bells.ring_for_work()
         assert await waiting
         assert bells.waited_for() == (set(), set())
+
+
+class Told:
+    """A way to tell others that only remembers what was told."""
+
+    can_announce = True
+
+    def __init__(self) -> None:
+        self.news: list[News] = []
+
+    def on_commit(self, tell: Tell) -> None: ...
+
+    async def announce(self, news: News) -> None:
+        self.news.append(news)
+
+    def ear(self) -> None:
+        return None
+
+
+async def test_the_first_is_told_at_once_and_what_comes_meanwhile_together() -> None:
+    told = Told()
+    announcer = Announcer(told, 10, enabled=True)
+    for number in range(5):
+        announcer.tell(News(lanes={("a", str(number))}))
+        await asyncio.sleep(0)
+    await announcer.close()
+    assert [len(news.lanes) for news in told.news] == [1, 4]
+
+
+async def test_due_times_that_nobody_knows_are_told_once_and_when_it_closes() -> None:
+    told = Told()
+    announcer = Announcer(told, 10, enabled=True)
+    for _ in range(5):
+        announcer.tell_unknown_due(NOW)
+        await asyncio.sleep(0.005)
+    announcer.tell_due(NOW, timedelta(hours=1))
+    assert len(told.news) == 1
+    await announcer.close()
+    assert [news.due for news in told.news] == [NOW, NOW]
+
+
+async def test_an_announcement_that_fails_is_lost_and_harms_nobody() -> None:
+    class Broken(Told):
+        async def announce(self, news: News) -> None:
+            raise OSError
+
+    announcer = Announcer(Broken(), 10, enabled=True)
+    announcer.tell(News(anything=True))
+    await announcer.close()
+    assert announcer.announced == 0
+
+
+async def test_nothing_is_told_when_it_is_switched_off() -> None:
+    told = Told()
+    announcer = Announcer(told, 10, enabled=False)
+    announcer.tell(News(anything=True))
+    announcer.tell_unknown_due(NOW)
+    await announcer.close()
+    assert told.news == []
 
 
 def test_a_due_time_is_told_if_others_would_look_too_late() -> None:
