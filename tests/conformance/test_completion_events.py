@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
-
 from flowfabric import Engine, Event
 from flowfabric.testing import VirtualClock
+from tests.faults.pictures import camera_on, wipe
 from tests.faults.wait_operations import EVERY_OPERATION
-from tests.stores import TestStore
+from tests.stores import TestStore, opened
 
 TAGS = {"team.owner": "ada"}
 # What ends executions, so that the test cannot pass by ending nothing.
@@ -23,10 +22,19 @@ TWICE = {"operator cancel", "deadline"}
 STATES = {"completed", "failed", "cancelled", "expired", "skipped"}
 
 
-@pytest.mark.parametrize("name", EVERY_OPERATION)
-async def test_one_completion_event_for_each_end(
-    engine: Engine, clock: VirtualClock, store: TestStore, name: str
-) -> None:
+async def test_every_operation_leaves_one_completion_event_for_each_end(store: TestStore, clock: VirtualClock) -> None:
+    camera = await camera_on(store)
+    try:
+        async with opened(store, clock) as engine:
+            for name in EVERY_OPERATION:
+                await wipe(camera)
+                engine._context.routes.clear()
+                await one_completion_event_for_each_end(engine, clock, store, name)
+    finally:
+        await camera.close()
+
+
+async def one_completion_event_for_each_end(engine: Engine, clock: VirtualClock, store: TestStore, name: str) -> None:
     operation = EVERY_OPERATION[name]
     given = await operation.arrange(engine, clock)
     for id_ in await executions(store):
@@ -36,21 +44,21 @@ async def test_one_completion_event_for_each_end(
     if name in TWICE:
         await operation.act(engine, given)
     ended = await ends_since(engine, cursor)
-    assert bool(ended) or name not in ENDING
-    assert len(ended) == len({event.execution_id for event in ended})
+    assert bool(ended) or name not in ENDING, name
+    assert len(ended) == len({event.execution_id for event in ended}), name
     states = {id_: state for id_, state in (await executions(store)).items() if state in STATES}
     for event in ended:
         assert event.execution_id is not None
-        assert (event.namespace, event.name, event.state) == ("default", states[event.execution_id], event.name)
-        assert event.lane and event.kind and event.tags == TAGS
+        assert (event.namespace, event.name, event.state) == ("default", states[event.execution_id], event.name), name
+        assert event.lane and event.kind and event.tags == TAGS, name
         by_all = engine.events.subscribe(
             ["completion"], cursor=cursor, follow=False, lane=event.lane, kind=event.kind, tags=TAGS,
             execution=event.execution_id,
         )  # fmt: skip
-        assert [found.version async for found in by_all] == [event.version]
+        assert [found.version async for found in by_all] == [event.version], name
     # Whatever is over now either was over before or is told of.
     over_before = await ended_until(engine, cursor)
-    assert set(states) - over_before == {event.execution_id for event in ended} - over_before
+    assert set(states) - over_before == {event.execution_id for event in ended} - over_before, name
 
 
 async def executions(store: TestStore) -> dict[UUID, str]:
