@@ -147,7 +147,7 @@ async def follow_naively(store: PostgresTestStore, ledger: Ledger) -> None:
             for row in await connection.fetch(query, last):
                 last = row["id"]
                 ledger.seen.append((row["execution_id"], row["version"]))
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.001)
     finally:
         await connection.close()
 
