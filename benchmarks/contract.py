@@ -25,6 +25,7 @@ from benchmarks.measure import Ratio, Stopwatch, in_turns, server_cpu_s
 from benchmarks.peers import pgbench_rate, pgbench_script, raw_sqlite_rate
 from benchmarks.queues import Store, backlog, leases_in_flight, routing, unroutable
 from benchmarks.waits import many_signals, round_trips, timeouts
+from benchmarks.wakeups import idle_cost, start_latency, wake_up_cost
 from flowfabric import Engine, Lease, Submission, connect
 from tests.postgres_server import postgres_server
 
@@ -69,8 +70,8 @@ async def batch_rate(engine: Engine, seconds: float) -> float:
     return done / watch.wall_s
 
 
-async def single_rate(engine: Engine, seconds: float) -> float:
-    """Executions per second when 256 callers submit and complete one at a time, and one worker claims for all."""
+async def single_rate(engine: Engine, seconds: float, callers: int = IN_FLIGHT) -> float:
+    """Executions per second when so many callers submit and complete one at a time, and one worker claims for all."""
     watch, done = Stopwatch(), 0
     ready: asyncio.Queue[Lease] = asyncio.Queue()
 
@@ -88,7 +89,7 @@ async def single_rate(engine: Engine, seconds: float) -> float:
                 ready.put_nowait(lease)
 
     claiming = asyncio.create_task(claimer())
-    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+    await asyncio.gather(*(caller() for _ in range(callers)))
     claiming.cancel()
     return done / watch.wall_s
 
@@ -115,6 +116,10 @@ async def bench_postgres(dsn: str, plan: Plan, report: Report) -> None:
         await chains("PostgreSQL", engine.within("chains"), plan.seconds, report)
         for siblings, most_ms in ((100, 20), (1000, 200)):
             await races("PostgreSQL", engine.within("races"), siblings, plan.races, most_ms, report)
+    waking = partial(connect, dsn, schema="waking")
+    await wake_up_cost("PostgreSQL", waking, single_rate, plan.seconds, plan.rounds, report)
+    await start_latency("PostgreSQL", waking, 6.0, report)
+    await idle_cost("PostgreSQL", waking, 4 * plan.seconds, report)
     async with connect(dsn, schema="small") as few, connect(dsn, schema="large") as many:
         small = Store(few, postgres_filler(few, dsn, "small"))
         large = Store(many, postgres_filler(many, dsn, "large"))
@@ -142,6 +147,8 @@ async def bench_sqlite(path: str, plan: Plan, report: Report) -> None:
         await chains("SQLite", engine.within("chains"), plan.seconds, report.beside())
         for siblings, most_ms in ((100, 20), (1000, 200)):
             await races("SQLite", engine.within("races"), siblings, plan.races, most_ms, report.beside())
+    # Another process is noticed by a look at the file every 20 ms.
+    await start_latency("SQLite", partial(connect, f"{path}.waking"), 25.0, report)
     paths = (f"{path}.small", f"{path}.large")
     async with connect(paths[0]) as few, connect(paths[1]) as many:
         small, large = Store(few, sqlite_filler(few, paths[0])), Store(many, sqlite_filler(many, paths[1]))

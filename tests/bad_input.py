@@ -140,6 +140,7 @@ ROLES = {
     "Mapping[str, str | None]": Role(_NO_TAGS, good=({},)),
     "Collection[str]": Role(_NO_TOKENS, good=([], {})),
     "Sequence[str]": Role(_NO_NAME_LISTS),
+    "Sequence[EventFamily | str]": Role(["lease", b"lease", 7, ["nonsense"], [NUL], [None], [7]], good=([],)),
     "Sequence[Submission]": Role(_NO_SUBMISSIONS, good=([],)),
     "Sequence[Step]": Role(_NO_STEPS, good=([],)),
     "Sequence[Fence]": Role(_NO_FENCE_LISTS, good=([],)),
@@ -176,6 +177,7 @@ ROLES = {
             "EdgeKind | str",
             "CancelPolicy | str",
             "FlowState | str",
+            "Start | str",
         ],
         Role(["", "nonsense", "ACTIVE", NUL, SURROGATE, LONG, 7, b"active"]),
     ),
@@ -192,6 +194,7 @@ BY_NAME = {
     "secret": Role(_NO_SECRETS),
     "kid": Role(["", "a b", "a:b", "a.b", "x" * 33, "ü", "a\n", NUL, SURROGATE, RIGHT_TO_LEFT, LONG, 7, b"a"]),
     "key_file": Role(["", ".", "no/such/file", NUL, SURROGATE, LONG, 7, b"keys"]),
+    "listen_url": Role(["", "x", NUL, SURROGATE, LONG, 7, b"postgresql://x/y", "http://x/y", "jobs.db"]),
     "cursor": Role(["", "x", "a" * 32, NUL, SURROGATE, LONG, 7, b"x", "+" * 32, "===="]),
     "retryable_categories": Role(
         ["net", b"net", 7, [None], [""], [NUL], [SURROGATE], [LONG], [7], [[]]], good=([], {})
@@ -204,6 +207,9 @@ FURTHER: dict[str, list[Any]] = {
     "limit": [0, 10**9],
     "percent": [101],
     "pool_size": [0, 1001],
+    "slots": [1_000_001],
+    "busy": [1_000_001],
+    "subscriber_expiry": [0, "999ms"],
     "lease_ttl": [0, 0.049, "999ms", 10**12, "8d"],
     "ttl": [0, 0.049, "999ms", 10**12, "8d"],
     "statement_timeout": [0, 0.5],

@@ -21,7 +21,7 @@ _SHAPE = """
 """
 TABLES = (
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route", "suspension",
-    "waitpoint", "signal", "signing_key", "flow", "edge", "edge_group",
+    "waitpoint", "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker",
 )  # fmt: skip
 
 

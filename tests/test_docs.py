@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.keys import Keys
@@ -17,6 +18,7 @@ from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
+from flowfabric.engine.workers import Workers
 from flowfabric.reconcilers.loop import Reconcilers
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +32,8 @@ GROUPS = {
     "keys": Keys,
     "operator": Operator,
     "lanes": Lanes,
+    "workers": Workers,
+    "events": Events,
     "reconcilers": Reconcilers,
 }
 

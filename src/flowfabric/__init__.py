@@ -75,6 +75,7 @@ from flowfabric.core.outcomes import (
     WaitpointClosed,
 )  # fmt: skip
 from flowfabric.core.policy import Backoff, BackoffKind, OnAttemptTimeout, OnLeaseLoss, Policy
+from flowfabric.core.positions import Start
 from flowfabric.core.records import Attempt, AttemptOutcome, Event, Fence, Grant, RecordedStep, Resumption, WorkerId
 from flowfabric.core.requests import Step, StepStatus, Submission
 from flowfabric.core.retry import FailureClass
@@ -89,6 +90,7 @@ from flowfabric.core.states import (
     StateVector,
     TerminalOutcome,
 )  # fmt: skip
+from flowfabric.core.subscribing import EventFamily, Subscriber
 from flowfabric.core.views import (
     Description,
     Failure,
@@ -111,26 +113,32 @@ from flowfabric.core.waits import (
     WaitpointState,
 )
 from flowfabric.core.why_not import why_not
+from flowfabric.core.workers import MarkedDead, Registered, Worker
 from flowfabric.engine import Engine, connect
+from flowfabric.engine.events import EventsStatus
+from flowfabric.engine.subscription import Subscription
+from flowfabric.engine.watching import WorkWatch
 from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.routing import LaneState
+from flowfabric.wakeups.listening import ListenerStatus
 
 __all__ = [
     "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "Attempt", "AttemptOutcome",
     "AttemptState", "Backoff", "BackoffKind", "BlockingReason", "ByName", "CancelPolicy", "CancelRequested",
     "CancelScheduled", "Child", "ChildSubmission", "ChildrenReady", "Condition", "Conflict", "Count", "Counted",
-    "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge", "EdgeAdded", "EdgeGroup",
-    "EdgeKind", "EdgeState", "Effect", "Eligibility", "Ended", "Engine", "Event", "Explanation", "Failure",
-    "FailureClass", "Fence", "FlowAlreadyCancelled", "FlowCancelled", "FlowCreated", "FlowDescription",
+    "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge", "EdgeAdded", "EdgeGroup", "EdgeKind",
+    "EdgeState", "Effect", "Eligibility", "Ended", "Engine", "Event", "EventFamily", "EventsStatus", "Explanation",
+    "Failure", "FailureClass", "Fence", "FlowAlreadyCancelled", "FlowCancelled", "FlowCreated", "FlowDescription",
     "FlowDuplicate", "FlowFabricError", "FlowPage", "FlowState", "FlowSummary", "Fresh", "Grant", "Graph",
-    "GroupState", "Held", "Input", "InvalidRequest", "Join", "JoinKind", "KeyState", "KeyView", "LaneState",
-    "Lease", "LeaseView", "LifecyclePhase", "Member", "MemberAdded", "MemberDuplicate", "NotFound",
-    "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page", "Pending",
-    "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Released", "Renewed", "Replayed",
-    "Rest", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed", "Secret",
-    "Seeded", "Siblings", "Signal", "Single", "Standing", "State", "StateVector", "Step", "StepStatus",
-    "StoredEdge", "Submission", "Submitted", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "Tally",
-    "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld",
-    "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkerId",
-    "all_of", "any_of", "condition_from_json", "condition_to_json", "connect", "quorum", "why_not",
+    "GroupState", "Held", "Input", "InvalidRequest", "Join", "JoinKind", "KeyState", "KeyView", "LaneState", "Lease",
+    "LeaseView", "LifecyclePhase", "ListenerStatus", "MarkedDead", "Member", "MemberAdded", "MemberDuplicate",
+    "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Page",
+    "Pending", "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Registered", "Released",
+    "Renewed", "Replayed", "Rest", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied",
+    "Sealed", "Secret", "Seeded", "Siblings", "Signal", "Single", "Standing", "Start", "State", "StateVector", "Step",
+    "StepStatus", "StoredEdge", "Submission", "Submitted", "Subscriber", "Subscription", "Summary", "Suspended",
+    "SuspendedView", "SuspensionReason", "Tally", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger",
+    "Unavailable", "Unchanged", "Unheld", "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState",
+    "WaitpointView", "WorkWatch", "Worker", "WorkerId", "all_of", "any_of", "condition_from_json",
+    "condition_to_json", "connect", "quorum", "why_not",
 ]  # fmt: skip

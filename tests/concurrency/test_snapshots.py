@@ -26,6 +26,7 @@ from flowfabric.backends.postgres.session import PostgresSession
 from flowfabric.core.records import WorkerId
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
 from flowfabric.sqlstore.statements import Dialect, Statement, load
+from flowfabric.store.news import News
 from flowfabric.testing import VirtualClock
 from tests.concurrency.gates import eventually
 from tests.concurrency.soundness import assert_sound
@@ -179,7 +180,7 @@ class LateStatement:
         self._key = key
         self._clock = VirtualClock()
         session = PostgresSession(connection, statements, store.schema, self._clock.now)
-        self._hot = PostgresHotStatements(session)
+        self._hot = PostgresHotStatements(session, News())
 
     async def overtaken(
         self, write: Callable[[PostgresHotStatements], Awaitable[Any]], meanwhile: Callable[[], Awaitable[Any]]

@@ -22,7 +22,7 @@ from tests.bad_input import bad_values, parameters, role_of, shown
 from tests.scenarios import leased
 from tests.stores import TestStore, snapshot
 
-GROUPS = ("executions", "leases", "flows", "operator", "lanes", "waitpoints", "signals", "keys")
+GROUPS = ("executions", "leases", "flows", "operator", "lanes", "waitpoints", "signals", "keys", "workers", "events")
 RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Submission": (Submission, {"kind": "job"}),
     "Policy": (Policy, {}),

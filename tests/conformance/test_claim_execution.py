@@ -37,7 +37,7 @@ async def test_it_writes_what_a_claim_from_the_queue_writes(
     second = await SITUATIONS[situation](engine, clock)
     [from_queue] = await engine.leases.claim(["default"], "worker", lease_ttl="1m")
     assert from_queue.execution_id == second
-    own = {"id", "lease_id", "former_lease_id", "resume_suspension_id"}
+    own = {"id", "lease_id", "former_lease_id", "resume_suspension_id", "event_xid"}
     rows = [await stored_row(store, id_) for id_ in (first, second)]
     by_id, by_queue = [{name: value for name, value in row.items() if name not in own} for row in rows]
     assert by_id == by_queue

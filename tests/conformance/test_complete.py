@@ -137,7 +137,7 @@ async def test_a_result_stays_on_the_attempt_it_belongs_to(engine: Engine) -> No
 
 async def rows_of(store: TestStore, id_: UUID) -> dict[str, list[dict[str, Any]]]:
     """Everything that is stored about one execution, without the ids of it and of the requests that were made."""
-    own = {"id", "execution_id", "lease_id", "former_lease_id", "former_digest", "transaction_id"}
+    own = {"id", "execution_id", "lease_id", "former_lease_id", "former_digest", "transaction_id", "event_xid"}
     queries = {
         "execution": "SELECT * FROM ff.execution WHERE id = ?",
         "attempt": "SELECT * FROM ff.attempt WHERE execution_id = ? ORDER BY attempt_index",
@@ -194,6 +194,7 @@ async def test_an_execution_that_is_not_plain_completes_with_the_same_rows(
         rows = await rows_of(store, lease.execution_id)
         written.append((changes, rows["attempt"][-1], rows["event"][-1]))
     expected = {"version", "epoch", "former_epoch", "former_lease_id", "attempt_index", "origin", "started_at"}
+    expected |= {"event_xid"}
     for of_plain, of_granted in zip(*written, strict=True):
         different = {name for name in of_plain | of_granted if of_plain.get(name) != of_granted.get(name)}
         assert different <= expected

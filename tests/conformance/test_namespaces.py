@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from flowfabric import Created, Engine, Fence, FlowFabricError, NotFound, Policy, State, Step, Submission
+from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
@@ -16,6 +17,7 @@ from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
+from flowfabric.engine.workers import Workers
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, nothing_written
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
@@ -154,7 +156,7 @@ async def test_the_duties_serve_all_namespaces(engine: Engine, clock: VirtualClo
 def facade() -> set[str]:
     """The names of all operations that are aimed at an id, a fence or a grant."""
     found = set()
-    for group in (Executions, Leases, Flows, Operator, Lanes, Waitpoints, Signals):
+    for group in (Executions, Leases, Flows, Operator, Lanes, Waitpoints, Signals, Workers, Events):
         for name, method in inspect.getmembers(group, inspect.iscoroutinefunction):
             if not name.startswith("_") and AIMED & set(inspect.signature(method).parameters):
                 found.add(f"{group.__name__.lower()}.{name}")

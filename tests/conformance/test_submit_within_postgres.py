@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session
 
 from flowfabric import Created, Duplicate, Engine, InvalidRequest, State, Submission, Unavailable
-from flowfabric.backends.postgres.wakeups import wake_channel
+from flowfabric.backends.postgres.wakeups import read_payload, wake_channel
 from flowfabric.testing import VirtualClock
 from tests.callers import (
     ON_POSTGRES,
@@ -58,7 +58,8 @@ async def heard(store: PostgresTestStore) -> AsyncIterator[asyncio.Queue[tuple[s
     connection = await asyncpg.connect(store.url)
 
     def hear(_connection: object, _process: int, _channel: str, payload: object) -> None:
-        queue.put_nowait(tuple(json.loads(str(payload))))
+        for lane in read_payload(str(payload)).lanes:
+            queue.put_nowait(lane)
 
     await connection.add_listener(wake_channel(store.schema), hear)
     yield queue

@@ -109,6 +109,28 @@ async def past_retention(engine: Engine, clock: VirtualClock) -> None:
     clock.advance("2d")
 
 
+async def registered(engine: Engine, clock: VirtualClock) -> None:
+    await engine.workers.register(WORKER, [scenarios.LANE])
+
+
+async def silent_worker(engine: Engine, clock: VirtualClock) -> None:
+    await registered(engine, clock)
+    clock.advance("2m")
+
+
+async def past_event_retention(engine: Engine, clock: VirtualClock) -> None:
+    """Events of an execution that is gone, old enough to go."""
+    await past_retention(engine, clock)
+    await engine.reconcilers.tick()
+    clock.advance("8d")
+
+
+async def old_events_apart(engine: Engine, clock: VirtualClock) -> None:
+    await engine.lanes.pause("old")
+    await engine.lanes.resume("old")
+    clock.advance("8d")
+
+
 def submissions(id_: UUID) -> list[Submission]:
     """A batch of one: items with an id of their own never share a transaction."""
     return [Submission(kind="job", payload=b"in", id=id_)]
@@ -191,4 +213,10 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "deadline": Operation(past_deadline, duty("deadline")),
     "retention": Operation(past_retention, duty("retention")),
+    "register a worker": Operation(nothing, lambda e, _: e.workers.register(WORKER, [scenarios.LANE])),
+    "heartbeat of a worker": Operation(registered, lambda e, _: e.workers.heartbeat(WORKER, busy=1)),
+    "mark a worker dead": Operation(registered, lambda e, _: e.workers.mark_dead(WORKER, "on fire")),
+    "worker liveness": Operation(silent_worker, duty("worker_liveness")),
+    "event trimming": Operation(past_event_retention, duty("event_trimming")),
+    "event trimming, of lanes": Operation(old_events_apart, duty("event_trimming")),
 }

@@ -18,13 +18,13 @@ from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 # Routes are names with a number. They are made in a transaction of their own, and one that nobody uses does no harm.
 TABLES = (
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "suspension", "waitpoint",
-    "signal", "signing_key", "flow", "edge", "edge_group",
+    "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker",
 )  # fmt: skip
 # `step_seq` is there because a repeated checkpoint uses up numbers, which nobody can see.
 MINTED = {
     "id", "execution_id", "lease_id", "former_lease_id", "consumed_by", "transaction_id", "route_id", "step_seq",
     "resume_suspension_id", "waitpoint_id", "nonce", "token_hash", "secret", "check_value", "digest", "former_digest",
-    "flow_id", "parent_id", "upstream_id", "downstream_id",
+    "flow_id", "parent_id", "upstream_id", "downstream_id", "event_xid", "holder", "event_id",
 }  # fmt: skip
 # Ids, times, and the kids of keys that a store has drawn.
 VOLATILE_TEXT = re.compile(

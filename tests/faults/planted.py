@@ -130,9 +130,37 @@ PLANTED_IN_WAITS = (
     ),
 )
 
+OUTBOX_SQL = "backends/postgres/sql/outbox.sql"
+OUTBOX = "../concurrency/test_outbox.py::test_four_readers_miss_nothing_of_what_eight_writers_write"
+NAMES = "../conformance/test_named_subscribers.py"
+
+PLANTED_IN_EVENTS = (
+    Planted(
+        "events are read before the late ones",
+        f"{OUTBOX}[postgres]",
+        Edit(OUTBOX_SQL, "AND transaction_id < (SELECT horizon.xid FROM horizon)", ""),
+    ),
+    Planted(
+        "events in the order of transactions alone",
+        f"{OUTBOX}[postgres]",
+        Edit(OUTBOX_SQL, "event_xid = GREATEST(event_xid, pg_current_xact_id())", "event_xid = pg_current_xact_id()"),
+        Edit(OUTBOX_SQL, "GREATEST(pg_current_xact_id(), (SELECT", "COALESCE(pg_current_xact_id(), (SELECT"),
+    ),
+    Planted(
+        "two processes read under one name",
+        f"{NAMES}::test_a_second_process_stands_by_until_the_first_is_gone[sqlite]",
+        Edit("core/subscribing.py", "return not (held_by_another and", "return not (False and"),
+    ),
+    Planted(
+        "trimming does not wait for a name",
+        f"{NAMES}::test_events_of_removed_executions_stay_until_every_name_has_passed[postgres]",
+        Edit("core/trimming.py", "last is None or slowest is None or last <= slowest", "True"),
+    ),
+)  # fmt: skip
 PLANTED = (
     *PLANTED_IN_WAITS,
     *PLANTED_IN_FLOWS,
+    *PLANTED_IN_EVENTS,
     Planted(
         "no fence check",
         f"{ZOMBIES}[sqlite]",
@@ -206,7 +234,7 @@ PLANTED = (
     Planted(
         "naive cursor over a history",
         f"{HISTORIES}[postgres]",
-        Edit("sqlstore/sql/event.sql", "AND version > :after", "AND id > :after"),
+        Edit("sqlstore/sql/event.sql", "AND e.version > :after", "AND e.id > :after"),
     ),
     Planted(
         "repeated request not recognised",

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from flowfabric import Engine, Fence, FlowFabricError, Lease, Refused, Step, Suspended, Unavailable, WorkerId, connect
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.news import Telling
 from flowfabric.store.transaction import Body, JoinedBody, Store, Transaction
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
 
@@ -61,6 +62,13 @@ class WatchedStore:
     async def read(self, body: Body[Answer]) -> Answer:
         return await self._store.read(body)
 
+    async def read_single(self, body: Body[Answer]) -> Answer:
+        return await self._store.read_single(body)
+
+    @property
+    def telling(self) -> Telling:
+        return self._store.telling
+
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         return await self._store.run_within(connection, body, savepoint=savepoint)
 
@@ -98,7 +106,8 @@ def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
     context = engine._context
     single = IN_TRANSACTION if hasattr(context.store, "_writer") else IN_STATEMENT
     store = WatchedStore(context.store, flags, slot, single)
-    return Engine(replace(context, store=store, reconcilers=Reconcilers(store, poll_s=0.25), batchers={}))
+    duties = Reconcilers(store, context.wakeups, context.reconcilers._keeping, poll_s=0.25)
+    return Engine(replace(context, store=store, reconcilers=duties, batchers={}))
 
 
 class Worker:

@@ -36,8 +36,8 @@ _WAITS = ("suspension", "waitpoint", "signal", "signing_key")
 _STORED = tuple(dict.fromkeys(table for table in (*TABLES, *_WAITS) if table != "route"))
 # What a store draws for itself and that means nothing outside it.
 _PRIVATE = {
-    ("event", "id"), ("event", "transaction_id"), ("execution", "route_id"), ("waitpoint", "nonce"),
-    ("waitpoint", "token_hash"),
+    ("event", "id"), ("event", "transaction_id"), ("execution", "event_xid"), ("execution", "route_id"),
+    ("waitpoint", "nonce"), ("waitpoint", "token_hash"),
 }  # fmt: skip
 _ID_NAMES = ("id", "consumed_by", "grant", "suspension", "signal")
 _JSON = frozenset({"tags", "policy", "details", "condition"})

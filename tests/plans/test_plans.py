@@ -51,6 +51,9 @@ COLD = (
     "groups_of", "get_members", "lock_members", "members_page", "count_members", "bad_ends", "due_members",
     "sweeping_groups", "children_of", "request_cancel", "list_flows", "delete_edges", "delete_groups",
     "delete_flows", "due_for_flow_retention", "due_for_flow_cancellation", "due_for_cancel_grace",
+    "append_event", "read_events", "outbox_state", "lock_subscriber", "list_subscribers", "commit_subscriber",
+    "bury_executions", "postpone_trimming", "unbury_executions", "delete_events_of", "last_events", "events_apart",
+    "delete_event", "lapsed_workers", "beat_worker",
 )  # fmt: skip
 BY_ID = {
     "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution",
@@ -69,10 +72,13 @@ WHERE = {
     "due_for_deadline": ("execution_deadline", "deadline_at"),
     "due_for_retention": ("execution_purge", "purge_at"),
     "due_for_cancel_grace": ("execution_cancel_due", "cancel_due_at"),
+    "last_events": ("purged_trim", "trim_at"),
+    "events_apart": ("event_apart", "at"),
+    "delete_event": ("event_pkey", "transaction_id id"),
 }
 COPIES = 100_000
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")
-SMALL = {"lane", "route", "signing_key"}
+SMALL = {"lane", "route", "signing_key", "subscriber", "worker", "store"}
 # What a worker holds is looked for among the live leases, which are all that this index has.
 WALKED = {"held_executions": {"execution_lease_check"}}
 

@@ -168,8 +168,9 @@ def test_a_duty_walks_its_index_up_to_the_present_and_sorts_nothing(plans: Plans
 def test_the_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
     tables = ("execution", "submission_key", "flow")
     heads = [step for table in tables for step in reads(plans["next_due"], table)]
-    assert len(heads) == 9
-    assert all(re.search(r"_at>\?\)$", step) for step in heads)
+    times = [step for step in heads if "ff_execution_queue (route_id=?)" not in step]
+    assert (len(heads), len(times)) == (10, 9)  # The other one looks whether work waits.
+    assert all(re.search(r"_at>\?\)$", step) for step in times)
 
 
 def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(plans: Plans) -> None:

@@ -19,7 +19,8 @@ TABLE = {
     "InvalidRequest": """
         connection_not_async connection_not_sync connection_of_another_thread no_transaction other_database
         schema_missing transaction_aborted transaction_read_only unsupported_connection
-        cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice invalid_duration
+        cursor_foreign cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice
+        invalid_duration
         invalid_fence invalid_id invalid_name invalid_policy invalid_request invalid_tag_key invalid_text invalid_type
         invalid_url naive_datetime network_file_system out_of_range payload_too_large
         time_out_of_range too_many_steps too_many_tags unknown_field unsafe_durability unsupported_version
@@ -34,18 +35,18 @@ TABLE = {
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable
         execution_not_reclaimable execution_not_terminal generation_moved grant_already_consumed grant_already_exists
         grant_expired lane_draining lane_paused lease_expired lease_revoked max_replays_exhausted
-        not_a_resumed_execution stale_lease
+        not_a_resumed_execution stale_lease cursor_expired subscription_lost
         execution_not_suspended key_secret_missing keys_kept_in_file signal_limit_exceeded target_not_signalable
         token_expired too_many_open_waitpoints waitpoint_closed
         downstream_already_started flow_already_terminal flow_sealed
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
-        child_not_found flow_not_found member_not_found
+        child_not_found flow_not_found member_not_found subscriber_not_found worker_not_found
     """,
     "Conflict": """
         another_key_active idempotency_mismatch key_check_mismatch rotation_conflict step_already_recorded
-        waitpoint_already_exists stale_revision
+        waitpoint_already_exists stale_revision instance_reassigned
     """,
     "Unavailable": """
         access_denied connection_closed connection_lost transaction_conflict

@@ -13,6 +13,7 @@ from flowfabric.core.records import Execution
 from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State, derive_vector
 from flowfabric.core.views import SuspendedView
 from flowfabric.core.waits import OnTimeout
+from flowfabric.core.workers import Worker, nobody_offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,15 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What else has a say: the lane, the capabilities that are required, the open wait if there is one, and what a
-    member of a flow hangs on."""
+    """What else has a say: the lane, the capabilities that are required, the open wait if there is one, what a member
+    of a flow hangs on, and the live workers that are registered for the lane."""
 
     lane_is_paused: bool
     requires: tuple[str, ...]
     wait: SuspendedView | None
     now: datetime
     dependencies: Dependencies | None = None
+    workers: Sequence[Worker] = ()
 
 
 def explain(execution: Execution, around: Surroundings) -> Explanation:
@@ -64,7 +66,23 @@ def _waiting(execution: Execution, around: Surroundings) -> _Told:
     if around.requires:
         facts["requires"] = around.requires
         sentence += f"; only one that offers {_listed(around.requires)} may"
-    return f"{sentence}, since {_time(execution.changed_at)}.", facts
+    sentence += f", since {_time(execution.changed_at)}"
+    return f"{sentence}{_who_is_there(around, facts)}.", facts
+
+
+def _who_is_there(around: Surroundings, facts: dict[str, Any]) -> str:
+    """What the register of workers says to it; nothing if somebody who may take it is there."""
+    facts["live_workers"] = len(around.workers)
+    if not around.workers:
+        return "; no live worker is registered for that lane"
+    lacking = nobody_offers(around.requires, around.workers)
+    if lacking:
+        facts["nobody_offers"] = lacking
+        return f"; no live worker offers {_listed(lacking)}"
+    if not any(set(around.requires) <= set(worker.capabilities) for worker in around.workers):
+        facts["nobody_offers"] = around.requires
+        return f"; no live worker offers all of {_listed(around.requires)}"
+    return ""
 
 
 def _delayed(execution: Execution, around: Surroundings) -> _Told:

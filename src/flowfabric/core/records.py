@@ -191,7 +191,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One row of history and outbox. `version` numbers the events of an execution without a gap."""
+    """One row of history and outbox. `version` numbers the events of an execution without a gap; a subscription also
+    says by which `cursor` it can be resumed after the event."""
 
     namespace: str
     family: str
@@ -213,6 +214,7 @@ class Event:
     reason: str | None = None
     details: Mapping[str, Any] | None = None
     flow_id: UUID | None = None
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

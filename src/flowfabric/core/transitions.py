@@ -245,7 +245,8 @@ def event_of(before: Execution, after: Execution, transition: Transition, **fact
         execution_id=after.id, version=after.version, kind=after.kind, state=after.state, epoch=after.epoch,
         generation=after.generation, tags=after.tags or None,
         lease_id=lease.id if lease else None, worker=lease.worker if lease else None,
-        attempt_index=(before if ends_lease else after).attempt_index, ends_lease=ends_lease, **facts,
+        attempt_index=(before if ends_lease else after).attempt_index, ends_lease=ends_lease,
+        flow_id=after.flow_id, **facts,
     )  # fmt: skip
 
 

@@ -13,12 +13,14 @@ from flowfabric.core.outcomes import Ended, Lease
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import Claim, LeaseTerms
 from flowfabric.engine.context import Context
+from flowfabric.engine.watching import WorkWatch
 from flowfabric.ops.claim import claim
 from flowfabric.ops.claim_execution import claim_execution, claim_resumed
 from flowfabric.ops.held import held
 from flowfabric.ops.reclaim import reclaim
 from flowfabric.store.executions import Claimed
 from flowfabric.store.transaction import Transaction
+from flowfabric.wakeups.bells import lane_of
 
 _CLAIM_TRIES = 3
 ClaimById = Callable[[Transaction, str, UUID, LeaseTerms, Collection[str]], Coroutine[Any, Any, Lease]]
@@ -74,6 +76,14 @@ class Claims:
         answer = await self._context.store.run(lambda tx: reclaim(tx, self._context.namespace, grant_id, terms))
         self._hint([answer] if isinstance(answer, Lease) else [])
         return answer
+
+    def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
+        """How a worker that found nothing waits for work on these lanes: `with engine.leases.watch(…) as work`, claim,
+        and `await work.wait()` whenever a claim came back empty."""
+        found, offered = limits.names(lanes, "lanes"), limits.capabilities(capabilities, "capabilities")
+        wakeups = self._context.wakeups
+        bell = wakeups.bell([lane_of((self._context.namespace, lane)) for lane in found], offered)
+        return WorkWatch(wakeups, bell)
 
     async def held(self, instance: str) -> list[Lease]:
         """The live leases of a worker instance: what it got, even if the reply to its claim was lost."""

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.trimming import EventKeeping
 from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.key_source import key_source
@@ -19,9 +20,11 @@ from flowfabric.ops.key_ring import KeySource
 from flowfabric.ops.suspend import suspending
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
+from flowfabric.wakeups.wakeups import Wakeups
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _LONGEST_TIMEOUT = timedelta(days=1)
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Clock(Protocol):
@@ -41,17 +44,25 @@ class Settings:
     pooler: bool
     pool_size: int
     statement_timeout_s: float
+    listen_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What an engine does by itself, whatever the store."""
+
+    namespace: str
+    keys: KeySource
+    notify: bool
+    keeping: EventKeeping
 
 
 class Connecting:
     """What `connect` returns: await it for an engine, or enter it to have the engine closed at the end."""
 
-    def __init__(
-        self, url: str, namespace: str, settings: Settings, keys: KeySource, clock: Clock | None
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str, settings: Settings, habits: Habits, clock: Clock | None) -> None:
         self._url = url
-        self._namespace = namespace
-        self._keys = keys
+        self._habits = habits
         self._settings = settings
         self._clock = clock
         self._engine: Engine | None = None
@@ -69,14 +80,18 @@ class Connecting:
 
     async def _open(self) -> Engine:
         store = await _open_store(self._url, self._settings, self._clock)
-        waits = WaitOperations(suspending(self._keys), delivering(self._keys))
-        return Engine(Context(store, self._namespace, Reconcilers(store), self._keys, waits))
+        habits = self._habits
+        waits = WaitOperations(suspending(habits.keys), delivering(habits.keys))
+        wakeups = Wakeups(store.telling, enabled=habits.notify)
+        reconcilers = Reconcilers(store, wakeups, habits.keeping)
+        return Engine(Context(store, habits.namespace, reconcilers, wakeups, habits.keys, waits))
 
 
 def connect(
     url: str, *, namespace: str = "default", schema: str = "flowfabric", durable: bool = True, migrate: bool = True,
     pooler: bool = False, pool_size: int = 10, statement_timeout: limits.Duration = 30, key_file: str | None = None,
-    clock: Clock | None = None,
+    notify: bool = True, listen_url: str | None = None, event_retention: limits.Duration = "7d",
+    subscriber_expiry: limits.Duration = "7d", clock: Clock | None = None,
 ) -> Connecting:  # fmt: skip
     """An engine on the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
 
@@ -84,19 +99,30 @@ def connect(
     the present schema unless `migrate` is off. `durable=False` allows settings under which a power cut may lose
     acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `key_file` holds the keys
     that sign tokens, one `kid=64 hex` a line; without one, and without FLOWFABRIC_KEY_FILE or FLOWFABRIC_KEYS, they
-    are kept in the store. `clock` is for tests.
+    are kept in the store. `notify=False` switches wake-ups off: everything works, but is noticed only by looking.
+    `listen_url` is a direct address of the server for wake-ups behind a pooler. `event_retention` says how long events
+    stay after their execution was removed, `subscriber_expiry` after which silence they are not kept any longer for a
+    named subscriber. `clock` is for tests.
     """
     limits.text(url, "url")
     if clock is not None:
         _check_clock(clock)
-    for name, value in (("durable", durable), ("migrate", migrate), ("pooler", pooler)):
+    for name, value in (("durable", durable), ("migrate", migrate), ("pooler", pooler), ("notify", notify)):
         limits.truth(value, name)
     timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST, _LONGEST_TIMEOUT)
     settings = Settings(
         schema=_schema(schema), durable=durable, migrate=migrate, pooler=pooler,
         pool_size=limits.whole(pool_size, "pool_size", 1, 1000), statement_timeout_s=timeout.total_seconds(),
+        listen_url=None if listen_url is None else _listen_url(listen_url),
     )  # fmt: skip
-    return Connecting(url, limits.name(namespace, "namespace"), settings, key_source(key_file), clock)
+    keeping = EventKeeping(
+        retention=limits.duration(event_retention, "event_retention"),
+        subscriber_expiry=limits.duration(subscriber_expiry, "subscriber_expiry", limits.LEASE_TTL_LEAST),
+    )
+    name = limits.name(namespace, "namespace")
+    return Connecting(
+        url, settings, Habits(namespace=name, keys=key_source(key_file), notify=notify, keeping=keeping), clock
+    )
 
 
 def _check_clock(clock: object) -> None:
@@ -108,6 +134,13 @@ def _check_clock(clock: object) -> None:
     limits.moment(now(), "clock.now()")
 
 
+def _listen_url(value: object) -> str:
+    text = limits.text(value, "listen_url")
+    if not text.startswith(_POSTGRES):
+        raise InvalidRequest("invalid_url", "listen_url must be the address of a server: postgresql://…")
+    return text
+
+
 def _schema(value: object) -> str:
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
         message = "schema must be a lower-case name of at most 63 letters, digits and _"
@@ -117,7 +150,7 @@ def _schema(value: object) -> str:
 
 async def _open_store(url: str, settings: Settings, clock: Clock | None) -> Store:
     now = clock.now if clock else None
-    if url.startswith(("postgresql://", "postgres://")):
+    if url.startswith(_POSTGRES):
         return await _open_postgres(url, settings, now)
     # The driver of the other store is never imported, so each needs only its own.
     from flowfabric.backends.sqlite import open_sqlite

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
+from flowfabric.wakeups.wakeups import Wakeups
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -44,6 +45,7 @@ class Context:
     store: Store
     namespace: str
     reconcilers: Reconcilers
+    wakeups: Wakeups
     keys: KeySource
     waits: WaitOperations
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
@@ -92,8 +94,12 @@ class Context:
         return random.random()
 
     def due_at(self, due: datetime | None) -> None:
-        """Tells the reconcilers of this process about a due time, None if only the store knows it."""
-        self.reconcilers.hint(due)
+        """Tells the reconcilers about a due time, None if only the store knows it."""
+        self.wakeups.due_at(due)
+
+    def due_in(self, delay: timedelta) -> None:
+        """The same for something that is due so much later than now."""
+        self.wakeups.due_at(self.wakeups.store_now() + delay)
 
 
 def command(principal: object, reason: object) -> Command:

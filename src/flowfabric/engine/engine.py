@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from flowfabric.engine.context import Context
+from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.keys import Keys
@@ -14,6 +15,7 @@ from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
+from flowfabric.engine.workers import Workers
 from flowfabric.reconcilers.loop import Reconcilers
 
 
@@ -30,6 +32,8 @@ class Engine:
         self.keys = Keys(context)
         self.operator = Operator(context)
         self.lanes = Lanes(context)
+        self.workers = Workers(context)
+        self.events = Events(context)
 
     @property
     def namespace(self) -> str:
@@ -51,6 +55,7 @@ class Engine:
 
     async def close(self) -> None:
         """Ends all connections. What was answered is stored; what was not may or may not be."""
+        await self._context.wakeups.close()
         await self._context.store.close()
 
     async def __aenter__(self) -> Self:

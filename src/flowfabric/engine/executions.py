@@ -14,7 +14,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import Created, Submitted
-from flowfabric.core.policy import DEFAULT_POLICY, Policy
+from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
@@ -27,10 +27,12 @@ from flowfabric.ops import reading
 from flowfabric.ops.submit import SUBMIT, Arrival
 from flowfabric.ops.tags import set_tags
 from flowfabric.store.transaction import Answer
+from flowfabric.wakeups.bells import end_of
 
 _NO_TAGS: Mapping[str, str] = {}
 _FIRST_LOOK_S = 0.005
 _LONGEST_LOOK_S = 0.25
+_LONGEST_LOOK_ALIVE_S = 2.0
 
 
 class Executions(Joining):
@@ -136,13 +138,15 @@ class Executions(Joining):
         return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
 
     async def _wait(self, id_: UUID) -> Outcome:
-        pause_s = _FIRST_LOOK_S
-        while True:
-            outcome = await self._read(reading.result, id_)
-            if outcome is not None:
-                return outcome
-            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        pause_s, wakeups = _FIRST_LOOK_S, self._context.wakeups
+        with wakeups.bell([end_of(id_)]) as bell:
+            while True:
+                bell.clear()
+                outcome = await self._read(reading.result, id_)
+                if outcome is not None:
+                    return outcome
+                await bell.wait(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(2 * pause_s, _LONGEST_LOOK_ALIVE_S if wakeups.alive else _LONGEST_LOOK_S)
 
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
         context = self._context
@@ -155,8 +159,9 @@ class Executions(Joining):
     def _hint(self, answer: object, submission: Submission) -> None:
         if not isinstance(answer, Created):
             return
-        if submission.delay is not None or submission.policy.deadline is not None:
-            self._context.due_at(None)
+        for delay in (submission.delay, submission.policy.deadline):
+            if delay is not None:
+                self._context.due_in(span(delay))
         for due in (submission.ready_at, submission.deadline):
             if due is not None:
                 self._context.due_at(due)

@@ -15,15 +15,20 @@ from flowfabric.ops.observing import views
 from flowfabric.store.routing import LaneState
 from flowfabric.store.transaction import Transaction
 
+_MOST_WORKERS = 1000
+
 
 async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
     """The explanation of what the store holds now."""
     execution = await read(tx, namespace, id_)
     wait, _ = (None, ()) if execution.plain else await views(tx, id_)
+    now = await tx.now()
+    looks = execution.state is State.WAITING
     around = Surroundings(
         lane_is_paused=await tx.lanes.state(namespace, execution.lane) is LaneState.PAUSED,
-        requires=await tx.routes.requires(execution.route_id), wait=wait, now=await tx.now(),
+        requires=await tx.routes.requires(execution.route_id), wait=wait, now=now,
         dependencies=await _dependencies(tx, execution),
+        workers=await tx.workers.on_lane(namespace, execution.lane, now, _MOST_WORKERS) if looks else (),
     )  # fmt: skip
     return explain_execution(execution, around)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from flowfabric.core import limits
@@ -11,18 +12,20 @@ from flowfabric.store.transaction import Transaction
 _FIRST_ID = UUID(int=0)
 
 
-async def purge(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """How many were removed; one that was replayed meanwhile stays."""
+async def purge(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
+    """How many were removed; one that was replayed meanwhile stays. Their events stay that much longer at least."""
     found = await tx.executions.lock_free(ids)
     now = await tx.now()
     due = [item for item in found.values() if item.purge_at is not None and item.purge_at <= now]
     if due:
         await tx.executions.purge(due)
+        await tx.trimming.bury([item.id for item in due], now + keep_events)
     return len(due)
 
 
-async def purge_flows(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """How many flows or members of flows were removed: a flow goes when its last member has gone."""
+async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
+    """How many flows or members of flows were removed: a flow goes when its last member has gone. The events of members
+    stay that much longer at least."""
     flows = await tx.flows.lock_free(ids)
     now, done = await tx.now(), 0
     for flow in flows.values():
@@ -36,6 +39,7 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID]) -> int:
         if members:
             await tx.flows.members.lock([member.id for member in members])
             await tx.executions.purge(members)
+            await tx.trimming.bury([member.id for member in members], now + keep_events)
         if is_last:
             await tx.flows.purge([flow.id])
     return done

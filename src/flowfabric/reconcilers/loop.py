@@ -1,8 +1,8 @@
 """The loop that runs the duties: one statement asks for the next due times, then it sleeps until the earliest.
 
-A duty is run when its due time has come by the store's clock, never before. Between two looks the loop sleeps at most
-`poll_s`, which bounds how late it notices due times that other processes have committed; whoever commits one in this
-process wakes it.
+A duty is run when its due time has come by the store's clock, never before. Whoever commits an earlier one wakes the
+loop, in this process or by a wake-up from another; a look now and then bounds how late it is when wake-ups are lost.
+The same statement asks whether work waits for the idle workers of this process, so that these need not claim in vain.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Protocol
 
 from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.trimming import EventKeeping
 from flowfabric.reconcilers.attempt_timeout import attempt_timeout
 from flowfabric.reconcilers.cancel_grace import cancel_grace
 from flowfabric.reconcilers.deadline import deadline
 from flowfabric.reconcilers.delayed_work import delayed_work
 from flowfabric.reconcilers.duty import Tick
+from flowfabric.reconcilers.event_trimming import EventTrimming
 from flowfabric.reconcilers.flow_cancellation import flow_cancellation
 from flowfabric.reconcilers.flow_retention import flow_retention
 from flowfabric.reconcilers.key_collection import KeyCollection
@@ -31,11 +32,12 @@ from flowfabric.reconcilers.retention import Retention
 from flowfabric.reconcilers.suspension_timeout import suspension_timeout
 from flowfabric.reconcilers.timers import timers
 from flowfabric.reconcilers.waitpoint_expiry import waitpoint_expiry
-from flowfabric.store.transaction import Store, Transaction
+from flowfabric.reconcilers.worker_liveness import WorkerLiveness
+from flowfabric.store.transaction import Look, Question, Store
+from flowfabric.wakeups.wakeups import Wakeups
 
 _log = logging.getLogger("flowfabric.reconcilers")
 _MOST_BACKOFF_S = 5.0
-_ALSO_DUE = {"submission_keys": "retention"}
 
 
 class Tickable(Protocol):
@@ -50,8 +52,10 @@ class Tickable(Protocol):
 class Reconcilers:
     """All duties over one store."""
 
-    def __init__(self, store: Store, poll_s: float = 1.0) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups, keeping: EventKeeping, poll_s: float | None = None) -> None:
         self._store = store
+        self._wakeups = wakeups
+        self._keeping = keeping
         self._poll_s = poll_s
         self._duties: Sequence[Tickable] = (
             lease_expiry(),
@@ -64,11 +68,14 @@ class Reconcilers:
             KeyCollection(),
             flow_cancellation(),
             cancel_grace(),
-            Retention(),
-            flow_retention(),
+            Retention(keeping.retention),
+            flow_retention(keeping.retention),
+            EventTrimming(keeping),
+            WorkerLiveness(),
         )
         self._wake = asyncio.Event()
         self._sleeps_until: datetime | None = None
+        wakeups.on_due(self.hint)
 
     async def tick(self) -> list[Tick]:
         """Runs every duty once, due or not."""
@@ -78,9 +85,13 @@ class Reconcilers:
     async def running(self) -> AsyncIterator[None]:
         """Runs the duties in the background while the block lasts."""
         task = asyncio.create_task(self._run(), name="flowfabric-reconcilers")
+        self._wakeups.patrols += 1
         try:
-            yield
+            # The bell wants nothing but to have the listener started.
+            with self._wakeups.bell(()):
+                yield
         finally:
+            self._wakeups.patrols -= 1
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -109,15 +120,24 @@ class Reconcilers:
         """Runs the duties that are due; answers how long to sleep."""
         self._wake.clear()
         self._sleeps_until = None
-        now, due = await self._store.read(partial(_look, after=limits.EARLIEST))
-        overdue = {name for name, time in due.items() if time is not None and time <= now}
+        look = await self._look(limits.EARLIEST)
+        overdue = {name for name, time in look.due.items() if time is not None and time <= look.now}
         ticks = [await self._tick(duty) for duty in self._duties if duty.name in overdue]
         if any(tick.more or tick.done for tick in ticks):
             return 0.0
         if overdue:
             # Rows that fail or that others have locked must not hide the ones to come.
-            now, due = await self._store.read(partial(_look, after=now))
-        return self._pause(now, due)
+            look = await self._look(look.now)
+        return self._pause(look.now, look.due)
+
+    async def _look(self, after: datetime) -> Look:
+        lanes, capabilities = self._wakeups.bells.waited_for()
+        question = Question(after=after, keeping=self._keeping, lanes=lanes, capabilities=capabilities)
+        look = await self._store.read_single(lambda tx: tx.due.look(question))
+        self._wakeups.learn_time(look.now)
+        if look.work:
+            self._wakeups.bells.ring_for_work()
+        return look
 
     async def _tick(self, duty: Tickable) -> Tick:
         """One duty that cannot go on does not keep the others from going on."""
@@ -131,7 +151,8 @@ class Reconcilers:
 
     def _pause(self, now: datetime, due: Mapping[str, datetime | None]) -> float:
         later = [time - now for time in due.values() if time is not None and time > now]
-        pause = min([timedelta(seconds=self._poll_s), *later])
+        longest_s = self._wakeups.look_s if self._poll_s is None else self._poll_s
+        pause = min([timedelta(seconds=longest_s), *later])
         self._sleeps_until = now + pause
         return pause.total_seconds()
 
@@ -141,12 +162,3 @@ class Reconcilers:
                 await self._wake.wait()
         except TimeoutError:
             return
-
-
-async def _look(tx: Transaction, after: datetime) -> tuple[datetime, Mapping[str, datetime | None]]:
-    """The time, and the first due time of every duty after another."""
-    found = dict(await tx.due.next(after))
-    for extra, duty in _ALSO_DUE.items():
-        times = [time for time in (found.pop(extra), found[duty]) if time is not None]
-        found[duty] = min(times, default=None)
-    return await tx.now(), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 
 from flowfabric.ops.purge import drop_expired_keys, purge
@@ -12,8 +13,8 @@ from flowfabric.store.transaction import Store
 class Retention(Duty):
     """The duty over `purge_at`, which also looks after the expiry of keys."""
 
-    def __init__(self) -> None:
-        super().__init__("retention", purge)
+    def __init__(self, keep_events: timedelta) -> None:
+        super().__init__("retention", partial(purge, keep_events=keep_events))
 
     async def tick(self, store: Store) -> Tick:
         """Removes up to one batch of each."""

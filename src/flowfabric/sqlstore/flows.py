@@ -28,6 +28,7 @@ from flowfabric.sqlstore.rows import cancel_columns, execution, identity, tags, 
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.sqlstore.waiting import waitpoint_of
 from flowfabric.store.flows import BadEnd, Ending, Release
+from flowfabric.store.news import News
 
 # Thousands of rows are read at a time, and a look into a mapping costs a tenth of a call of the enumeration.
 _STATES = {item.value: item for item in State}
@@ -98,8 +99,9 @@ class SqlEdges:
 class SqlMembers:
     """Members of flows."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, news: News) -> None:
         self._session = session
+        self._news = news
 
     async def facts(self, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
         found = await self._session.fetch("get_members", ids=list(ids))
@@ -111,7 +113,10 @@ class SqlMembers:
     async def release(self, items: Sequence[Release], now: datetime) -> None:
         names = ("id", "state", "blocking_reason", "ready_at")
         values = [{name: getattr(item, name) for name in names} for item in items]
-        await self._session.fetch_batch("release_members", values, now=now)
+        for row in await self._session.fetch_batch("release_members", values, now=now):
+            self._news.namespaces.add(row["namespace"])
+            if row["state"] == State.WAITING:
+                self._news.note_work(row["namespace"], row["lane"])
 
     async def end(self, items: Sequence[Ending], now: datetime) -> None:
         names = ("id", "state", "cancelled_by", "principal", "reason")
@@ -121,7 +126,8 @@ class SqlMembers:
         values = [
             {name: getattr(item, name) for name in names} | {"details": documents[id(item.details)]} for item in items
         ]
-        await self._session.fetch_batch("end_members", values, now=now)
+        for row in await self._session.fetch_batch("end_members", values, now=now):
+            self._news.note_ended(row["namespace"], [identity(row["id"])])
 
     async def page(self, flow_id: UUID, after: UUID, limit: int) -> list[Execution]:
         found = await self._session.fetch("members_page", flow_id=flow_id, after=after, limit=limit)
@@ -146,10 +152,10 @@ class SqlMembers:
 class SqlFlows:
     """Rows of flows, and what belongs to them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, news: News) -> None:
         self._session = session
         self.edges = SqlEdges(session)
-        self.members = SqlMembers(session)
+        self.members = SqlMembers(session, news)
 
     async def add(self, flows: Sequence[Flow]) -> set[UUID]:
         names = (

@@ -16,18 +16,23 @@ from flowfabric.core.states import State
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.store.executions import Claimed, NewExecution
+from flowfabric.store.news import News
 
 
 class SqlHotStatements:
     """Runs the hot statements; a backend with writing CTEs replaces `claim`, which is two statements here."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, news: News) -> None:
         self._session = session
+        self._news = news
 
     async def insert(self, items: Sequence[NewExecution]) -> set[UUID]:
         found = await self._session.fetch_batch(
             "insert_executions", [rows.inserted(item) for item in items], namespace=items[0].namespace, now=self._now
         )
+        for item in items if found else ():
+            if item.state is State.WAITING:
+                self._news.note_work(item.namespace, item.submission.lane)
         return _passed(found, [item.id for item in items])
 
     async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
@@ -42,6 +47,8 @@ class SqlHotStatements:
         )  # fmt: skip
         found = await self._session.fetch("get_leases", ids=[row["id"] for row in taken])
         leases = {row["id"]: rows.lease(row, namespace, claim.worker) for row in found}
+        if leases:
+            self._news.namespaces.add(namespace)
         return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
 
     async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
@@ -61,14 +68,20 @@ class SqlHotStatements:
     async def complete_if_owned(self, namespace: str, items: Sequence[Completion]) -> set[UUID]:
         endings = [_ending(item) for item in items]
         found = await self._session.fetch_batch("complete_if_owned", endings, namespace=namespace, now=self._now)
-        return _passed(found, [item.fence.execution_id for item in items])
+        completed = _passed(found, [item.fence.execution_id for item in items])
+        if completed:
+            self._news.note_ended(namespace, completed)
+        return completed
 
     async def complete_linked_if_owned(
         self, namespace: str, items: Sequence[Completion], flows: Mapping[UUID, UUID]
     ) -> tuple[list[MemberEnd], datetime | None]:
         endings = [_ending(item) | {"flow_id": flows.get(item.fence.execution_id)} for item in items]
         found = await self._session.fetch_batch("complete_linked_if_owned", endings, namespace=namespace, now=self._now)
-        return [_completed(row) for row in found], rows.when(found[0]["ended_at"]) if found else None
+        ends = [_completed(row) for row in found]
+        if ends:
+            self._news.note_ended(namespace, [end.id for end in ends])
+        return ends, rows.when(found[0]["ended_at"]) if found else None
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [

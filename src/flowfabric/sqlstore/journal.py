@@ -10,6 +10,7 @@ from flowfabric.core.records import Attempt, Event, Execution, RecordedStep
 from flowfabric.core.requests import Step
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Session
+from flowfabric.store.news import News
 
 
 class SqlAttempts:
@@ -69,11 +70,13 @@ class SqlSteps:
 class SqlEvents:
     """History and outbox."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, news: News) -> None:
         self._session = session
+        self._news = news
 
     async def append(self, events: Sequence[Event]) -> None:
         await self._session.write(("append_event", [rows.event_parameters(item) for item in events]))
+        self._news.note_events(events)
 
     async def history(self, namespace: str, execution_id: UUID, after: int, limit: int) -> list[Event]:
         found = await self._session.fetch(

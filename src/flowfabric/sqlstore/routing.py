@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from flowfabric.core.records import Grant, Route
+from flowfabric.core.trimming import EventKeeping
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Session
 from flowfabric.store.routing import LaneState
+from flowfabric.store.transaction import Look, Question
 
 
 class SqlLanes:
@@ -124,6 +127,31 @@ class SqlDue:
         found = await self._session.fetch(f"due_for_{duty}", now=now, limit=limit)
         return list(dict.fromkeys(rows.identity(row["id"]) for row in found))
 
-    async def next(self, after: datetime) -> Mapping[str, datetime | None]:
-        [row] = await self._session.fetch("next_due", after=after)
-        return {name: rows.when(row[name]) for name in row.keys()}  # noqa: SIM118 - a row iterates over its values
+    async def look(self, question: Question) -> Look:
+        keeping = question.keeping
+        [row] = await self._session.fetch(
+            "next_due", after=question.after, events_after=question.after - keeping.retention,
+            subscribers_after=question.after - keeping.subscriber_expiry,
+            namespaces=sorted({namespace for namespace, _ in question.lanes}),
+            lanes=sorted({lane for _, lane in question.lanes}), capabilities=sorted(question.capabilities),
+            now=self._session.bound_now,
+        )  # fmt: skip
+        others = ("now", "work")
+        found = {name: rows.when(row[name]) for name in row.keys() if name not in others}  # noqa: SIM118 - see a row
+        return Look(rows.when(row["now"]), _due(found, keeping), bool(row["work"]))
+
+
+def _due(found: Mapping[str, Any], keeping: EventKeeping) -> dict[str, datetime | None]:
+    """The due times by duty; some duties look after more than one thing."""
+    later = {"events_apart": keeping.retention, "silent_subscribers": keeping.subscriber_expiry}
+    due: dict[str, datetime | None] = {}
+    for name, time in found.items():
+        duty = _ALSO_DUE.get(name, name)
+        times = [due.get(duty), None if time is None else time + later.get(name, timedelta(0))]
+        due[duty] = min((time for time in times if time is not None), default=None)
+    return due
+
+
+_ALSO_DUE = {
+    "submission_keys": "retention", "events_apart": "event_trimming", "silent_subscribers": "event_trimming",
+}  # fmt: skip

@@ -94,10 +94,10 @@ def load(dialect: Dialect, backend_package: str) -> dict[str, Statement]:
     """All statements of a backend: the shared ones, and its own, which win over shared ones of the same name."""
     blocks = read_blocks("flowfabric.sqlstore") | read_blocks(backend_package)
     fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
+    found = {name: _filled(text, fragments) for (kind, name), text in blocks.items() if kind == "name"}
     return {
-        name: Statement(name, _parts(text, fragments, dialect), text, dialect)
-        for (kind, name), text in blocks.items()
-        if kind == "name"
+        name: Statement(name, tuple(dialect.translate(piece) for piece in split_script(text)), text, dialect)
+        for name, text in found.items()
     }
 
 
@@ -185,10 +185,10 @@ def _over(part: Part, rows: int) -> str:
     return part.text.replace(":items", ", ".join([row] * rows))
 
 
-def _parts(text: str, fragments: Mapping[str, str], dialect: Dialect) -> tuple[Part, ...]:
+def _filled(text: str, fragments: Mapping[str, str]) -> str:
     for name, fragment in fragments.items():
-        text = text.replace("{" + name + "}", fragment.strip())
-    return tuple(dialect.translate(piece) for piece in split_script(text))
+        text = text.replace("{" + name + "}", _COMMENT.sub("", fragment).strip())
+    return text
 
 
 def columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:

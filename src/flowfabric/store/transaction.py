@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from flowfabric.core.records import Attempt, Event, Execution
+from flowfabric.core.trimming import EventKeeping
 from flowfabric.core.waits import WaitChanges
 from flowfabric.store.executions import Executions, HotStatements
 from flowfabric.store.flows import Flows
 from flowfabric.store.journal import Attempts, Events, Steps
+from flowfabric.store.news import Telling
+from flowfabric.store.outbox import Outbox, Subscribers, Trimming
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
 from flowfabric.store.waiting import SigningKeys, Waits
+from flowfabric.store.workers import Workers
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What an idle process asks for: due times after that one, and work on lanes for what its workers offer."""
+
+    after: datetime
+    keeping: EventKeeping
+    lanes: Collection[tuple[str, str]] = ()
+    capabilities: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The store's time, the first due time of every duty, and whether work waits."""
+
+    now: datetime
+    due: Mapping[str, datetime | None]
+    work: bool
 
 
 class Due(Protocol):
@@ -25,8 +48,8 @@ class Due(Protocol):
     async def ids(self, duty: str, now: datetime, limit: int) -> list[UUID]:
         """The executions that are due for a duty, most overdue first; nothing is locked."""
 
-    async def next(self, after: datetime) -> Mapping[str, datetime | None]:
-        """The first due time of every duty that is later than that, in one statement."""
+    async def look(self, question: Question) -> Look:
+        """The store's time, the first due time of every duty, and whether there is work, in one statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +62,22 @@ class Written:
     waits: Sequence[WaitChanges] = ()
 
 
-class Transaction(Protocol):
+class Periphery(Protocol):
+    """The ports for what stands around executions: due times, those who read events, and those who do the work."""
+
+    @property
+    def due(self) -> Due: ...
+    @property
+    def outbox(self) -> Outbox: ...
+    @property
+    def subscribers(self) -> Subscribers: ...
+    @property
+    def trimming(self) -> Trimming: ...
+    @property
+    def workers(self) -> Workers: ...
+
+
+class Transaction(Periphery, Protocol):
     """One transaction of the store. An operation awaits nothing else."""
 
     @property
@@ -66,8 +104,6 @@ class Transaction(Protocol):
     def signing_keys(self) -> SigningKeys: ...
     @property
     def flows(self) -> Flows: ...
-    @property
-    def due(self) -> Due: ...
 
     async def write(self, written: Written) -> None:
         """Writes exactly that, or fails."""
@@ -91,6 +127,10 @@ JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Answer]]
 class Store(Protocol):
     """A database that runs the bodies of operations."""
 
+    @property
+    def telling(self) -> Telling:
+        """How it hands on news."""
+
     async def run(self, body: Body[Answer]) -> Answer:
         """Runs a body in one write transaction: all of it, or none. It may run more than once before it commits."""
 
@@ -99,6 +139,9 @@ class Store(Protocol):
 
     async def read(self, body: Body[Answer]) -> Answer:
         """Runs a body that only reads."""
+
+    async def read_single(self, body: Body[Answer]) -> Answer:
+        """The same for a body that makes exactly one statement."""
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         """Runs a body once in the open transaction of a caller's asynchronous connection. With `savepoint`, what it

@@ -22,4 +22,6 @@ class PostgresHotStatements(SqlHotStatements):
             now=self._now,
         )  # fmt: skip
         taken = tuple(rows.lease(row, namespace, claim.worker) for row in found if row["id"] is not None)
+        if taken:
+            self._news.namespaces.add(namespace)
         return Claimed(taken, all_locked=not taken and any(row["all_locked"] for row in found))

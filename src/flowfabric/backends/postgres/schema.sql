@@ -106,6 +106,8 @@ CREATE TABLE ff.execution (
     has_children BOOLEAN NOT NULL DEFAULT FALSE,
     cancel_due_at TIMESTAMPTZ,
     cancel_request TEXT,
+    -- The largest transaction id among its events; see event.transaction_id.
+    event_xid XID8 NOT NULL DEFAULT '0',
 
     -- Every statement reads these anew, so they are few and short.
     CONSTRAINT execution_life CHECK (
@@ -207,7 +209,9 @@ CREATE TABLE ff.reclaim_grant (
 CREATE INDEX reclaim_grant_execution ON ff.reclaim_grant (execution_id);
 
 CREATE TABLE ff.event (
-    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    -- That of its transaction, or a larger one that an earlier event of the execution has: a transaction may get its id
+    -- before it waits for a row, so the ids alone would not keep the events of an execution in order.
     transaction_id XID8 NOT NULL DEFAULT pg_current_xact_id(),
     namespace TEXT NOT NULL,
     family TEXT NOT NULL,
@@ -230,10 +234,13 @@ CREATE TABLE ff.event (
     reason TEXT,
     details JSONB,
     flow_id UUID,
+    -- Subscribers read in this order.
+    PRIMARY KEY (transaction_id, id),
     CHECK ((execution_id IS NULL) = (version IS NULL))
 );
 CREATE UNIQUE INDEX event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
 CREATE INDEX event_flow ON ff.event (flow_id, id) WHERE flow_id IS NOT NULL;
+CREATE INDEX event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
 -- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.
 CREATE TABLE ff.suspension (
@@ -402,3 +409,50 @@ CREATE TABLE ff.edge_group (
     CHECK ((join_kind = 'quorum') = (k IS NOT NULL))
 ) WITH (fillfactor = 50);
 CREATE INDEX edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
+
+-- One row: what tells this store from others, and the last position that was trimmed.
+CREATE TABLE ff.store (
+    id UUID NOT NULL PRIMARY KEY,
+    trimmed_xid XID8 NOT NULL,
+    trimmed_id BIGINT NOT NULL
+);
+
+-- Where a named subscriber stands: everything up to there is done. One process holds it at a time.
+CREATE TABLE ff.subscriber (
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    transaction_id XID8 NOT NULL,
+    event_id BIGINT NOT NULL,
+    holder UUID,
+    held_until TIMESTAMPTZ,
+    created_at TIMESTAMPTZ NOT NULL,
+    seen_at TIMESTAMPTZ NOT NULL,
+    expired_at TIMESTAMPTZ,
+    PRIMARY KEY (namespace, name),
+    CHECK ((holder IS NULL) = (held_until IS NULL))
+);
+
+-- Executions that are gone while their events are still kept.
+CREATE TABLE ff.purged (
+    execution_id UUID NOT NULL PRIMARY KEY,
+    trim_at TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX purged_trim ON ff.purged (trim_at);
+
+CREATE TABLE ff.worker (
+    namespace TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    name TEXT NOT NULL,
+    lanes TEXT[] NOT NULL,
+    capabilities TEXT[] NOT NULL,
+    version TEXT NOT NULL,
+    host TEXT NOT NULL,
+    slots INTEGER NOT NULL CHECK (slots >= 0),
+    busy INTEGER NOT NULL CHECK (busy >= 0),
+    ttl_us BIGINT NOT NULL,
+    registered_at TIMESTAMPTZ NOT NULL,
+    seen_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (namespace, instance)
+) WITH (fillfactor = 50);
+CREATE INDEX worker_expires ON ff.worker (expires_at);

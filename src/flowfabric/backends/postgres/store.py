@@ -16,6 +16,7 @@ from flowfabric.backends.postgres.joining import Place, joined_errors, run_joine
 from flowfabric.backends.postgres.links import async_link, sync_link
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
+from flowfabric.backends.postgres.wakeups import PostgresEar, PostgresTelling
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.statements import Dialect, load
@@ -47,6 +48,8 @@ class Settings(Protocol):
     def pool_size(self) -> int: ...
     @property
     def statement_timeout_s(self) -> float: ...
+    @property
+    def listen_url(self) -> str | None: ...
 
 
 async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
@@ -60,7 +63,9 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
         raise InvalidRequest("invalid_url", message) from None
     except Exception as error:
         raise translated(error) from error
-    store = PostgresStore(pool, dialect, settings, clock)
+    # A session that others share cannot listen, so behind a pooler it takes an address of its own.
+    listen_url = settings.listen_url or (None if settings.pooler else url)
+    store = PostgresStore(pool, dialect, settings, clock, listen_url)
     try:
         await store.prepare()
     except BaseException:
@@ -72,13 +77,17 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
 class PostgresStore:
     """Runs operations on pooled connections; conflicts between transactions are retried inside."""
 
-    def __init__(self, pool: Pool[Any], dialect: Dialect, settings: Settings, clock: Clock | None) -> None:
+    def __init__(
+        self, pool: Pool[Any], dialect: Dialect, settings: Settings, clock: Clock | None, listen_url: str | None
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._dialect = dialect
         self._settings = settings
         self._clock = clock
         self._statements = load(dialect, "flowfabric.backends.postgres")
         self._database = ""
+        ear = PostgresEar(listen_url, settings.schema, clock) if listen_url else None
+        self.telling = PostgresTelling(pool, settings.schema, ear)
         self._closed = False
 
     async def run(self, body: Body[Answer]) -> Answer:
@@ -88,12 +97,19 @@ class PostgresStore:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
+            transaction = self._transaction(connection)
             try:
-                return await body(self._transaction(connection))
+                answer = await body(transaction)
             except Exception as error:
                 if not is_conflict(error):
                     raise
+            else:
+                self.telling.committed(transaction.news)
+                return answer
         return await self.run(body)
+
+    async def read_single(self, body: Body[Answer]) -> Answer:
+        return await (self.read(body) if self._settings.pooler else self.run_single(body))
 
     async def read(self, body: Body[Answer]) -> Answer:
         return await self._run(body, isolation="repeatable_read", readonly=True)
@@ -134,22 +150,17 @@ class PostgresStore:
                 await asyncio.sleep(random.uniform(0, longest_backoff_s(tries)))
             async with self._connection() as connection:
                 try:
+                    transaction = self._transaction(connection)
                     async with connection.transaction(isolation=isolation, readonly=readonly):
-                        await self._set_locally(connection)
-                        return await body(self._transaction(connection))
+                        await _set_locally(connection, self._settings)
+                        answer = await body(transaction)
                 except Exception as error:
                     if not is_conflict(error):
                         raise
+                else:
+                    self.telling.committed(transaction.news)
+                    return answer
         raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
-
-    async def _set_locally(self, connection: PoolConnectionProxy[Any]) -> None:
-        """Behind a pooler the session is shared with others, so settings last for the transaction only."""
-        if self._settings.pooler:
-            timeout_ms = int(self._settings.statement_timeout_s * 1000)
-            await connection.execute(
-                f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL synchronous_commit = on; "
-                "SET LOCAL enable_seqscan = off"
-            )
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements)
@@ -177,6 +188,16 @@ class PostgresStore:
             if is_conflict(error) or ours is error:
                 raise
             raise ours from error
+
+
+async def _set_locally(connection: PoolConnectionProxy[Any], settings: Settings) -> None:
+    """Behind a pooler the session is shared with others, so settings last for the transaction only."""
+    if settings.pooler:
+        timeout_ms = int(settings.statement_timeout_s * 1000)
+        await connection.execute(
+            f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL synchronous_commit = on; "
+            "SET LOCAL enable_seqscan = off"
+        )
 
 
 def check_version(number: int) -> None:

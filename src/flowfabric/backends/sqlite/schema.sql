@@ -225,6 +225,7 @@ CREATE TABLE ff.event (
 ) STRICT;
 CREATE UNIQUE INDEX ff_event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
 CREATE INDEX ff_event_flow ON ff.event (flow_id, id) WHERE flow_id IS NOT NULL;
+CREATE INDEX ff_event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
 -- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.
 CREATE TABLE ff.suspension (
@@ -403,3 +404,48 @@ CREATE TABLE ff.edge_group (
     CHECK ((join_kind = 'quorum') = (k IS NOT NULL))
 ) STRICT;
 CREATE INDEX ff_edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
+
+-- One row: what tells this store from others, and the last position that was trimmed.
+CREATE TABLE ff.store (
+    id TEXT NOT NULL PRIMARY KEY,
+    trimmed_id INTEGER NOT NULL
+) STRICT;
+
+-- Where a named subscriber stands: everything up to there is done. One process holds it at a time.
+CREATE TABLE ff.subscriber (
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    event_id INTEGER NOT NULL,
+    holder TEXT,
+    held_until INTEGER,
+    created_at INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    expired_at INTEGER,
+    PRIMARY KEY (namespace, name),
+    CHECK ((holder IS NULL) = (held_until IS NULL))
+) STRICT;
+
+-- Executions that are gone while their events are still kept.
+CREATE TABLE ff.purged (
+    execution_id TEXT NOT NULL PRIMARY KEY,
+    trim_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX ff_purged_trim ON ff.purged (trim_at);
+
+CREATE TABLE ff.worker (
+    namespace TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    name TEXT NOT NULL,
+    lanes TEXT NOT NULL,
+    capabilities TEXT NOT NULL,
+    version TEXT NOT NULL,
+    host TEXT NOT NULL,
+    slots INTEGER NOT NULL CHECK (slots >= 0),
+    busy INTEGER NOT NULL CHECK (busy >= 0),
+    ttl_us INTEGER NOT NULL,
+    registered_at INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (namespace, instance)
+) STRICT;
+CREATE INDEX ff_worker_expires ON ff.worker (expires_at);

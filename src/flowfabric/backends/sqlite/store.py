@@ -23,6 +23,7 @@ from flowfabric.backends.sqlite.errors import translated
 from flowfabric.backends.sqlite.joining import async_refusal, run_joined
 from flowfabric.backends.sqlite.migrate import migrate
 from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.backends.sqlite.wakeups import SqliteTelling
 from flowfabric.backends.sqlite.writer import Clock, Writer
 from flowfabric.core.errors import Unavailable
 from flowfabric.sqlstore.driving import drive
@@ -64,6 +65,7 @@ class SqliteStore:
         self._opened: list[sqlite3.Connection] = []
         self._process = os.getpid()
         self._closed = False
+        self.telling = SqliteTelling(writer)
 
     async def run(self, body: Body[Answer]) -> Answer:
         self._check_usable()
@@ -79,6 +81,9 @@ class SqliteStore:
             return await self.run(body)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read, body)
+
+    async def read_single(self, body: Body[Answer]) -> Answer:
+        return await self.read(body)
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_usable()
@@ -135,6 +140,9 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
     # The program may change its folder later, and the readers open the file again.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
+    if not may_migrate and path != MEMORY and not Path(path).exists():
+        message = f"there is no store at {path}; check the path, or let connect make one"
+        raise Unavailable("schema_outdated", message)
     try:
         connection = connect(path, durable=durable, timeout_s=timeout_s)
     except sqlite3.Error as error:

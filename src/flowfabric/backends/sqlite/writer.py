@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,10 +26,12 @@ from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.rows import since_1970_us, when
 from flowfabric.sqlstore.statements import Statement
 from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.news import News, Tell
 from flowfabric.store.transaction import Body
 
 Clock = Callable[[], datetime]
 _MOST_TOGETHER = 200
+_WATCH_EVERY_S = 0.02
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -56,6 +59,10 @@ class Writer:
         self._jobs: deque[_Job] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._tell: Tell | None = None
+        self._watch: Tell | None = None
+        self._seen: int | None = None
+        self._looked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
 
@@ -70,6 +77,16 @@ class Writer:
             self._wake.notify()
         return await job.future
 
+    def on_commit(self, tell: Tell) -> None:
+        """Calls back in this thread after every commit."""
+        self._tell = tell
+
+    def watch(self, tell: Tell | None) -> None:
+        """From now on calls back in this thread when another connection has committed; None ends that."""
+        with self._wake:
+            self._watch, self._seen = tell, None
+            self._wake.notify()
+
     def close(self) -> None:
         """Finishes what is queued, then ends the thread and its connection."""
         with self._wake:
@@ -81,25 +98,30 @@ class Writer:
         jobs: list[_Job] = []
         try:
             while jobs := self._next_jobs():
-                self._commit_or_fail(jobs)
+                news = self._commit_or_fail(jobs)
                 for job in jobs:
                     _answer(job)
+                if self._tell is not None and news:
+                    self._tell(news)
                 self._checkpoint()
+                if self._watch is not None and time.monotonic() - self._looked_at > _WATCH_EVERY_S:
+                    self._look_for_others()
         except BaseException as error:
             _log.exception("the writer thread ends")
             self._give_up(jobs, error)
         finally:
             self._finish()
 
-    def _commit_or_fail(self, jobs: list[_Job]) -> None:
+    def _commit_or_fail(self, jobs: list[_Job]) -> News | None:
         try:
-            self._commit_together(jobs)
+            return self._commit_together(jobs)
         except BaseException as error:
             # What the bodies decided, refusals too, is only as true as their commit.
             for job in jobs:
                 job.error = error
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+            return None
 
     def _give_up(self, jobs: list[_Job], error: BaseException) -> None:
         """The thread cannot go on: nobody may wait for it any more."""
@@ -114,10 +136,23 @@ class Writer:
     def _next_jobs(self) -> list[_Job]:
         with self._wake:
             while not self._jobs and not self._closing:
-                self._wake.wait()
+                if not self._wake.wait(None if self._watch is None else _WATCH_EVERY_S):
+                    self._look_for_others()
             return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_TOGETHER))]
 
-    def _commit_together(self, jobs: list[_Job]) -> None:
+    def _look_for_others(self) -> None:
+        """Tells if another connection has committed: this number changes by nothing else."""
+        try:
+            [seen] = self._connection.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:
+            return
+        # The first look has nothing to compare with, and something may have happened before it.
+        if self._watch is not None and seen != self._seen:
+            self._watch(News(anything=True))
+        self._seen = seen
+        self._looked_at = time.monotonic()
+
+    def _commit_together(self, jobs: list[_Job]) -> News:
         limit_statements(self._connection, self._timeout_s)
         self._connection.execute("BEGIN IMMEDIATE")
         changes = self._connection.total_changes
@@ -128,6 +163,7 @@ class Writer:
         if self._connection.total_changes != changes:
             self._connection.execute("UPDATE ff_clock SET newest_at = ?", (since_1970_us(now),))
         self._connection.execute("COMMIT")
+        return transaction.news
 
     def _read_clock(self) -> datetime:
         """The host's clock, but never earlier than anything this file has seen."""

@@ -41,7 +41,35 @@ SELECT
                 LIMIT 1
             ) IS NULL)
     ) AS key_collection,
-    (SELECT MIN(expires_at) FROM ff.submission_key WHERE expires_at IS NOT NULL AND expires_at > :after) AS submission_keys
+    (SELECT MIN(expires_at) FROM ff.submission_key WHERE expires_at IS NOT NULL AND expires_at > :after) AS submission_keys,
+    (SELECT MIN(trim_at) FROM ff.purged WHERE trim_at > :after) AS event_trimming,
+    (SELECT MIN(at) FROM ff.event WHERE execution_id IS NULL AND at > :events_after) AS events_apart,
+    (SELECT MIN(seen_at) FROM ff.subscriber WHERE expired_at IS NULL AND seen_at > :subscribers_after) AS silent_subscribers,
+    (SELECT MIN(expires_at) FROM ff.worker WHERE expires_at > :after) AS worker_liveness,
+    -- Whether somebody who waits for work here would find some; a claim then looks closer.
+    EXISTS (
+        SELECT 1
+        FROM ff.route AS r
+        WHERE r.namespace IN :namespaces
+            AND r.lane IN :lanes
+            AND {offered}
+            AND NOT EXISTS (
+                SELECT 1
+                FROM ff.lane AS l
+                WHERE l.namespace = r.namespace
+                    AND l.name = r.lane
+                    AND l.state = 'paused'
+            )
+            AND (
+                SELECT e.id
+                FROM ff.execution AS e
+                WHERE e.route_id = r.id
+                    AND e.state = 'waiting'
+                ORDER BY e.priority DESC
+                LIMIT 1
+            ) IS NOT NULL
+    ) AS work,
+    COALESCE(:now, CURRENT_TIMESTAMP) AS now
 
 -- name: due_for_lease_expiry
 SELECT e.id

@@ -1,4 +1,12 @@
--- History and outbox in one append-only table.
+-- History and outbox in one append-only table; what depends on the order of events lives with the backends.
+
+-- fragment: event
+e.namespace, e.family, e.name, e.at, e.lane, e.execution_id, e.version, e.kind, e.state, e.epoch, e.generation,
+e.attempt_index, e.lease_id, e.worker, e.instance, e.ends_lease, e.tags, e.principal, e.reason, e.details, e.flow_id
+
+-- fragment: event_columns
+namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index, lease_id,
+worker, instance, ends_lease, tags, principal, reason, details, flow_id
 
 -- name: append_event
 WITH item (
@@ -9,24 +17,22 @@ WITH item (
     VALUES :items
 )
 INSERT INTO ff.event (
-    namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, principal, reason, details, flow_id
+    {event_columns}{place_column}
 )
 SELECT
     item.namespace, item.family, item.name, item.at, item.lane, item.execution_id, item.version, item.kind,
     item.state, item.epoch, item.generation, item.attempt_index, item.lease_id, item.worker, item.instance,
-    item.ends_lease, item.tags, item.principal, item.reason, item.details, item.flow_id
+    item.ends_lease, item.tags, item.principal, item.reason, item.details, item.flow_id{place_of_event}
 FROM item
 WHERE item.namespace IS NOT NULL
 RETURNING 1
 
 -- name: history_of
 SELECT
-    namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, principal, reason, details, flow_id
-FROM ff.event
-WHERE execution_id = :execution_id
-    AND namespace = :namespace
-    AND version > :after
-ORDER BY version
+{event}
+FROM ff.event AS e
+WHERE e.execution_id = :execution_id
+    AND e.namespace = :namespace
+    AND e.version > :after
+ORDER BY e.version
 LIMIT :limit

@@ -134,7 +134,7 @@ SET
     resume_trigger = item.resume_trigger,
     has_children = item.has_children,
     cancel_due_at = item.cancel_due_at,
-    cancel_request = item.cancel_request
+    cancel_request = item.cancel_request{order_of_events}
 FROM item
 WHERE e.id = item.execution_id
     AND e.epoch = item.old_epoch

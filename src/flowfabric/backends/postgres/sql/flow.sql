@@ -13,21 +13,23 @@ released AS (
         blocking_reason = item.blocking_reason,
         ready_at = item.ready_at,
         version = e.version + 1,
-        changed_at = :now::TIMESTAMPTZ
+        changed_at = :now::TIMESTAMPTZ{order_of_events}
     FROM item
     WHERE e.id = item.id
     RETURNING
-        e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index
+        e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index,
+        e.flow_id, e.event_xid
 )
 INSERT INTO ff.event (
-    namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    ends_lease, tags
+    transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+    attempt_index, ends_lease, tags, flow_id
 )
 SELECT
-    released.namespace, 'lifecycle', 'ready', :now::TIMESTAMPTZ, released.lane, released.id, released.version, released.kind,
-    released.state, released.epoch, released.generation, released.attempt_index, FALSE,
-    NULLIF(released.tags, '{}'::JSONB)
+    released.event_xid, released.namespace, 'lifecycle', 'ready', :now::TIMESTAMPTZ, released.lane, released.id,
+    released.version, released.kind, released.state, released.epoch, released.generation, released.attempt_index, FALSE,
+    NULLIF(released.tags, '{}'::JSONB), released.flow_id
 FROM released
+RETURNING namespace, lane, state
 
 -- name: end_members
 WITH item AS MATERIALIZED (
@@ -69,7 +71,7 @@ ended AS (
         lease_acquired_at = NULL,
         lease_expires_at = NULL,
         lease_check_at = NULL,
-        lease_resumed = NULL
+        lease_resumed = NULL{order_of_events}
     FROM item
     WHERE e.id = item.id
     RETURNING
@@ -77,7 +79,7 @@ ended AS (
         e.attempt_origin, e.attempt_started_at, e.former_lease_id, e.former_worker, e.former_instance,
         -- A lease that this statement ended had the epoch before this one; every earlier loss has moved it on.
         COALESCE(e.former_epoch = e.epoch - 1, FALSE) AS ends_lease,
-        item.principal, item.reason, item.details
+        item.principal, item.reason, item.details, e.flow_id, e.event_xid
 ),
 kept AS (
     INSERT INTO ff.attempt (
@@ -90,16 +92,17 @@ kept AS (
     WHERE ended.attempt_started_at IS NOT NULL
 )
 INSERT INTO ff.event (
-    namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, principal, reason, details
+    transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+    attempt_index, lease_id, worker, instance, ends_lease, tags, principal, reason, details, flow_id
 )
 SELECT
-    ended.namespace, 'completion', ended.state, :now::TIMESTAMPTZ, ended.lane, ended.id, ended.version, ended.kind, ended.state,
-    ended.epoch, ended.generation, ended.attempt_index,
+    ended.event_xid, ended.namespace, 'completion', ended.state, :now::TIMESTAMPTZ, ended.lane, ended.id, ended.version,
+    ended.kind, ended.state, ended.epoch, ended.generation, ended.attempt_index,
     CASE WHEN ended.ends_lease THEN ended.former_lease_id END, CASE WHEN ended.ends_lease THEN ended.former_worker END,
     CASE WHEN ended.ends_lease THEN ended.former_instance END, ended.ends_lease,
-    NULLIF(ended.tags, '{}'::JSONB), ended.principal, ended.reason, ended.details::JSONB
+    NULLIF(ended.tags, '{}'::JSONB), ended.principal, ended.reason, ended.details::JSONB, ended.flow_id
 FROM ended
+RETURNING namespace, execution_id AS id
 
 -- name: put_edges
 UPDATE ff.edge AS d

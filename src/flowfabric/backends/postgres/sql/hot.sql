@@ -134,24 +134,25 @@ taken AS (
         lease_acquired_at = clock.now,
         lease_expires_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
         lease_check_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
-        lease_resumed = (e.attempt_state = 'attempt_interrupted')
+        lease_resumed = (e.attempt_state = 'attempt_interrupted'){order_of_events}
     FROM clock, head
     WHERE e.id = head.id
         -- The planner cannot know how few heads there are, and would read a whole table to join it with them.
         AND e.id = ANY(ARRAY(SELECT h.id FROM head AS h))
     RETURNING
-    {lease}, e.state, e.version, head.place
+    {lease}, e.state, e.version, e.event_xid, e.flow_id, head.place
 ),
 noted AS (
     INSERT INTO ff.event (
-        namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-        lease_id, worker, instance, ends_lease, tags, details
+        transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+        attempt_index, lease_id, worker, instance, ends_lease, tags, details, flow_id
     )
     SELECT
-        :namespace, 'lease', 'acquired', taken.lease_acquired_at, taken.lane, taken.id, taken.version, taken.kind,
-        taken.state, taken.epoch, taken.generation, taken.attempt_index,
+        taken.event_xid, :namespace, 'lease', 'acquired', taken.lease_acquired_at, taken.lane, taken.id, taken.version,
+        taken.kind, taken.state, taken.epoch, taken.generation, taken.attempt_index,
         taken.lease_id, :worker, :instance, FALSE, NULLIF(taken.tags, '{}'::JSONB),
-        jsonb_build_object('origin', CASE WHEN taken.lease_resumed THEN 'resumed' ELSE taken.attempt_origin END)
+        jsonb_build_object('origin', CASE WHEN taken.lease_resumed THEN 'resumed' ELSE taken.attempt_origin END),
+        taken.flow_id
     FROM taken
 )
 SELECT
@@ -241,14 +242,14 @@ ended AS (
         lease_acquired_at = NULL,
         lease_expires_at = NULL,
         lease_check_at = NULL,
-        lease_resumed = NULL
+        lease_resumed = NULL{order_of_events}
     FROM clock, owned
     JOIN item ON item.execution_id = owned.id
     WHERE e.id = owned.id
     RETURNING
         e.id, e.namespace, e.lane, e.kind, e.tags, e.version, e.epoch, e.generation, e.attempt_index, e.attempt_origin,
-        e.attempt_started_at, e.ended_at, e.former_lease_id, e.former_worker, e.former_instance, item.result,
-        item.encoding, e.flow_id, e.parent_id, e.has_children, e.plain
+        e.attempt_started_at, e.ended_at, e.former_lease_id, e.former_worker, e.former_instance, e.event_xid,
+        item.result, item.encoding, e.flow_id, e.parent_id, e.has_children, e.plain
 ),
 kept AS (
     INSERT INTO ff.attempt (
@@ -261,13 +262,14 @@ kept AS (
 ),
 noted AS (
     INSERT INTO ff.event (
-        namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-        lease_id, worker, instance, ends_lease, tags
+        transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+        attempt_index, lease_id, worker, instance, ends_lease, tags, flow_id
     )
     SELECT
-        ended.namespace, 'completion', 'completed', ended.ended_at, ended.lane, ended.id, ended.version, ended.kind,
-        'completed', ended.epoch, ended.generation, ended.attempt_index,
-        ended.former_lease_id, ended.former_worker, ended.former_instance, TRUE, NULLIF(ended.tags, '{}'::JSONB)
+        ended.event_xid, ended.namespace, 'completion', 'completed', ended.ended_at, ended.lane, ended.id,
+        ended.version, ended.kind, 'completed', ended.epoch, ended.generation, ended.attempt_index,
+        ended.former_lease_id, ended.former_worker, ended.former_instance, TRUE, NULLIF(ended.tags, '{}'::JSONB),
+        ended.flow_id
     FROM ended
 )
 

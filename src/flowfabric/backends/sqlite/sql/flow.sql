@@ -16,15 +16,15 @@ SET
     changed_at = item.now
 FROM item
 WHERE e.id = item.id
-RETURNING id;
+RETURNING id, namespace, lane, state;
 {released_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    ends_lease, tags
+    ends_lease, tags, flow_id
 )
 SELECT
     e.namespace, 'lifecycle', 'ready', item.now, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
-    e.attempt_index, FALSE, NULLIF(e.tags, '{}')
+    e.attempt_index, FALSE, NULLIF(e.tags, '{}'), e.flow_id
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.id
 
@@ -71,7 +71,7 @@ SET
     lease_resumed = NULL
 FROM item
 WHERE e.id = item.id
-RETURNING id;
+RETURNING id, namespace;
 {ended_items}
 INSERT INTO ff.attempt (
     execution_id, attempt_index, generation, origin, worker, instance, started_at, ended_at, outcome
@@ -85,7 +85,7 @@ WHERE e.attempt_started_at IS NOT NULL;
 {ended_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, principal, reason, details
+    lease_id, worker, instance, ends_lease, tags, principal, reason, details, flow_id
 )
 SELECT
     e.namespace, 'completion', e.state, item.now, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
@@ -94,7 +94,8 @@ SELECT
     CASE WHEN e.former_epoch = e.epoch - 1 THEN e.former_lease_id END,
     CASE WHEN e.former_epoch = e.epoch - 1 THEN e.former_worker END,
     CASE WHEN e.former_epoch = e.epoch - 1 THEN e.former_instance END,
-    COALESCE(e.former_epoch = e.epoch - 1, FALSE), NULLIF(e.tags, '{}'), item.principal, item.reason, item.details
+    COALESCE(e.former_epoch = e.epoch - 1, FALSE), NULLIF(e.tags, '{}'), item.principal, item.reason, item.details,
+    e.flow_id
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.id
 

@@ -112,12 +112,12 @@ RETURNING id;
 {taken_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags, details
+    lease_id, worker, instance, ends_lease, tags, details, flow_id
 )
 SELECT
     e.namespace, 'lease', 'acquired', e.changed_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
     e.attempt_index, e.lease_id, e.lease_worker, e.lease_instance, FALSE, NULLIF(e.tags, '{}'),
-    json_object('origin', CASE WHEN e.lease_resumed THEN 'resumed' ELSE e.attempt_origin END)
+    json_object('origin', CASE WHEN e.lease_resumed THEN 'resumed' ELSE e.attempt_origin END), e.flow_id
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.id
 
@@ -226,11 +226,11 @@ CROSS JOIN ff.execution AS e ON e.id = item.execution_id;
 {completed_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags
+    lease_id, worker, instance, ends_lease, tags, flow_id
 )
 SELECT
     e.namespace, 'completion', 'completed', e.ended_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
-    e.attempt_index, e.former_lease_id, e.former_worker, e.former_instance, TRUE, NULLIF(e.tags, '{}')
+    e.attempt_index, e.former_lease_id, e.former_worker, e.former_instance, TRUE, NULLIF(e.tags, '{}'), e.flow_id
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.execution_id
 
@@ -251,11 +251,11 @@ CROSS JOIN ff.execution AS e ON e.id = item.execution_id;
 {linked_items}
 INSERT INTO ff.event (
     namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
-    lease_id, worker, instance, ends_lease, tags
+    lease_id, worker, instance, ends_lease, tags, flow_id
 )
 SELECT
     e.namespace, 'completion', 'completed', e.ended_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
-    e.attempt_index, e.former_lease_id, e.former_worker, e.former_instance, TRUE, NULLIF(e.tags, '{}')
+    e.attempt_index, e.former_lease_id, e.former_worker, e.former_instance, TRUE, NULLIF(e.tags, '{}'), e.flow_id
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.execution_id
 

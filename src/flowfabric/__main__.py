@@ -1,0 +1,9 @@
+"""`python -m flowfabric`."""
+
+from __future__ import annotations
+
+import sys
+
+from flowfabric.cli.main import main
+
+sys.exit(main())

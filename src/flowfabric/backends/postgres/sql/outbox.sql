@@ -1,0 +1,135 @@
+-- Events in an order that misses nothing. A row may be read once every transaction that could still commit one before
+-- it has ended: then its transaction id is below the snapshot's xmin. An event never has a smaller transaction id than
+-- an earlier one of its execution, so this order is also that of the versions.
+
+-- fragment: order_of_events
+,
+    event_xid = GREATEST(event_xid, pg_current_xact_id())
+
+-- fragment: offered
+r.requires <@ :capabilities
+
+-- fragment: place_column
+, transaction_id
+
+-- The execution is saved in the same statement or before it, with the same number: whoever saves it holds its lock.
+
+-- fragment: place_of_event
+,
+    GREATEST(pg_current_xact_id(), (SELECT e.event_xid FROM ff.execution AS e WHERE e.id = item.execution_id))
+
+-- name: read_events
+WITH horizon AS MATERIALIZED (
+    SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid
+),
+page AS MATERIALIZED (
+    SELECT transaction_id, id, {event_columns}
+    FROM ff.event
+    WHERE (transaction_id, id) > (:after_xid::TEXT::XID8, :after_id::BIGINT)
+        AND transaction_id < (SELECT horizon.xid FROM horizon)
+    ORDER BY transaction_id, id
+    LIMIT :scan
+)
+SELECT
+    last.transaction_id::TEXT AS last_xid, last.id AS last_id, seen.held_back,
+    e.transaction_id::TEXT AS event_xid, e.id AS event_id, {event}
+FROM (
+    SELECT (
+        SELECT later.id
+        FROM ff.event AS later
+        WHERE later.transaction_id >= (SELECT horizon.xid FROM horizon)
+        ORDER BY later.transaction_id, later.id
+        LIMIT 1
+    ) IS NOT NULL AS held_back
+) AS seen
+LEFT JOIN (
+    SELECT page.transaction_id, page.id
+    FROM page
+    ORDER BY page.transaction_id DESC, page.id DESC
+    LIMIT 1
+) AS last ON TRUE
+LEFT JOIN page AS e ON e.namespace = :namespace
+    AND (:families::TEXT[] IS NULL OR e.family = ANY(:families::TEXT[]) OR e.ends_lease AND 'lease' = ANY(:families::TEXT[]))
+    AND (:lane::TEXT IS NULL OR e.lane = :lane::TEXT)
+    AND (:kind::TEXT IS NULL OR e.kind = :kind::TEXT)
+    AND (:flow_id::UUID IS NULL OR e.flow_id = :flow_id::UUID)
+    AND (:execution_id::UUID IS NULL OR e.execution_id = :execution_id::UUID)
+    AND (:tags::TEXT IS NULL OR e.tags @> :tags::TEXT::JSONB)
+ORDER BY e.transaction_id, e.id
+
+-- name: outbox_state
+SELECT
+    s.id, s.trimmed_xid::TEXT AS trimmed_xid, s.trimmed_id,
+    pg_snapshot_xmin(pg_current_snapshot())::TEXT AS horizon_xid, 0 AS horizon_id,
+    (
+        SELECT e.at
+        FROM ff.event AS e
+        WHERE e.transaction_id >= pg_snapshot_xmin(pg_current_snapshot())
+        ORDER BY e.transaction_id, e.id
+        LIMIT 1
+    ) AS held_back_since
+FROM ff.store AS s
+
+-- fragment: subscriber
+s.namespace, s.name, s.transaction_id::TEXT AS event_xid, s.event_id, s.holder, s.held_until, s.created_at, s.seen_at,
+s.expired_at
+
+-- name: add_subscriber
+INSERT INTO ff.subscriber (namespace, name, transaction_id, event_id, created_at, seen_at)
+VALUES (:namespace, :name, :event_xid::TEXT::XID8, :event_id, :now, :now)
+ON CONFLICT (namespace, name) DO NOTHING
+
+-- name: commit_subscriber
+UPDATE ff.subscriber
+SET
+    transaction_id = :event_xid::TEXT::XID8,
+    event_id = :event_id,
+    held_until = :held_until,
+    seen_at = :now
+WHERE namespace = :namespace
+    AND name = :name
+    AND holder = :holder
+    AND expired_at IS NULL
+RETURNING name
+
+-- name: slowest_subscriber
+SELECT s.transaction_id::TEXT AS event_xid, s.event_id
+FROM ff.subscriber AS s
+WHERE s.expired_at IS NULL
+ORDER BY s.transaction_id, s.event_id
+LIMIT 1
+
+-- name: last_events
+SELECT p.execution_id, last.transaction_id::TEXT AS event_xid, last.id AS event_id
+FROM ff.purged AS p
+LEFT JOIN LATERAL (
+    SELECT e.transaction_id, e.id
+    FROM ff.event AS e
+    WHERE e.execution_id = p.execution_id
+    ORDER BY e.version DESC
+    LIMIT 1
+) AS last ON TRUE
+WHERE p.trim_at <= :now
+ORDER BY p.trim_at
+LIMIT :limit
+FOR NO KEY UPDATE OF p SKIP LOCKED
+
+-- name: events_apart
+SELECT e.transaction_id::TEXT AS event_xid, e.id AS event_id
+FROM ff.event AS e
+WHERE e.execution_id IS NULL
+    AND e.at <= :until
+ORDER BY e.at
+LIMIT :limit
+
+-- name: delete_event
+DELETE FROM ff.event
+WHERE transaction_id = :event_xid::TEXT::XID8
+    AND id = :event_id
+
+-- name: note_trimmed
+UPDATE ff.store
+SET
+    trimmed_xid = :event_xid::TEXT::XID8,
+    trimmed_id = :event_id
+WHERE (trimmed_xid, trimmed_id) < (:event_xid::TEXT::XID8, :event_id)

@@ -1,0 +1,108 @@
+-- Events by their id: one transaction writes at a time, so that is also the order of the commits.
+
+-- fragment: order_of_events
+
+-- fragment: offered
+NOT EXISTS (
+                SELECT 1
+                FROM json_each(r.requires) AS required
+                WHERE required.value NOT IN :capabilities
+            )
+
+-- fragment: place_column
+
+-- fragment: place_of_event
+
+-- name: read_events
+WITH page AS MATERIALIZED (
+    SELECT id, {event_columns}
+    FROM ff.event
+    WHERE id > :after_id
+    ORDER BY id
+    LIMIT :scan
+)
+SELECT 0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS event_xid, e.id AS event_id, {event}
+FROM (
+    SELECT MAX(page.id) AS id
+    FROM page
+) AS last
+LEFT JOIN page AS e ON e.namespace = :namespace
+    AND (:families IS NULL OR e.family IN :families OR e.ends_lease AND 'lease' IN :families)
+    AND (:lane IS NULL OR e.lane = :lane)
+    AND (:kind IS NULL OR e.kind = :kind)
+    AND (:flow_id IS NULL OR e.flow_id = :flow_id)
+    AND (:execution_id IS NULL OR e.execution_id = :execution_id)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM json_each(COALESCE(:tags, '{}')) AS wanted
+        WHERE wanted.value IS NOT (
+            SELECT tag.value
+            FROM json_each(COALESCE(e.tags, '{}')) AS tag
+            WHERE tag.key = wanted.key
+        )
+    )
+ORDER BY e.id
+
+-- name: outbox_state
+SELECT
+    s.id, 0 AS trimmed_xid, s.trimmed_id, 0 AS horizon_xid,
+    COALESCE((SELECT q.seq FROM sqlite_sequence AS q WHERE q.name = 'ff_event'), 0) AS horizon_id,
+    NULL AS held_back_since
+FROM ff.store AS s
+
+-- fragment: subscriber
+s.namespace, s.name, 0 AS event_xid, s.event_id, s.holder, s.held_until, s.created_at, s.seen_at, s.expired_at
+
+-- name: add_subscriber
+INSERT INTO ff.subscriber (namespace, name, event_id, created_at, seen_at)
+VALUES (:namespace, :name, :event_id, :now, :now)
+ON CONFLICT (namespace, name) DO NOTHING
+
+-- name: commit_subscriber
+UPDATE ff.subscriber
+SET
+    event_id = :event_id,
+    held_until = :held_until,
+    seen_at = :now
+WHERE namespace = :namespace
+    AND name = :name
+    AND holder = :holder
+    AND expired_at IS NULL
+RETURNING name
+
+-- name: slowest_subscriber
+SELECT 0 AS event_xid, s.event_id
+FROM ff.subscriber AS s
+WHERE s.expired_at IS NULL
+ORDER BY s.event_id
+LIMIT 1
+
+-- name: last_events
+SELECT p.execution_id, 0 AS event_xid, (
+    SELECT e.id
+    FROM ff.event AS e
+    WHERE e.execution_id = p.execution_id
+    ORDER BY e.version DESC
+    LIMIT 1
+) AS event_id
+FROM ff.purged AS p
+WHERE p.trim_at <= :now
+ORDER BY p.trim_at
+LIMIT :limit
+
+-- name: events_apart
+SELECT 0 AS event_xid, e.id AS event_id
+FROM ff.event AS e
+WHERE e.execution_id IS NULL
+    AND e.at <= :until
+ORDER BY e.at
+LIMIT :limit
+
+-- name: delete_event
+DELETE FROM ff.event
+WHERE id = :event_id
+
+-- name: note_trimmed
+UPDATE ff.store
+SET trimmed_id = :event_id
+WHERE trimmed_id < :event_id

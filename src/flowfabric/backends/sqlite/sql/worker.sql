@@ -1,0 +1,26 @@
+-- What differs for the register of workers: lanes are a JSON array.
+
+-- name: beat_worker
+UPDATE ff.worker
+SET
+    busy = :busy,
+    seen_at = :now,
+    expires_at = :now + ttl_us
+WHERE namespace = :namespace
+    AND instance = :instance
+    AND expires_at > :now
+RETURNING expires_at
+
+-- name: workers_on_lane
+SELECT
+{worker}
+FROM ff.worker AS w
+WHERE w.namespace = :namespace
+    AND w.expires_at > :now
+    AND EXISTS (
+        SELECT 1
+        FROM json_each(w.lanes) AS served
+        WHERE served.value = :lane
+    )
+ORDER BY w.instance
+LIMIT :limit

@@ -1,0 +1,1 @@
+"""The command line: `flowfabric`, or `python -m flowfabric`."""

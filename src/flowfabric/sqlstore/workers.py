@@ -1,0 +1,64 @@
+"""The register of workers in SQL."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowfabric.core.records import WorkerId
+from flowfabric.core.workers import Worker
+from flowfabric.sqlstore import rows
+from flowfabric.sqlstore.session import Row, Session
+
+
+class SqlWorkers:
+    """Worker instances as they have registered themselves."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def lock(self, namespace: str, instance: str) -> Worker | None:
+        found = await self._session.fetch("lock_worker", namespace=namespace, instance=instance)
+        return _worker(found[0]) if found else None
+
+    async def put(self, worker: Worker) -> None:
+        await self._session.fetch(
+            "put_worker", namespace=worker.namespace, instance=worker.id.instance, name=worker.id.name,
+            lanes=list(worker.lanes), capabilities=list(worker.capabilities), version=worker.version, host=worker.host,
+            slots=worker.slots, busy=worker.busy, ttl_us=rows.micros(worker.ttl), registered_at=worker.registered_at,
+            seen_at=worker.seen_at, expires_at=worker.expires_at,
+        )  # fmt: skip
+
+    async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
+        found = await self._session.fetch(
+            "beat_worker", namespace=namespace, instance=instance, busy=busy, now=self._session.bound_now
+        )
+        return rows.when(found[0]["expires_at"]) if found else None
+
+    async def remove(self, namespace: str, instance: str) -> None:
+        await self._session.fetch("remove_worker", namespace=namespace, instance=instance)
+
+    async def page(self, namespace: str, after: str, limit: int) -> list[Worker]:
+        found = await self._session.fetch("list_workers", namespace=namespace, after=after, limit=limit)
+        return [_worker(row) for row in found]
+
+    async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[Worker]:
+        found = await self._session.fetch("workers_on_lane", namespace=namespace, lane=lane, now=now, limit=limit)
+        return [_worker(row) for row in found]
+
+    async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
+        return [_worker(row) for row in await self._session.fetch("lapsed_workers", now=now, limit=limit)]
+
+
+def _worker(row: Row) -> Worker:
+    return Worker(
+        namespace=row["namespace"], id=WorkerId(row["name"], row["instance"]), lanes=_words(row["lanes"]),
+        capabilities=_words(row["capabilities"]), version=row["version"], host=row["host"], slots=row["slots"],
+        busy=row["busy"], ttl=timedelta(microseconds=row["ttl_us"]), registered_at=rows.when(row["registered_at"]),
+        seen_at=rows.when(row["seen_at"]), expires_at=rows.when(row["expires_at"]),
+    )  # fmt: skip
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(json.loads(value) if isinstance(value, str) else value)

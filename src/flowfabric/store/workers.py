@@ -1,0 +1,33 @@
+"""The port for the register of workers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from flowfabric.core.workers import Worker
+
+
+class Workers(Protocol):
+    """Worker instances as they have registered themselves."""
+
+    async def lock(self, namespace: str, instance: str) -> Worker | None:
+        """The worker, locked."""
+
+    async def put(self, worker: Worker) -> None:
+        """Adds the worker, or replaces what was known of the instance."""
+
+    async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
+        """Until when a live one counts as live now; None if it does not any more."""
+
+    async def remove(self, namespace: str, instance: str) -> None:
+        """Takes one out of the register."""
+
+    async def page(self, namespace: str, after: str, limit: int) -> list[Worker]:
+        """Those with a later instance, by instance."""
+
+    async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[Worker]:
+        """Live ones that claim on the lane."""
+
+    async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
+        """Those that were not heard of in time, locked if nobody else looks at them, longest silent first."""

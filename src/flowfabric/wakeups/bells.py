@@ -1,0 +1,142 @@
+"""Bells: what somebody waits for, rung by news of this process and of others.
+
+A bell is hung up before its owner looks, so what happens between the look and the wait is not missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from flowfabric.store.news import News
+
+Want = tuple[Any, ...]
+_BETWEEN_RINGS_S = 0.1
+
+
+class Bell:
+    """Rings when something happened that its owner wants to look at. Enter it to hang it up."""
+
+    def __init__(self, bells: Bells, wants: Collection[Want], capabilities: Collection[str] = ()) -> None:
+        self._bells = bells
+        self.wants = tuple(wants)
+        self.capabilities = tuple(capabilities)
+        self.waited_for = False
+        self._rung = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._bells.hang(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bells.take_down(self)
+
+    def ring(self) -> None:
+        """Wakes the owner, now or at its next wait."""
+        self._rung.set()
+
+    def clear(self) -> None:
+        """Forgets what rang before; call it before looking, so that the look covers it."""
+        self._rung.clear()
+
+    async def wait(self, seconds: float) -> bool:
+        """True as soon as it rings or has rung since the last time; False when the time has passed."""
+        self.waited_for = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.waited_for = False
+        self._rung.clear()
+        return True
+
+
+class Bells:
+    """All bells of one process. It belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._hung: dict[Want, set[Bell]] = defaultdict(set)
+        self._all: set[Bell] = set()
+        self._ends_ring: asyncio.TimerHandle | None = None
+
+    def hang(self, bell: Bell) -> None:
+        """From now on news ring this bell."""
+        self._all.add(bell)
+        for want in bell.wants:
+            self._hung[want].add(bell)
+
+    def take_down(self, bell: Bell) -> None:
+        """Nothing rings this bell any more."""
+        self._all.discard(bell)
+        for want in bell.wants:
+            hung = self._hung.get(want)
+            if hung is not None:
+                hung.discard(bell)
+                if not hung:
+                    del self._hung[want]
+
+    def ring(self, news: News) -> None:
+        """Rings whatever the news are about."""
+        if news.anything:
+            self._ring(self._all)
+            return
+        if not self._all:
+            return
+        if news.many_ended:
+            self._ring_soon_for_ends()
+        for wants in (map(lane_of, news.lanes), map(events_of, news.namespaces), map(end_of, news.ended)):
+            for want in wants:
+                self._ring(self._hung.get(want, ()))
+
+    def ring_for_work(self) -> None:
+        """Rings everybody who waits for work."""
+        self._ring_kind("lane")
+
+    def _ring_soon_for_ends(self) -> None:
+        """Everybody who waits for an end looks, but not more often than that: most of them look in vain."""
+        if self._ends_ring is None:
+            loop = asyncio.get_running_loop()
+            self._ends_ring = loop.call_later(_BETWEEN_RINGS_S, self._ring_for_ends)
+
+    def _ring_for_ends(self) -> None:
+        self._ends_ring = None
+        self._ring_kind("end")
+
+    def _ring_kind(self, kind: str) -> None:
+        self._ring(bell for want, hung in self._hung.items() if want[0] == kind for bell in hung)
+
+    def waited_for(self) -> tuple[set[tuple[str, str]], set[str]]:
+        """The lanes on which somebody waits for work at this moment, and what they offer."""
+        waiting = [bell for bell in self._all if bell.waited_for]
+        lanes = {(want[1], want[2]) for bell in waiting for want in bell.wants if want[0] == "lane"}
+        return lanes, {token for bell in waiting for token in bell.capabilities}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def _ring(self, bells: Iterable[Bell]) -> None:
+        for bell in list(bells):
+            bell.ring()
+
+
+def lane_of(lane: tuple[str, str]) -> Want:
+    """What somebody wants who waits for work on a lane of a namespace."""
+    return ("lane", *lane)
+
+
+def events_of(namespace: str) -> Want:
+    """What somebody wants who waits for events."""
+    return ("events", namespace)
+
+
+def end_of(id_: UUID) -> Want:
+    """What somebody wants who waits for an execution to end."""
+    return ("end", id_)

@@ -1,0 +1,239 @@
+"""Wake-ups: quick when they work, and nothing depends on them when they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from flowfabric import Engine, Policy
+from flowfabric.wakeups import wakeups
+from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
+from tests.postgres_server import PostgresServer
+from tests.scenarios import leased, submitted
+from tests.stores import PostgresSchemas, PostgresTestStore, TestStore, opened
+
+IN_TIME_S = 5.0
+
+
+@pytest.fixture
+async def postgres_store(schemas: PostgresSchemas) -> AsyncIterator[PostgresTestStore]:
+    found = await schemas.take()
+    yield found
+    await schemas.give_back(found)
+
+
+async def until(true: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits until something is so."""
+    async with asyncio.timeout(10):
+        while True:
+            found = true()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def listening(engine: Engine) -> None:
+    await until(lambda: engine._context.wakeups.alive)
+
+
+async def test_work_of_another_process_wakes_a_watch(store: TestStore) -> None:
+    async with opened(store) as worker, opened(store) as client:
+        with worker.leases.watch(["default"]) as work:
+            await listening(worker)
+            await drained(work)
+            waiting = asyncio.create_task(work.wait())
+            began = time.perf_counter()
+            await submitted(client)
+            assert await asyncio.wait_for(waiting, IN_TIME_S)
+            assert time.perf_counter() - began < 1.0
+
+
+async def drained(work: Any) -> None:
+    """Takes what rang before."""
+    while await work.wait(0.1):
+        pass
+
+
+@pytest.mark.parametrize("notify", [True, False])
+async def test_work_of_this_process_wakes_it_without_the_database(store: TestStore, notify: bool) -> None:
+    async with opened(store, notify=notify) as engine:
+        with engine.leases.watch(["default"]) as work:
+            await drained(work)
+            await submitted(engine, lane="elsewhere")
+            waiting = asyncio.create_task(work.wait("30s"))
+            await submitted(engine)
+            assert await asyncio.wait_for(waiting, 0.7), "less than it takes to look again"
+            [lease] = await engine.leases.claim(["default"], "worker-1")
+            ending = asyncio.create_task(engine.executions.wait(lease.execution_id))
+            await asyncio.sleep(0)
+            await engine.leases.complete(lease.fence, b"out")
+            assert await asyncio.wait_for(ending, IN_TIME_S) is not None
+
+
+async def test_whatever_makes_work_ready_wakes(store: TestStore) -> None:
+    async with opened(store) as engine:
+        lease = await leased(engine)
+        held = await submitted(engine)
+        await engine.operator.hold(held)
+        await engine.lanes.pause("default")
+        makers: list[Callable[[], Awaitable[object]]] = [
+            lambda: engine.leases.release(lease.fence),
+            lambda: engine.operator.unhold(held),
+            lambda: engine.lanes.resume("default"),
+        ]
+        with engine.leases.watch(["default"]) as work:
+            for make in makers:
+                await drained(work)
+                waiting = asyncio.create_task(work.wait("30s"))
+                await make()
+                assert await asyncio.wait_for(waiting, IN_TIME_S)
+
+
+async def test_nothing_is_missed_between_a_claim_and_the_wait(store: TestStore) -> None:
+    async with opened(store) as engine:
+        with engine.leases.watch(["default"]) as work:
+            assert await engine.leases.claim(["default"], "worker-1") == []
+            await submitted(engine)
+            assert await work.wait("30s")
+
+
+async def test_everything_works_with_wake_ups_switched_off(store: TestStore) -> None:
+    async with opened(store, notify=False) as worker, opened(store, notify=False) as client:
+        assert (await worker.events.status()).listener.mode == "off"
+        async with worker.events.subscribe() as events, worker.reconcilers.running():
+            id_ = await submitted(client, delay="100ms")
+            ending = asyncio.create_task(client.executions.wait(id_, timeout="20s"))
+            with worker.leases.watch(["default"]) as work:
+                while not (leases := await worker.leases.claim(["default"], "worker-1")):
+                    await work.wait("20s")
+            await worker.leases.complete(leases[0].fence, b"out")
+            outcome = await ending
+            assert outcome is not None and outcome.result == b"out"
+            names = [(await asyncio.wait_for(anext(events), 10)).name for _ in range(3)]
+            assert names == ["ready", "acquired", "completed"]
+
+
+async def test_a_due_time_of_another_process_wakes_the_duties(store: TestStore) -> None:
+    async with opened(store) as worker, opened(store) as client, worker.reconcilers.running():
+        await listening(worker)
+        await submitted(client, delay="1h")
+        await asyncio.sleep(0.1)
+        began = time.perf_counter()
+        id_ = await submitted(client, delay="200ms")
+
+        async def is_waiting() -> bool:
+            return (await client.executions.describe(id_)).state == "waiting"
+
+        await until(is_waiting)
+        assert 0.19 < time.perf_counter() - began < 1.0
+
+
+async def test_a_killed_listener_comes_back_and_looks_for_what_it_missed(postgres_store: PostgresTestStore) -> None:
+    async with opened(postgres_store) as worker, opened(postgres_store, notify=False) as client:
+        with worker.leases.watch(["default"]) as work:
+            await listening(worker)
+            await drained(work)
+            waiting = asyncio.create_task(work.wait())
+            await submitted(client)
+            await postgres_store.query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowfabric-listener'"
+            )
+            assert await asyncio.wait_for(waiting, IN_TIME_S)
+            await listening(worker)
+            status = (await worker.events.status()).listener
+            assert (status.mode, status.reconnects >= 1) == ("listening", True)
+            assert status.proved_s is not None and status.proved_s < IN_TIME_S
+
+
+async def test_without_a_line_of_its_own_a_pooler_is_looked_through(postgres_store: PostgresTestStore) -> None:
+    async with (
+        opened(postgres_store, pooler=True) as polling,
+        opened(postgres_store, pooler=True, listen_url=postgres_store.url) as direct,
+    ):
+        with polling.leases.watch(["default"]) as work, direct.leases.watch(["default"]) as quick:
+            await listening(direct)
+            assert (await polling.events.status()).listener.mode == "polling"
+            assert (await direct.events.status()).listener.mode == "listening"
+            await drained(quick)
+            waiting = asyncio.create_task(quick.wait())
+            await submitted(polling)
+            assert await asyncio.wait_for(waiting, IN_TIME_S)
+            assert await asyncio.wait_for(work.wait(), IN_TIME_S)
+
+
+async def test_many_commits_are_announced_together(postgres_store: PostgresTestStore) -> None:
+    async with opened(postgres_store) as engine:
+        began = time.perf_counter()
+        await asyncio.gather(*(submitted(engine, key=f"k{number}") for number in range(200)))
+        most = 2 + (time.perf_counter() - began) / 0.01
+        announced = (await engine.events.status()).listener.announced
+        assert 1 <= announced <= most
+
+
+async def test_the_duties_look_for_work_on_behalf_of_idle_workers(
+    store: TestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one statement, and not for work that nobody here can take."""
+    monkeypatch.setattr(wakeups, "LOOK_S", 0.2)
+    async with (
+        opened(store, notify=False) as worker,
+        opened(store, notify=False) as client,
+        worker.reconcilers.running(),
+    ):
+        with worker.leases.watch(["default"], capabilities=["gpu"]) as work:
+            await submitted(client, requires=["tpu"])
+            await submitted(client, lane="elsewhere")
+            assert not await work.wait("600ms")
+            await submitted(client, requires=["gpu"])
+            assert await work.wait("10s")
+
+
+async def test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once(postgres_store: PostgresTestStore) -> None:
+    with StatementCount() as statements:
+        async with idle_workers(postgres_store.connecting, 16) as started, opened(postgres_store) as client:
+            await submitted(client)
+            await until(lambda: len(started) == 1)
+            await asyncio.sleep(1.5)
+            before, began = statements.number, time.perf_counter()
+            await asyncio.sleep(6)
+            rate = (statements.number - before) / (time.perf_counter() - began)
+            assert rate < 5, statements.texts[before:]
+            latencies = await start_latencies_ms(client, started, 15, 0.05)
+            assert statistics.median(latencies) < 20, latencies
+
+
+async def test_short_leases_of_a_process_that_died_are_noticed_by_others_in_time(store: TestStore) -> None:
+    """Whoever sleeps for long was told of the lease when it was given."""
+    async with opened(store) as other, other.reconcilers.running():
+        await listening(other)
+        await asyncio.sleep(0.2)
+        async with opened(store) as dead:
+            lease = await leased(dead, lease_ttl="1s", policy=Policy())
+
+        async def is_taken_back() -> bool:
+            return (await other.executions.describe(lease.execution_id)).state == "waiting"
+
+        began = time.perf_counter()
+        await until(is_taken_back)
+        assert time.perf_counter() - began < 2.0
+
+
+async def test_a_listener_that_cannot_connect_is_no_error(postgres: PostgresServer) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    async with opened(store, listen_url="postgresql://nobody@127.0.0.1:1/none") as engine:
+        with engine.leases.watch(["default"]) as work:
+            await submitted(engine)
+            assert await work.wait("5s")
+            assert not await asyncio.wait_for(work.wait(), IN_TIME_S), "it looks once a second"
+            assert (await engine.events.status()).listener.mode == "starting"
+    await store.drop()
+
+
+def test_the_driver_offers_what_counting_needs() -> None:
+    assert hasattr(asyncpg.Connection, "add_query_logger")

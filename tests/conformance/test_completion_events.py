@@ -1,0 +1,76 @@
+"""Every path that ends an execution writes exactly one completion event, which every filter can find."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from flowfabric import Engine, Event
+from flowfabric.testing import VirtualClock
+from tests.faults.pictures import camera_on, wipe
+from tests.faults.flow_operations import EVERY_OPERATION
+from tests.stores import TestStore, opened
+
+TAGS = {"team.owner": "ada"}
+# What ends executions, so that the test cannot pass by ending nothing.
+ENDING = {
+    "complete", "complete with steps", "complete, not plain", "complete_many", "fail, for good", "own cancel",
+    "operator cancel", "reclaim, once too often", "lease expiry, once too often", "attempt timeout, for good",
+    "deadline",
+}  # fmt: skip
+
+TWICE = {"operator cancel", "deadline"}
+STATES = {"completed", "failed", "cancelled", "expired", "skipped"}
+
+
+async def test_every_operation_leaves_one_completion_event_for_each_end(store: TestStore, clock: VirtualClock) -> None:
+    camera = await camera_on(store)
+    try:
+        async with opened(store, clock) as engine:
+            for name in EVERY_OPERATION:
+                await wipe(camera)
+                engine._context.routes.clear()
+                await one_completion_event_for_each_end(engine, clock, store, name)
+    finally:
+        await camera.close()
+
+
+async def one_completion_event_for_each_end(engine: Engine, clock: VirtualClock, store: TestStore, name: str) -> None:
+    operation = EVERY_OPERATION[name]
+    given = await operation.arrange(engine, clock)
+    for id_ in await executions(store):
+        await engine.executions.set_tags(id_, TAGS)
+    cursor = await engine.events.cursor()
+    await operation.act(engine, given)
+    if name in TWICE:
+        await operation.act(engine, given)
+    ended = await ends_since(engine, cursor)
+    assert bool(ended) or name not in ENDING, name
+    assert len(ended) == len({event.execution_id for event in ended}), name
+    states = {id_: state for id_, state in (await executions(store)).items() if state in STATES}
+    for event in ended:
+        assert event.execution_id is not None
+        assert (event.namespace, event.name, event.state) == ("default", states[event.execution_id], event.name), name
+        assert event.lane and event.kind and event.tags == TAGS, name
+        by_all = engine.events.subscribe(
+            ["completion"], cursor=cursor, follow=False, lane=event.lane, kind=event.kind, tags=TAGS,
+            execution=event.execution_id,
+        )  # fmt: skip
+        assert [found.version async for found in by_all] == [event.version], name
+    # Whatever is over now either was over before or is told of.
+    over_before = await ended_until(engine, cursor)
+    assert set(states) - over_before == {event.execution_id for event in ended} - over_before, name
+
+
+async def executions(store: TestStore) -> dict[UUID, str]:
+    return {UUID(str(row["id"])): row["state"] for row in await store.query("SELECT id, state FROM ff.execution")}
+
+
+async def ends_since(engine: Engine, cursor: str) -> list[Event]:
+    return [event async for event in engine.events.subscribe(["completion"], cursor=cursor, follow=False)]
+
+
+async def ended_until(engine: Engine, cursor: str) -> set[UUID]:
+    """What had ended before that cursor."""
+    whole = [event async for event in engine.events.subscribe(["completion"], start="beginning", follow=False)]
+    later = {event.cursor for event in await ends_since(engine, cursor)}
+    return {event.execution_id for event in whole if event.cursor not in later and event.execution_id}

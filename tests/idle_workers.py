@@ -1,0 +1,125 @@
+"""Workers with nothing to do: each has an engine of its own, its duties, its place in the register, and a watch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from flowfabric import Engine, WorkerId
+
+TTL_S = 60
+Opening = Callable[[], Any]
+
+
+class Starts:
+    """When executions were started, for whoever waits for that."""
+
+    def __init__(self) -> None:
+        self._times: dict[UUID, asyncio.Future[float]] = {}
+
+    def __len__(self) -> int:
+        return sum(time.done() for time in self._times.values())
+
+    def note(self, id_: UUID) -> None:
+        """It starts now."""
+        time_ = self._of(id_)
+        if not time_.done():
+            time_.set_result(time.perf_counter())
+
+    async def of(self, id_: UUID) -> float:
+        """When it started, which must be soon."""
+        async with asyncio.timeout(30):
+            return await self._of(id_)
+
+    def _of(self, id_: UUID) -> asyncio.Future[float]:
+        return self._times.setdefault(id_, asyncio.get_running_loop().create_future())
+
+
+class IdleWorker:
+    """Claims when woken, completes at once, and notes when each execution was started."""
+
+    def __init__(self, engine: Engine, name: str, started: Starts) -> None:
+        self._engine = engine
+        self._id = WorkerId("idle", name)
+        self._started = started
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await self._engine.workers.register(self._id, ["default"], ttl=TTL_S)
+        async with self._engine.reconcilers.running():
+            tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._beat())]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self) -> None:
+        with self._engine.leases.watch(["default"]) as work:
+            while True:
+                leases = await self._engine.leases.claim(["default"], self._id, limit=4)
+                for lease in leases:
+                    self._started.note(lease.execution_id)
+                    await self._engine.leases.complete(lease.fence, b"")
+                if not leases:
+                    await work.wait()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(TTL_S / 3)
+            await self._engine.workers.heartbeat(self._id.instance)
+
+
+@asynccontextmanager
+async def idle_workers(opening: Opening, number: int) -> AsyncIterator[Starts]:
+    """That many workers on a store; gives when each execution was started."""
+    started = Starts()
+    async with AsyncExitStack() as stack:
+        for place in range(number):
+            engine = await stack.enter_async_context(opening())
+            await stack.enter_async_context(IdleWorker(engine, f"idle-{place}", started).running())
+        yield started
+
+
+async def start_latencies_ms(engine: Engine, started: Starts, number: int, pause_s: float) -> list[float]:
+    """How long after its submit was called each of so many executions was started, with pauses between them."""
+    found = []
+    for _ in range(number):
+        await asyncio.sleep(pause_s)
+        began = time.perf_counter()
+        answer = await engine.executions.submit("noop")
+        found.append((await started.of(answer.id) - began) * 1000)
+    return found
+
+
+class StatementCount:
+    """Counts every statement that this process sends to PostgreSQL, those around transactions too."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.texts: list[str] = []
+        self._original = asyncpg.Connection.__init__
+
+    def __enter__(self) -> StatementCount:
+        original = self._original
+
+        def make(connection: Any, *arguments: Any, **named: Any) -> None:
+            original(connection, *arguments, **named)
+            connection.add_query_logger(self._count)
+
+        setattr(asyncpg.Connection, "__init__", make)  # noqa: B010 - the type checker forbids the short way
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        setattr(asyncpg.Connection, "__init__", self._original)  # noqa: B010
+
+    def _count(self, record: Any) -> None:
+        self.number += 1
+        self.texts.append(record.query[:60])
