@@ -16,7 +16,7 @@ from typing import Any
 
 from flowfabric import Created, FlowFabricError, connect
 
-MOST_BYTES = 800_000
+MOST_BYTES = 1_000_000
 CAPABILITY_VERSION_3 = 0x20080522
 
 

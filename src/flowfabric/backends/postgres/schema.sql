@@ -239,7 +239,6 @@ CREATE TABLE ff.event (
     CHECK ((execution_id IS NULL) = (version IS NULL))
 );
 CREATE UNIQUE INDEX event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
-CREATE INDEX event_flow ON ff.event (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
 -- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.

@@ -224,7 +224,6 @@ CREATE TABLE ff.event (
     CHECK ((execution_id IS NULL) = (version IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX ff_event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
-CREATE INDEX ff_event_flow ON ff.event (flow_id, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX ff_event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
 -- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.

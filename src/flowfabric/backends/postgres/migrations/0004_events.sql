@@ -3,6 +3,9 @@
 -- The largest transaction id among the events of the execution; see event.transaction_id.
 ALTER TABLE ff.execution ADD COLUMN event_xid XID8 NOT NULL DEFAULT '0';
 
+-- Events are read in the order of their positions, whatever is wanted of them: every event of a member would cost
+-- an entry that nobody looks for.
+DROP INDEX ff.event_flow;
 -- Subscribers read in this order. The id alone was never looked for.
 ALTER TABLE ff.event DROP CONSTRAINT event_pkey;
 ALTER TABLE ff.event ADD PRIMARY KEY (transaction_id, id);

@@ -1,5 +1,8 @@
 -- The outbox as a product: named subscribers, trimming, and the workers that are there.
 
+-- Events are read in the order of their ids, whatever is wanted of them: every event of a member would cost an entry
+-- that nobody looks for.
+DROP INDEX ff.event_flow;
 CREATE INDEX ff_event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
 -- One row: what tells this store from others, and the last position that was trimmed.
