@@ -15,7 +15,8 @@ TAGS = {"team.owner": "ada"}
 ENDING = {
     "complete", "complete with steps", "complete, not plain", "complete_many", "fail, for good", "own cancel",
     "operator cancel", "reclaim, once too often", "lease expiry, once too often", "attempt timeout, for good",
-    "deadline",
+    "deadline", "complete a member", "complete a member with steps", "complete the last member", "fail a member",
+    "cancel a member", "cancel_flow", "cancel_flow, pending", "cancel with children", "cancel whose grace is over",
 }  # fmt: skip
 
 TWICE = {"operator cancel", "deadline"}

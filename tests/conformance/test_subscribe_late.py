@@ -16,6 +16,9 @@ from flowfabric import Engine, Event, Subscription
 from flowfabric.core.requests import Command
 from flowfabric.ops.hold import hold, unhold
 from flowfabric.store.transaction import Transaction
+from flowfabric.testing import VirtualClock
+from tests.faults.flow_operations import EVERY_OPERATION
+from tests.faults.pictures import camera_on, wipe
 from tests.scenarios import submitted
 from tests.stores import PostgresSchemas, PostgresTestStore, opened
 
@@ -93,6 +96,25 @@ async def test_versions_are_in_order_though_transaction_ids_are_not(store: Postg
             "SELECT transaction_id::TEXT::BIGINT AS xid FROM ff.event WHERE execution_id = ? ORDER BY version", second
         )
         assert [row["xid"] for row in rows] == sorted(row["xid"] for row in rows)
+
+
+async def test_no_operation_writes_an_event_before_an_earlier_one_of_its_execution(store: PostgresTestStore) -> None:
+    clock, camera, written = VirtualClock(), await camera_on(store), 0
+    async with opened(store, clock) as engine:
+        for name, operation in EVERY_OPERATION.items():
+            await wipe(camera)
+            engine._context.routes.clear()
+            given = await operation.arrange(engine, clock)
+            known = {row["id"] for row in await camera.rows("SELECT id FROM ff.execution")}
+            await camera.script("UPDATE ff.execution SET event_xid = '1000000000'")
+            await camera.script("DELETE FROM ff.event")
+            await operation.act(engine, given)
+            events = await camera.rows("SELECT execution_id, name, transaction_id::TEXT AS place FROM ff.event")
+            for event in events:
+                assert event["execution_id"] not in known or event["place"] == "1000000000", (name, event["name"])
+            written += sum(event["execution_id"] in known for event in events)
+    await camera.close()
+    assert written > 80
 
 
 async def everything(subscription: Subscription) -> list[Event]:

@@ -26,7 +26,7 @@ from tests.stores import SqliteTestStore, opened
 
 LARGE = {
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "suspension", "waitpoint", "signal",
-    "flow", "edge", "edge_group",
+    "flow", "edge", "edge_group", "purged",
 }  # fmt: skip
 BY_ID = (
     "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "take_waiting",

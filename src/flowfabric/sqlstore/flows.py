@@ -117,6 +117,9 @@ class SqlMembers:
             self._news.namespaces.add(row["namespace"])
             if row["state"] == State.WAITING:
                 self._news.note_work(row["namespace"], row["lane"])
+        for item in items:
+            if item.ready_at is not None:
+                self._news.note_due(item.ready_at)
 
     async def end(self, items: Sequence[Ending], now: datetime) -> None:
         names = ("id", "state", "cancelled_by", "principal", "reason")
@@ -154,6 +157,7 @@ class SqlFlows:
 
     def __init__(self, session: Session, news: News) -> None:
         self._session = session
+        self._news = news
         self.edges = SqlEdges(session)
         self.members = SqlMembers(session, news)
 
@@ -180,11 +184,13 @@ class SqlFlows:
 
     async def put(self, flows: Sequence[Flow]) -> None:
         await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
+        self._note_sweeps(flows)
 
     async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
         names = ("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
         values = [{name: getattr(flow, name) for name in names} for flow in flows]
         await self._session.fetch_batch("count_ends", values, now=now)
+        self._note_sweeps(flows)
 
     async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
         found = await self._session.fetch("list_flows", namespace=namespace, before=before, limit=limit)
@@ -205,6 +211,11 @@ class SqlFlows:
     async def purge(self, ids: Sequence[UUID]) -> None:
         for statement in ("delete_edges", "delete_groups", "delete_flows"):
             await self._session.fetch(statement, ids=list(ids))
+
+    def _note_sweeps(self, flows: Sequence[Flow]) -> None:
+        for flow in flows:
+            if flow.sweep_at is not None:
+                self._news.note_due(flow.sweep_at)
 
 
 def _flows(found: Sequence[Row]) -> dict[UUID, Flow]:

@@ -33,6 +33,11 @@ class News:
         self.namespaces.add(namespace)
         self.ended.update(ids)
 
+    def note_due(self, due: datetime) -> None:
+        """Something is due then."""
+        if self.due is None or due < self.due:
+            self.due = due
+
     def note_events(self, events: Iterable[Event]) -> None:
         """What follows from events alone."""
         for event in events:
@@ -49,8 +54,8 @@ class News:
         self.ended |= other.ended
         self.many_ended |= other.many_ended
         self.anything |= other.anything
-        if other.due is not None and (self.due is None or other.due < self.due):
-            self.due = other.due
+        if other.due is not None:
+            self.note_due(other.due)
 
     def __bool__(self) -> bool:
         named = self.lanes or self.namespaces or self.ended or self.due

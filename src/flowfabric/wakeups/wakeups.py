@@ -87,11 +87,11 @@ class Wakeups:
 
     def _on_commit(self, news: News) -> None:
         if running_loop() is not None:
-            self.bells.ring(news)
+            self._heard(news)
             self._announcer.tell(news)
         elif self._loop is not None and self.bells:
             # A writer thread: whoever waits does so in the loop.
-            _call_in(self._loop, self.bells.ring, news)
+            _call_in(self._loop, self._heard, news)
 
     def _heard(self, news: News) -> None:
         self.bells.ring(news)
