@@ -6,8 +6,8 @@ from uuid import UUID
 
 from flowfabric import Engine, Event
 from flowfabric.testing import VirtualClock
-from tests.faults.pictures import camera_on, wipe
 from tests.faults.flow_operations import EVERY_OPERATION
+from tests.faults.pictures import camera_on, wipe
 from tests.stores import TestStore, opened
 
 TAGS = {"team.owner": "ada"}
