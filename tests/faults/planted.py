@@ -59,7 +59,7 @@ KEY_SQL = "sqlstore/sql/signing_key.sql"
 PLANTED_IN_WAITS = (
     Planted(
         "signals without a lock",
-        f"{RACES}::test_of_fifty_signals_at_once_one_resumes_and_none_is_lost[postgres-20]",
+        f"{RACES}::test_a_signal_comes_before_a_cancel_or_is_refused[postgres-signal second]",
         Edit("sqlstore/sql/execution.sql", "FOR NO KEY UPDATE SKIP LOCKED", ""),
     ),
     Planted(
