@@ -43,23 +43,29 @@ def programs() -> list[str]:
     return [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "asyncio.run" in block]
 
 
+def run(program: str, folder: Path) -> str:
+    """What a program prints."""
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) -> None:
-    program, _ = programs()
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout) == (0, '"shipped"\n'), done.stderr
+    first, *_ = programs()
+    assert [run(first, tmp_path) for _ in range(2)] == ['"shipped"\n'] * 2
 
 
 def test_the_signed_approval_needs_both_and_tells_what_it_waits_for(tmp_path: Path) -> None:
-    _, program = programs()
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    why, ann, bob, resumed = done.stdout.splitlines()
+    _, approval, _ = programs()
+    why, ann, bob, resumed = run(approval, tmp_path).splitlines()
     assert "2 more of 2 distinct sources" in why and "trust" not in why
     assert ann == "ann appended_to_waitpoint" and bob == "bob resume_condition_satisfied"
     assert resumed == "resumed ['approver:ann@shop', 'approver:bob@shop']"
+
+
+def test_the_flow_adds_up_what_its_members_counted(tmp_path: Path) -> None:
+    _, _, flow = programs()
+    assert run(flow, tmp_path) == "b'5'\n"
 
 
 @pytest.mark.parametrize("group", GROUPS)

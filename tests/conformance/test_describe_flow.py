@@ -133,6 +133,7 @@ async def test_whoever_waits_for_a_flow_is_told_its_state(engine: Engine) -> Non
     assert await engine.flows.wait(flow.id, "1ms") is None
     await flow.complete("a")
     assert await engine.flows.wait(flow.id, "10s") is FlowState.COMPLETED
+    assert await engine.flows.wait(flow.id, 0) is FlowState.COMPLETED
 
 
 async def test_an_unknown_flow_is_not_found(engine: Engine) -> None:

@@ -58,11 +58,6 @@ KEY_SQL = "sqlstore/sql/signing_key.sql"
 
 PLANTED_IN_WAITS = (
     Planted(
-        "signals without a lock",
-        f"{RACES}::test_of_fifty_signals_at_once_one_resumes_and_none_is_lost[postgres-20]",
-        Edit("sqlstore/sql/execution.sql", "FOR NO KEY UPDATE SKIP LOCKED", ""),
-    ),
-    Planted(
         "early signals are not looked at",
         f"{RACES}::test_a_signal_and_the_suspend_that_waits_for_it_find_each_other[sqlite-pending-signal first]",
         Edit("core/suspending.py", "for facts in room.unused.get(item.waitpoint.id, ())]", "for facts in ()]"),

@@ -177,11 +177,13 @@ class Flows:
         limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
         pause_s = _FIRST_LOOK_S
         look = partial(flow_state_of, namespace=self._context.namespace, flow_id=found)
+        flow = await self._context.store.read(look)
         try:
             async with asyncio.timeout(limit_s):
-                while (flow := await self._context.store.read(look)).ended_at is None:
+                while flow.ended_at is None:
                     await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                     pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+                    flow = await self._context.store.read(look)
                 return flow.state
         except TimeoutError:
             return None
