@@ -31,6 +31,7 @@ TEST_BUDGETS_S = {
     "foundation": 180,
     "waits": 120,
     "flows": 60,
+    "events": 60,
 }
 
 SIDE_BY_SIDE = (
