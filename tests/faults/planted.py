@@ -125,6 +125,7 @@ PLANTED_IN_WAITS = (
     ),
 )
 
+LATE = "../conformance/test_subscribe_late.py"
 OUTBOX_SQL = "backends/postgres/sql/outbox.sql"
 OUTBOX = "../concurrency/test_outbox.py::test_four_readers_miss_nothing_of_what_eight_writers_write"
 NAMES = "../conformance/test_named_subscribers.py"
@@ -132,12 +133,12 @@ NAMES = "../conformance/test_named_subscribers.py"
 PLANTED_IN_EVENTS = (
     Planted(
         "events are read before the late ones",
-        f"{OUTBOX}[postgres]",
+        f"{LATE}::test_an_event_that_commits_late_is_waited_for_and_not_missed",
         Edit(OUTBOX_SQL, "AND transaction_id < (SELECT horizon.xid FROM horizon)", ""),
     ),
     Planted(
         "events in the order of transactions alone",
-        f"{OUTBOX}[postgres]",
+        f"{LATE}::test_versions_are_in_order_though_transaction_ids_are_not",
         Edit(OUTBOX_SQL, "event_xid = GREATEST(event_xid, pg_current_xact_id())", "event_xid = pg_current_xact_id()"),
         Edit(OUTBOX_SQL, "GREATEST(pg_current_xact_id(), (SELECT", "COALESCE(pg_current_xact_id(), (SELECT"),
     ),
