@@ -26,7 +26,7 @@ from benchmarks.peers import pgbench_rate, pgbench_script, raw_sqlite_rate
 from benchmarks.queues import Store, backlog, leases_in_flight, routing, unroutable
 from benchmarks.waits import many_signals, round_trips, timeouts
 from benchmarks.wakeups import idle_cost, start_latency, wake_up_cost
-from flowfabric import Engine, Lease, Submission, connect
+from flowfabric.engine import Engine, Lease, Submission, connect
 from tests.postgres_server import postgres_server
 
 # A small server's own memory and log; fsync and full_page_writes as they must be for work that matters.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 
 Filler = Callable[[str, int], Awaitable[None]]
 

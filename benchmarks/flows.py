@@ -8,7 +8,7 @@ import time
 from uuid import UUID
 
 from benchmarks.bars import Report
-from flowfabric import Engine, Graph, Lease, any_of
+from flowfabric.engine import Engine, Graph, Lease, any_of
 
 LENGTH = 10
 ABREAST = 256

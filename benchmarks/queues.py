@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from benchmarks.bars import Report
 from benchmarks.filling import Filler
-from flowfabric import Engine, Submission
+from flowfabric.engine import Engine, Submission
 
 _TIMES = 200
 

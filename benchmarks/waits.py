@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 from benchmarks.bars import Report
-from flowfabric import Engine, Lease, Policy, Single, Submission, Suspended
+from flowfabric.engine import Engine, Lease, Policy, Single, Submission, Suspended
 
 IN_FLIGHT = 64
 _NEVER = Single("answer", "never")

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.bars import Report
 from benchmarks.measure import in_turns
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 
 _CLIENTS = 16

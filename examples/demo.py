@@ -14,7 +14,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from flowfabric import Backoff, Created, Duplicate, Engine, Lease, Policy, State, Step, Submission, WorkerId, connect
+from flowfabric.engine import (
+    Backoff,
+    Created,
+    Duplicate,
+    Engine,
+    Lease,
+    Policy,
+    State,
+    Step,
+    Submission,
+    WorkerId,
+    connect,
+)
 
 ORDERS = 12
 UNLUCKY = 5

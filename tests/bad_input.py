@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     ChildSubmission,
     Edge,
     Fence,

@@ -15,7 +15,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from flowfabric import Engine, Submission, Submitted
+from flowfabric.engine import Engine, Submission, Submitted
 from tests.postgres_server import PostgresServer
 from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 

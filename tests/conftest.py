@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.sizes import Size

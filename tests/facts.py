@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import ChildSubmission, Engine, Event, Fence, FlowFabricError, Refused, Step, Submission
+from flowfabric.engine import ChildSubmission, Engine, Event, Fence, FlowFabricError, Refused, Step, Submission
 from tests.scenarios import SITUATIONS
 from tests.stores import TestStore, snapshot
 

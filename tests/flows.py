@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     ChildSubmission,
     Created,
     Edge,

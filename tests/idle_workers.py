@@ -11,7 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from flowfabric import Engine, WorkerId
+from flowfabric.engine import Engine, WorkerId
 
 TTL_S = 60
 Opening = Callable[[], Any]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import asyncpg
 
-from flowfabric import Engine, connect
+from flowfabric.engine import Engine, connect
 from flowfabric.testing import VirtualClock
 
 _SHAPE = """

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 
-from flowfabric import connect
+from flowfabric.engine import connect
 
 
 async def main(url: str, schema: str) -> None:

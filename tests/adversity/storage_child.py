@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowfabric import Created, FlowFabricError, connect
+from flowfabric.engine import Created, FlowFabricError, connect
 
 MOST_BYTES = 1_000_000
 CAPABILITY_VERSION_3 = 0x20080522

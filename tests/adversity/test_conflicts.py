@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import Ended, Engine, State, Step, Unavailable
+from flowfabric.engine import Ended, Engine, State, Step, Unavailable
 from flowfabric.store.transaction import Transaction
 from tests.concurrency.gates import all_wait_for_a_lock
 from tests.concurrency.soundness import assert_sound

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Engine, FlowFabricError, InvalidRequest, Unavailable, connect
+from flowfabric.engine import Engine, FlowFabricError, InvalidRequest, Unavailable, connect
 from tests.children import ROOT
 from tests.postgres_server import DSN_VARIABLE, postgres_server
 from tests.scenarios import leased

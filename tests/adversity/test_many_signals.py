@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Count, Engine, Single
 from flowfabric.backends.postgres.session import PostgresSession
 from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.engine import Count, Engine, Single
 from tests.scenarios import Wait, leased, suspended
 from tests.stores import TestStore
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Created,
     Duplicate,
     Engine,

@@ -6,7 +6,7 @@ import asyncio
 import time
 from uuid import uuid4
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptOutcome,
     CancelPolicy,
     Edge,

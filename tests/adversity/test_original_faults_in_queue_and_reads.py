@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Created, Duplicate, Ended, Engine, InvalidRequest, Lease, NotFound, Policy, Refused, State
+from flowfabric.engine import Created, Duplicate, Ended, Engine, InvalidRequest, Lease, NotFound, Policy, Refused, State
 from flowfabric.testing import VirtualClock
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
 from tests.stores import TestStore, opened

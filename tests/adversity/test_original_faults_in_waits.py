@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import (
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.engine import (
     Accepted,
     AllOf,
     Condition,
@@ -30,7 +31,6 @@ from flowfabric import (
     Suspended,
     TimeoutOnly,
 )  # fmt: skip
-from flowfabric.core.outcomes import Satisfied
 from flowfabric.testing import VirtualClock
 from tests.concurrency.soundness import assert_sound
 from tests.facts import event_names, last_event, nothing_written, refused, stored_row

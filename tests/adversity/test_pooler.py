@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import Created, Ended, Engine, Policy, RetryScheduled, State, Step
+from flowfabric.engine import Created, Ended, Engine, Policy, RetryScheduled, State, Step
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
 from tests.adversity.transaction_pooler import pooler_before

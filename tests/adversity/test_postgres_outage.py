@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric import Created, Duplicate, Ended, Engine, State, Unavailable
+from flowfabric.engine import Created, Duplicate, Ended, Engine, State, Unavailable
 from tests.concurrency.gates import all_wait_for_a_lock, eventually
 from tests.concurrency.soundness import assert_sound
 from tests.postgres_server import PostgresServer

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from uuid import UUID
 
-from flowfabric import Created, Engine, OnAttemptTimeout, Policy, Submission
+from flowfabric.engine import Created, Engine, OnAttemptTimeout, Policy, Submission
 from tests.children import Child, children
 from tests.scenarios import leased, submitted
 from tests.sizes import Size

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Accepted, Engine, FlowFabricError, Fresh, InvalidRequest, Pending, Secret
+from flowfabric.engine import Accepted, Engine, FlowFabricError, Fresh, InvalidRequest, Pending, Secret
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import leased, suspended

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Engine, Lease, Step, Submission
+from flowfabric.engine import Engine, Lease, Step, Submission
 from tests.concurrency.gates import eventually
 from tests.scenarios import submitted
 from tests.stores import SqliteTestStore, opened

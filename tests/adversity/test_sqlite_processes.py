@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import State
+from flowfabric.engine import State
 from flowfabric.testing import VirtualClock
 from tests.children import Child, children
 from tests.concurrency.soundness import assert_sound

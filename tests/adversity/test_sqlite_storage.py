@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Created,
     Duplicate,
     Ended,

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import Ended, Engine, FlowFabricError, Lease, State, Step, Unavailable
+from flowfabric.engine import Ended, Engine, FlowFabricError, Lease, State, Step, Unavailable
 from flowfabric.store.transaction import Transaction
 from tests.concurrency.gates import all_wait_for_a_lock, eventually
 from tests.concurrency.soundness import assert_sound

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import Engine, Policy
+from flowfabric.engine import Engine, Policy
 from flowfabric.wakeups import wakeups
 from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 from tests.postgres_server import PostgresServer

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from flowfabric import Created, Engine, FlowFabricError, Submission, connect
+from flowfabric.engine import Created, Engine, FlowFabricError, Submission, connect
 
 TOGETHER = 25
 

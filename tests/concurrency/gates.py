@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.store.transaction import Body, Store, Transaction
 from tests.stores import PostgresTestStore, TestStore
 

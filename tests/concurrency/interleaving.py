@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncpg
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import Act
 from tests.faults.fuses import FusedPool, FusedPostgres

@@ -18,8 +18,8 @@ from uuid import UUID
 
 import asyncpg
 
-from flowfabric import Engine, Event, FlowFabricError, Lease, Submission
 from flowfabric.core.requests import Command
+from flowfabric.engine import Engine, Event, FlowFabricError, Lease, Submission
 from flowfabric.ops.hold import hold, unhold
 from flowfabric.store.transaction import Transaction
 from tests.stores import PostgresTestStore, TestStore

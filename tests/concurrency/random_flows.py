@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowfabric import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, any_of, quorum
+from flowfabric.engine import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
 from tests.flows import Flow, Shape, built, child

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     Edge,
     EdgeKind,
     Engine,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AllOf,
     AnyOf,

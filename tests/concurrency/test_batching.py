@@ -13,9 +13,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric import Created, Duplicate, Engine, Lease, Refused, State, Step, Submission
 from flowfabric.batching import MOST_TOGETHER, Batcher, run_batch
 from flowfabric.core.requests import Completion
+from flowfabric.engine import Created, Duplicate, Engine, Lease, Refused, State, Step, Submission
 from flowfabric.ops.complete import COMPLETE
 from flowfabric.ops.hot import HotOperation
 from flowfabric.store.transaction import Transaction

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Child, ChildrenReady, Engine, Lease, Replayed, Satisfied, any_of
+from flowfabric.engine import Child, ChildrenReady, Engine, Lease, Replayed, Satisfied, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.interleaving import Orders, two_walkers, walk

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
-from flowfabric import Engine, FlowAlreadyCancelled, FlowCancelled, Join, Siblings, all_of, any_of, quorum
+from flowfabric.engine import Engine, FlowAlreadyCancelled, FlowCancelled, Join, Siblings, all_of, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.gates import all_wait_for_a_lock

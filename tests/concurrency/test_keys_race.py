@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AlreadySeeded,
     Conflict,

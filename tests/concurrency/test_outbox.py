@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import AsyncExitStack
 from uuid import UUID
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from tests.concurrency.outbox import (
     Ledger,
     Writer,

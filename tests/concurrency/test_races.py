@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Created,
     Duplicate,
     Ended,

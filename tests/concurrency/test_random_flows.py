@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.random_flows import World

@@ -7,7 +7,7 @@ import os
 import random
 from collections import Counter
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.random_graphs import MOST, Run

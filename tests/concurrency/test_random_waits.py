@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests.concurrency.random_waits import Ledger, World
 from tests.concurrency.wait_soundness import assert_waits_sound

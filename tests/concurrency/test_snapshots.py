@@ -20,11 +20,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric import Engine, Fence, Lease, Step
 from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.session import PostgresSession
 from flowfabric.core.records import WorkerId
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
+from flowfabric.engine import Engine, Fence, Lease, Step
 from flowfabric.sqlstore.statements import Dialect, Statement, load
 from flowfabric.store.news import News
 from flowfabric.testing import VirtualClock

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import Accepted, Count, Effect, Engine, Fresh, Lease, Pending, Secret, State, Step, Submission
 from flowfabric.batching import run_batch
 from flowfabric.core.suspending import Suspend
+from flowfabric.engine import Accepted, Count, Effect, Engine, Fresh, Lease, Pending, Secret, State, Step, Submission
 from flowfabric.engine.suspending import suspend_request
 from tests.concurrency.test_batching import locked_row
 from tests.concurrency.wait_soundness import assert_waits_sound

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AlreadySatisfied,
     AnyOf,

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import AlreadySatisfied, Engine, Fence, Refused, Revoked, Step
 from flowfabric.core.leasing import decide_lease_check
 from flowfabric.core.records import Execution, WorkerId
 from flowfabric.core.requests import Checkpoint, Command, Completion, LeaseTerms, ReplayFrom, WhichLease
+from flowfabric.engine import AlreadySatisfied, Engine, Fence, Refused, Revoked, Step
 from flowfabric.ops.cancel import CancelOrder, cancel
 from flowfabric.ops.claim_execution import claim_execution
 from flowfabric.ops.replay import replay

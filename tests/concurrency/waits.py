@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Engine, Lease, Refused, Secret, Suspended
+from flowfabric.engine import Engine, Lease, Refused, Secret, Suspended
 from tests.concurrency.gates import StoppedCall, all_wait_for_a_lock
 from tests.scenarios import leased
 from tests.stores import TestStore

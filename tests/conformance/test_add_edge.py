@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Conflict,
     EdgeAdded,
     EdgeKind,

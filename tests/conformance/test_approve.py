@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     Count,
     Counted,

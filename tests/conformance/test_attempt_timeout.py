@@ -5,7 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric import AttemptOutcome, Backoff, BackoffKind, Engine, Lease, OnAttemptTimeout, OnLeaseLoss, Policy, State
+from flowfabric.engine import (
+    AttemptOutcome,
+    Backoff,
+    BackoffKind,
+    Engine,
+    Lease,
+    OnAttemptTimeout,
+    OnLeaseLoss,
+    Policy,
+    State,
+)
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, every_write_is_refused, last_event
 from tests.scenarios import leased

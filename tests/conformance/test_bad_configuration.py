@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import FlowFabricError, InvalidRequest, Unavailable, connect
+from flowfabric.engine import FlowFabricError, InvalidRequest, Unavailable, connect
 from tests.bad_input import bad_values, parameters, shown
 from tests.stores import PostgresTestStore, TestStore
 

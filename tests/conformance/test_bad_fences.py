@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import uuid4
 
-from flowfabric import Ended, Engine, Fence, InvalidRequest, NotFound, Refused, Renewed, State
+from flowfabric.engine import Ended, Engine, Fence, InvalidRequest, NotFound, Refused, Renewed, State
 from tests.bad_input import shown
 from tests.facts import FENCED, error_of, nothing_written
 from tests.scenarios import leased

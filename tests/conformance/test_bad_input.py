@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Backoff, Engine, FlowFabricError, Graph, InvalidRequest, Policy, Step, Submission, connect
+from flowfabric.engine import Backoff, Engine, FlowFabricError, Graph, InvalidRequest, Policy, Step, Submission, connect
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import AttemptOutcome, Ended, Engine, State, Step, WorkerId
+from flowfabric.engine import AttemptOutcome, Ended, Engine, State, Step, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import LIVE, every_write_is_refused, last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, leased, submitted

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     CancelPolicy,
     CancelScheduled,
     Engine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import Ended, Engine, State
+from flowfabric.engine import Ended, Engine, State
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
 from tests.flows import ended, with_children

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import Engine, PriorityChanged
+from flowfabric.engine import Engine, PriorityChanged
 from flowfabric.testing import VirtualClock
 from tests.facts import last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, submitted

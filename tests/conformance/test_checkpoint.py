@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Conflict, Engine, Fence, InvalidRequest, NotFound, RecordedStep, State, Step, StepStatus
+from flowfabric.engine import Conflict, Engine, Fence, InvalidRequest, NotFound, RecordedStep, State, Step, StepStatus
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused
 from tests.scenarios import leased, submitted

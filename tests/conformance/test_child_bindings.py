@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import AllOf, AnyOf, Child, Count, Engine, Fresh, NotFound, Satisfied, Single, Suspended, Timer
+from flowfabric.engine import AllOf, AnyOf, Child, Count, Engine, Fresh, NotFound, Satisfied, Single, Suspended, Timer
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.flows import ended, with_children

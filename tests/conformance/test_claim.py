@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import AttemptState, BlockingReason, Created, Engine, Lease, Policy, State, Submission, WorkerId
+from flowfabric.engine import AttemptState, BlockingReason, Created, Engine, Lease, Policy, State, Submission, WorkerId
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.facts import event_names, nothing_written

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import Engine, NotFound, Policy, Refused, State, WorkerId
+from flowfabric.engine import Engine, NotFound, Policy, Refused, State, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused, stored_row
 from tests.scenarios import SITUATIONS, WORKER, submitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AnyOf,
     DuplicateSignal,

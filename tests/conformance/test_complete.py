@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid4
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptOutcome,
     AttemptState,
     Ended,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from flowfabric import Engine, Event
+from flowfabric.engine import Engine, Event
 from flowfabric.testing import VirtualClock
 from tests.faults.flow_operations import EVERY_OPERATION
 from tests.faults.pictures import camera_on, wipe

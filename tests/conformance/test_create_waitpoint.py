@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import (
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.engine import (
     Accepted,
     Conflict,
     Engine,
@@ -15,7 +16,6 @@ from flowfabric import (
     WaitpointKind,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.outcomes import Satisfied
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused
 from tests.scenarios import SITUATIONS, leased, suspended

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import AttemptOutcome, Engine, InvalidRequest, Policy, State
+from flowfabric.engine import AttemptOutcome, Engine, InvalidRequest, Policy, State
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.facts import LIVE, error_of, event_names, every_write_is_refused, last_event

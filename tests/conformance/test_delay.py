@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptState,
     BlockingReason,
     Delayed,

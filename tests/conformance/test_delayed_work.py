@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric import Engine, State, Submission, Tick
+from flowfabric.engine import Engine, State, Submission, Tick
 from flowfabric.testing import VirtualClock
 from tests.facts import last_event
 from tests.scenarios import SITUATIONS, leased, submitted

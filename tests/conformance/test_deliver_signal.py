@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import (
+from flowfabric.core.ids import IdMinter
+from flowfabric.engine import (
     Accepted,
     AllOf,
     AnyOf,
@@ -31,7 +32,6 @@ from flowfabric import (
     State,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.ids import IdMinter
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, event_names, last_event, nothing_written, refused
 from tests.scenarios import leased, submitted, suspended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from flowfabric import Edge, EdgeKind, EdgeState, Engine, FlowState, JoinKind, NotFound, any_of, quorum
+from flowfabric.engine import Edge, EdgeKind, EdgeState, Engine, FlowState, JoinKind, NotFound, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.flows import Shape, built, created

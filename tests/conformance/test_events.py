@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Engine, Event, FailureClass, Fence, Lease, OnAttemptTimeout, Policy, Step
+from flowfabric.engine import Engine, Event, FailureClass, Fence, Lease, OnAttemptTimeout, Policy, Step
 from flowfabric.testing import VirtualClock
 from tests.facts import LIVE, event_names, last_event
 from tests.scenarios import KEEPING, ONE_SHOT, SITUATIONS, STEADY, kept_expired, leased, submitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import AllOf, Count, Engine, Fresh, NotFound, Single, State, Suspended
+from flowfabric.engine import AllOf, Count, Engine, Fresh, NotFound, Single, State, Suspended
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import SITUATIONS, leased, submitted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import Engine, any_of, quorum
+from flowfabric.engine import Engine, any_of, quorum
 from tests.flows import built, created, ended, with_children
 from tests.scenarios import leased
 

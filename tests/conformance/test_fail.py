@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptOutcome,
     AttemptState,
     Backoff,

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Engine,
     Fence,
     Lease,

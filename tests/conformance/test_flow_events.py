@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import Edge, EdgeKind, Engine, Event
+from flowfabric.engine import Edge, EdgeKind, Engine, Event
 from flowfabric.store.news import News
 from flowfabric.testing import VirtualClock
 from tests.flows import Flow, Shape, built, with_children

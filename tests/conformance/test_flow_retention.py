@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from flowfabric import Engine, FlowFabricError, NotFound, Policy
+from flowfabric.engine import Engine, FlowFabricError, NotFound, Policy
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.flows import built, ended, with_children

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Engine, Fence, FlowFabricError, Lease, Policy, Step
 from flowfabric.core.attempts import decide_complete
 from flowfabric.core.fences import explain, owns
 from flowfabric.core.leasing import decide_claim
@@ -18,6 +17,7 @@ from flowfabric.core.outcomes import lease_of
 from flowfabric.core.records import Execution, WorkerId
 from flowfabric.core.requests import Checkpoint, Claim, Completion, LeaseTerms, Progress
 from flowfabric.core.transitions import CLAIM
+from flowfabric.engine import Engine, Fence, FlowFabricError, Lease, Policy, Step
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
 from tests.scenarios import SITUATIONS

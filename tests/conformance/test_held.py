@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import Engine, Released, State, Submission, WorkerId
+from flowfabric.engine import Engine, Released, State, Submission, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written
 from tests.scenarios import leased, submitted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from flowfabric import AlreadySatisfied, Created, Engine, Held, State, Submission, Unheld
+from flowfabric.engine import AlreadySatisfied, Created, Engine, Held, State, Submission, Unheld
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, submitted

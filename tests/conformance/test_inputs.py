@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from flowfabric import Edge, EdgeKind, Engine, NotFound, any_of
+from flowfabric.engine import Edge, EdgeKind, Engine, NotFound, any_of
 from tests.facts import nothing_written, refused
 from tests.flows import built
 from tests.scenarios import submitted

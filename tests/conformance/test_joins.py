@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import AttemptOutcome, Edge, EdgeKind, Ended, Engine, Siblings, State, all_of, any_of, quorum
+from flowfabric.engine import AttemptOutcome, Edge, EdgeKind, Ended, Engine, Siblings, State, all_of, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
 from tests.flows import OUTCOMES, Shape, built, flow_events

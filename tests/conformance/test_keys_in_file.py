@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Accepted, Conflict, InvalidRequest, KeyState, Refused
+from flowfabric.engine import Accepted, Conflict, InvalidRequest, KeyState, Refused
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import leased, suspended

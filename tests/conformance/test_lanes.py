@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowfabric import Created, Duplicate, Engine, LaneState, Lease, Refused, Submission
+from flowfabric.engine import Created, Duplicate, Engine, LaneState, Lease, Refused, Submission
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import submitted

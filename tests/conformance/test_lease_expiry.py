@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric import AttemptOutcome, Engine, Lease, Policy, RetryScheduled, State, WorkerId
+from flowfabric.engine import AttemptOutcome, Engine, Lease, Policy, RetryScheduled, State, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, every_write_is_refused, last_event
 from tests.scenarios import KEEPING, leased

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from flowfabric import (
+from flowfabric.core.tokens import fingerprint
+from flowfabric.engine import (
     AllOf,
     AnySignal,
     Engine,
@@ -16,7 +17,6 @@ from flowfabric import (
     WaitpointKind,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.tokens import fingerprint
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, submitted, suspended

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Engine, InvalidRequest, Page, State, Summary
+from flowfabric.engine import Engine, InvalidRequest, Page, State, Summary
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of
 from tests.scenarios import SITUATIONS, submitted

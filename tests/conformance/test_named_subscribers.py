@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from flowfabric import Engine, InvalidRequest, NotFound, Policy, Refused, Subscription
-from flowfabric.engine import subscription
+from flowfabric.engine import Engine, InvalidRequest, NotFound, Policy, Refused, Subscription, subscription
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, submitted

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
-from flowfabric import Created, Engine, Fence, FlowFabricError, NotFound, Policy, State, Step, Submission
+from flowfabric.engine import Created, Engine, Fence, FlowFabricError, NotFound, Policy, State, Step, Submission
 from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
 from flowfabric.engine.flows import Flows

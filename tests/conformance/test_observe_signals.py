@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from flowfabric import AllOf, Count, Engine, NotFound, Policy, Single
+from flowfabric.engine import AllOf, Count, Engine, NotFound, Policy, Single
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import submitted, suspended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, stored_row
 from tests.scenarios import leased

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric import Engine, Failure, NotFound, Policy, State, StateVector, Step, WorkerId
+from flowfabric.engine import Engine, Failure, NotFound, Policy, State, StateVector, Step, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of
 from tests.scenarios import ONE_SHOT, SITUATIONS, STEADY, leased, retrying, submitted

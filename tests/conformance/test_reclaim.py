@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric import AttemptOutcome, Ended, Engine, Grant, Lease, NotFound, State, WorkerId
+from flowfabric.engine import AttemptOutcome, Ended, Engine, Grant, Lease, NotFound, State, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, event_names, every_write_is_refused, last_event, nothing_written, refused
 from tests.scenarios import KEEPING, SITUATIONS, kept_expired, kept_revoked, leased

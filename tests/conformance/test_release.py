@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptState,
     BlockingReason,
     Engine,

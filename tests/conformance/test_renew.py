@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-from flowfabric import AlreadySatisfied, Engine, Fence, FlowFabricError, Policy, Renewed, State
+from flowfabric.engine import AlreadySatisfied, Engine, Fence, FlowFabricError, Policy, Renewed, State
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused, stored_row
 from tests.scenarios import leased

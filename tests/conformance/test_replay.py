@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptOutcome,
     Engine,
     Lease,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import Engine, FlowFabricError, Refused, Siblings, any_of, quorum
+from flowfabric.engine import Engine, FlowFabricError, Refused, Siblings, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused
 from tests.flows import built, flow_events

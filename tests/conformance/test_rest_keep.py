@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import (
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.engine import (
     Accepted,
     AllOf,
     AnyOf,
@@ -17,7 +18,6 @@ from flowfabric import (
     Timer,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.outcomes import Satisfied
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, suspended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import AlreadySatisfied, Engine, OperatorOnly, PublicState, Resumed, State, TimeoutOnly
+from flowfabric.engine import AlreadySatisfied, Engine, OperatorOnly, PublicState, Resumed, State, TimeoutOnly
 from flowfabric.testing import VirtualClock
 from tests.facts import last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, suspended

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric import Created, Duplicate, Engine, NotFound, Policy, State, Step, Submission, Tick
+from flowfabric.engine import Created, Duplicate, Engine, NotFound, Policy, State, Step, Submission, Tick
 from flowfabric.testing import VirtualClock
 from tests.facts import ENDED, LIVE, error_of
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import uuid4
 
-from flowfabric import AlreadySatisfied, AttemptOutcome, Engine, Policy, Revoked, State, WorkerId
+from flowfabric.engine import AlreadySatisfied, AttemptOutcome, Engine, Policy, Revoked, State, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import every_write_is_refused, last_event, refused
 from tests.scenarios import KEEPING, SITUATIONS, leased

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from uuid import uuid4
 
-from flowfabric import Engine, FlowFabricError, NotFound, Refused, Sealed
+from flowfabric.engine import Engine, FlowFabricError, NotFound, Refused, Sealed
 from tests.facts import nothing_written, refused
 from tests.flows import built, created, flow_events
 from tests.stores import TestStore

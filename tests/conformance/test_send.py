@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flowfabric import (
+from flowfabric.core.errors import Conflict
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.engine import (
     Accepted,
     AllOf,
     AnyOf,
@@ -22,8 +24,6 @@ from flowfabric import (
     WaitpointKind,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.errors import Conflict
-from flowfabric.core.outcomes import Satisfied
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import leased, submitted, suspended

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric import Accepted, DuplicateSignal, Engine, Fresh, InvalidRequest, Secret
 from flowfabric.core.keyring import Key
 from flowfabric.core.tokens import Claims, mint_token, read_token
+from flowfabric.engine import Accepted, DuplicateSignal, Engine, Fresh, InvalidRequest, Secret
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, nothing_written, refused
 from tests.scenarios import leased, suspended

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.core.ids import IdMinter
+from flowfabric.engine import (
     AttemptState,
     BlockingReason,
     Conflict,
@@ -21,7 +22,6 @@ from flowfabric import (
     PublicState,
     State,
 )  # fmt: skip
-from flowfabric.core.ids import IdMinter
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import submitted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric import Conflict, Created, Duplicate, Engine, Step
+from flowfabric.engine import Conflict, Created, Duplicate, Engine, Step
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, nothing_written, refused
 from tests.flows import built, child, claimable, ended, with_children

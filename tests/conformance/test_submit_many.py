@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import Conflict, Created, Duplicate, Engine, InvalidRequest, Refused, State, Submission
 from flowfabric.core.ids import IdMinter
+from flowfabric.engine import Conflict, Created, Duplicate, Engine, InvalidRequest, Refused, State, Submission
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.stores import TestStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Conflict, Created, Duplicate, Engine, InvalidRequest, NotFound, Refused, State, Submission
+from flowfabric.engine import Conflict, Created, Duplicate, Engine, InvalidRequest, NotFound, Refused, State, Submission
 from tests.callers import ON_POSTGRES, ON_SQLITE, Caller, make_table, notes, own_namespace, shared_schema
 from tests.postgres_server import PostgresServer
 from tests.stores import PostgresTestStore, SqliteTestStore, TestStore, opened

@@ -18,8 +18,8 @@ from psycopg.types.string import TextLoader
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from flowfabric import Created, Duplicate, Engine, InvalidRequest, State, Submission, Unavailable
 from flowfabric.backends.postgres.wakeups import read_payload, wake_channel
+from flowfabric.engine import Created, Duplicate, Engine, InvalidRequest, State, Submission, Unavailable
 from flowfabric.testing import VirtualClock
 from tests.callers import (
     ON_POSTGRES,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from flowfabric import Created, Duplicate, Engine, InvalidRequest, State, Submission, Unavailable, connect
+from flowfabric.engine import Created, Duplicate, Engine, InvalidRequest, State, Submission, Unavailable, connect
 from flowfabric.testing import VirtualClock
 from tests.stores import SqliteTestStore, opened
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import Engine, Event, InvalidRequest, Refused, Subscription
 from flowfabric.core.positions import Place, Position, write_cursor
+from flowfabric.engine import Engine, Event, InvalidRequest, Refused, Subscription
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, submitted

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Engine, Event, Subscription
 from flowfabric.core.requests import Command
+from flowfabric.engine import Engine, Event, Subscription
 from flowfabric.ops.hold import hold, unhold
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.core.waits import BLOCKING
+from flowfabric.engine import (
     AllOf,
     AnyOf,
     BlockingReason,
@@ -33,8 +35,6 @@ from flowfabric import (
     Timer,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.outcomes import Satisfied
-from flowfabric.core.waits import BLOCKING
 from flowfabric.testing import VirtualClock
 from tests.facts import every_write_is_refused, last_event, nothing_written, refused
 from tests.scenarios import leased, suspended

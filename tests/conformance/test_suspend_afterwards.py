@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric import AnyOf, BlockingReason, Conflict, Engine, Rest, Single, Timer
 from flowfabric.core.outcomes import Satisfied
+from flowfabric.engine import AnyOf, BlockingReason, Conflict, Engine, Rest, Single, Timer
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import leased, suspended

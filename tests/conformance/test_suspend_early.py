@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flowfabric import (
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.core.waits import Trigger
+from flowfabric.engine import (
     AnyOf,
     Count,
     Counted,
@@ -13,8 +15,6 @@ from flowfabric import (
     State,
     WaitpointState,
 )  # fmt: skip
-from flowfabric.core.outcomes import Satisfied
-from flowfabric.core.waits import Trigger
 from flowfabric.testing import VirtualClock
 from tests.facts import last_event, nothing_written
 from tests.scenarios import leased, suspended

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from flowfabric import (
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.core.waits import Trigger
+from flowfabric.engine import (
     Conflict,
     Engine,
     Fresh,
@@ -18,8 +20,6 @@ from flowfabric import (
     Step,
     Timer,
 )  # fmt: skip
-from flowfabric.core.outcomes import Satisfied
-from flowfabric.core.waits import Trigger
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import leased, suspended

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     AllOf,
     AttemptOutcome,
     Effect,

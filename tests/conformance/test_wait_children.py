@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import ChildrenReady, Engine, FlowFabricError, NotFound, Step, WaitingForChildren, any_of, quorum
+from flowfabric.engine import ChildrenReady, Engine, FlowFabricError, NotFound, Step, WaitingForChildren, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, event_names, nothing_written, refused
 from tests.flows import ended, with_children

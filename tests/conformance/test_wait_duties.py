@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Engine, Pending, Timer
+from flowfabric.engine import Engine, Pending, Timer
 from flowfabric.ops.settle_waits import expire_waitpoints, fire_timers, time_out_suspensions
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import DuplicateSignal, Engine, NotFound, Pending, Suspended, WaitpointState
+from flowfabric.engine import DuplicateSignal, Engine, NotFound, Pending, Suspended, WaitpointState
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused
 from tests.scenarios import leased, suspended

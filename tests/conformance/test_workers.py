@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import AlreadySatisfied, Conflict, Engine, MarkedDead, NotFound, WorkerId
+from flowfabric.engine import AlreadySatisfied, Conflict, Engine, MarkedDead, NotFound, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, submitted

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import Engine
 from flowfabric.cli.main import main
+from flowfabric.engine import Engine
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, TestStore, opened
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Backoff, BackoffKind, Created, Engine, Lease, NotFound, Policy, State, Submission, Tick
+from flowfabric.engine import Backoff, BackoffKind, Created, Engine, Lease, NotFound, Policy, State, Submission, Tick
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, event_names
 from tests.scenarios import leased, submitted

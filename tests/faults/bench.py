@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flowfabric import Engine, FlowFabricError, Unavailable
+from flowfabric.engine import Engine, FlowFabricError, Unavailable
 from flowfabric.testing import VirtualClock
 from tests.faults.operations import Operation
 from tests.faults.pictures import Camera, Picture, camera_on, picture, wipe

@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from flowfabric import Engine, connect
+from flowfabric.engine import Engine, connect
 from flowfabric.store.transaction import Body, Store, Transaction
 
 

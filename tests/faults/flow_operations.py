@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from flowfabric import Child, Edge, EdgeKind, Engine, Fence, Graph, any_of
+from flowfabric.engine import Child, Edge, EdgeKind, Engine, Fence, Graph, any_of
 from flowfabric.testing import VirtualClock
 from tests import flows, scenarios
 from tests.faults.operations import OPERATIONS, STEPS, Act, Arrange, Operation, duty, lease, nothing

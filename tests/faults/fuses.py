@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 
 
 def _io_error() -> sqlite3.OperationalError:

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from flowfabric import Backoff, BackoffKind, Engine, Lease, OnAttemptTimeout, OnLeaseLoss, Policy, Step, Submission
+from flowfabric.engine import (
+    Backoff,
+    BackoffKind,
+    Engine,
+    Lease,
+    OnAttemptTimeout,
+    OnLeaseLoss,
+    Policy,
+    Step,
+    Submission,
+)
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 

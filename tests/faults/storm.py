@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from flowfabric import Backoff, BackoffKind, Engine, Policy, Unavailable
+from flowfabric.engine import Backoff, BackoffKind, Engine, Policy, Unavailable
 from tests.faults.checker import Findings
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, Ledger, Run

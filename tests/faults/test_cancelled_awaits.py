@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from flowfabric import Engine
+from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.faults.bench import Call, check, opened_bench, settled

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from flowfabric import Engine, Graph
+from flowfabric.engine import Engine, Graph
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.random_graphs import draw_members
 from tests.faults.checker import Findings, violations

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Engine, Policy
+from flowfabric.engine import Engine, Policy
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Engine, FlowAlreadyCancelled
+from flowfabric.engine import Engine, FlowAlreadyCancelled
 from tests.children import children
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.waits import duty

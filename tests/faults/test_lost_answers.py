@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AlreadySatisfied,
     AlreadySeeded,

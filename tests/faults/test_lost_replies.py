@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import cycle, islice
 
-from flowfabric import Unavailable
+from flowfabric.engine import Unavailable
 from flowfabric.testing import VirtualClock
 from tests.faults.bench import Call, Fault, Whole, check, opened_bench
 from tests.faults.flow_operations import EVERY_OPERATION

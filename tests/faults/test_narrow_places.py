@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import pytest
 
-from flowfabric import Created, Engine, Page, Refused, Submission
 from flowfabric.core.requests import Command, WhichLease
+from flowfabric.engine import Created, Engine, Page, Refused, Submission
 from flowfabric.ops.revoke_lease import revoke_lease
 from flowfabric.store.transaction import Transaction
 from tests import scenarios

@@ -12,8 +12,8 @@ from typing import Literal
 import asyncpg
 import pytest
 
-from flowfabric import Unavailable
 from flowfabric.backends.postgres.errors import translated
+from flowfabric.engine import Unavailable
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import Run

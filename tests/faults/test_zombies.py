@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Engine, Policy, Refused
+from flowfabric.engine import Engine, Policy, Refused
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import OUTSIDE, Ledger, Run, read_ledger

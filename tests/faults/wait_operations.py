@@ -6,8 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from flowfabric import AnyOf, Count, Engine, Fence, Lease, OpenWaitpoint, Pending, Secret, Single, Suspended, Timer
 from flowfabric.batching import run_batch
+from flowfabric.engine import (
+    AnyOf,
+    Count,
+    Engine,
+    Fence,
+    Lease,
+    OpenWaitpoint,
+    Pending,
+    Secret,
+    Single,
+    Suspended,
+    Timer,
+)
 from flowfabric.engine.suspending import suspend_request
 from flowfabric.testing import VirtualClock
 from tests import scenarios

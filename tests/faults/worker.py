@@ -18,7 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowfabric import Engine, Fence, FlowFabricError, Lease, Refused, Step, Suspended, Unavailable, WorkerId, connect
+from flowfabric.engine import (
+    Engine,
+    Fence,
+    FlowFabricError,
+    Lease,
+    Refused,
+    Step,
+    Suspended,
+    Unavailable,
+    WorkerId,
+    connect,
+)
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.news import Telling
 from flowfabric.store.transaction import Body, JoinedBody, Store, Transaction

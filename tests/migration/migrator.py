@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 
-from flowfabric import FlowFabricError, connect
+from flowfabric.engine import FlowFabricError, connect
 
 
 async def main(url: str, schema: str) -> None:

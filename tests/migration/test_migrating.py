@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Unavailable, connect
+from flowfabric.engine import Unavailable, connect
 from flowfabric.sqlstore.migrations import load_migrations
 from tests.children import children
 from tests.stores import PostgresTestStore, TestStore, opened

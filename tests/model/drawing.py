@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from flowfabric import Backoff, BackoffKind, FailureClass, OnAttemptTimeout, OnLeaseLoss, Policy, Step
-from flowfabric import StepStatus as Status
+from flowfabric.engine import Backoff, BackoffKind, FailureClass, OnAttemptTimeout, OnLeaseLoss, Policy, Step
+from flowfabric.engine import StepStatus as Status
 from tests.model.stage import NAMESPACES, Target, other
 
 Method = TypeVar("Method", bound=Callable[..., None])

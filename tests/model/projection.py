@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Signal, condition_to_json
+from flowfabric.engine import Signal, condition_to_json
 from tests.model.records import EventRow, Execution
 from tests.model.sides import Row, Rows, since_1970_us
 from tests.model.waits import RingKey, Slot, Wait

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptOutcome,
     Conflict,
     Created,

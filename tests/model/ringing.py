@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric import AlreadySeeded, Conflict, KeyState, KeyView, Rotated, Seeded, Unchanged
+from flowfabric.engine import AlreadySeeded, Conflict, KeyState, KeyView, Rotated, Seeded, Unchanged
 from tests.model.waits import RingKey
 from tests.model.world import World
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from flowfabric import FailureClass, Fence, RetryScheduled, Step
+from flowfabric.engine import FailureClass, Fence, RetryScheduled, Step
 from tests.model.drawing import (
     LANES,
     MICROSECOND,

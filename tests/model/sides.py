@@ -21,7 +21,7 @@ from uuid import UUID
 
 import asyncpg
 
-from flowfabric import Engine, FlowFabricError, OpenWaitpoint, Secret, State, Submission, Submitted
+from flowfabric.engine import Engine, FlowFabricError, OpenWaitpoint, Secret, State, Submission, Submitted
 from flowfabric.testing import VirtualClock
 from tests.model.waits import signal_symbol, slot_symbol, token_symbol
 from tests.model.world import symbol

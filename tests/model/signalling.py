@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AlreadySatisfied,
     AttemptOutcome,

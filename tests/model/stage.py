@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptState,
     Created,
     Fence,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from flowfabric import State, Submission
+from flowfabric.engine import State, Submission
 from tests.model.drawing import LANES, Arguments, S, bodies, mostly_red, move, recent
 from tests.model.stage import Stage, is_refusal
 

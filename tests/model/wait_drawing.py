@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from flowfabric import (
+from flowfabric.engine import (
     AllOf,
     AnyOf,
     Condition,

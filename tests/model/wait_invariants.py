@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Accepted, Effect, Secret, condition_from_json
+from flowfabric.engine import Accepted, Effect, Secret, condition_from_json
 from tests.model.sides import FORGED, Row, Rows
 from tests.model.waits import holds
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from flowfabric import (
+from flowfabric.engine import (
     Accepted,
     AnyOf,
     Count,

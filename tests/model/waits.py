@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid5
 
-from flowfabric import (
+from flowfabric.engine import (
     AllOf,
     AnyOf,
     BlockingReason,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from flowfabric import (
+from flowfabric.engine import (
     AttemptOutcome,
     AttemptState,
     Delayed,

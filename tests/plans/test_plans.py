@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import Engine, Submission
+from flowfabric.engine import Engine, Submission
 from flowfabric.sqlstore.statements import Dialect, Statement, load
 from tests.stores import PostgresTestStore
 

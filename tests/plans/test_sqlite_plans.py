@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Conflict, Engine, Graph
 from flowfabric.backends.sqlite.store import DIALECT
+from flowfabric.engine import Conflict, Engine, Graph
 from flowfabric.sqlstore.statements import Part, load
 from flowfabric.testing import VirtualClock
 from tests import scenarios

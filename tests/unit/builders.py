@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import Fence, Policy, WorkerId
 from flowfabric.core.records import AttemptOrigin, Execution, FormerLease, HeldLease
 from flowfabric.core.states import TERMINAL, AttemptState, BlockingReason, Ownership, State
+from flowfabric.engine import Fence, Policy, WorkerId
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
+from flowfabric.core.attempts import (
+    decide_attempt_timeout,
+    decide_complete,
+    decide_fail,
+    decide_own_cancel,
+    decide_pause,
+)  # fmt: skip
+from flowfabric.core.records import AttemptOrigin, Execution
+from flowfabric.core.requests import Completion, FailureReport, OwnCancel, Pause
+from flowfabric.core.states import AttemptState, BlockingReason
+from flowfabric.engine import (
     AttemptOutcome,
     Backoff,
     BackoffKind,
@@ -21,16 +31,6 @@ from flowfabric import (
     RetryScheduled,
     State,
 )  # fmt: skip
-from flowfabric.core.attempts import (
-    decide_attempt_timeout,
-    decide_complete,
-    decide_fail,
-    decide_own_cancel,
-    decide_pause,
-)  # fmt: skip
-from flowfabric.core.records import AttemptOrigin, Execution
-from flowfabric.core.requests import Completion, FailureReport, OwnCancel, Pause
-from flowfabric.core.states import AttemptState, BlockingReason
 from tests.unit.builders import (
     EPOCH,
     LEASE_ID,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import Refused
 from flowfabric.core.capabilities import missing, require
+from flowfabric.engine import Refused
 
 TOKENS = st.sets(st.sampled_from(["arm", "gpu", "GPU", "eu", "cuda>=12"]))
 

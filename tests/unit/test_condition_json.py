@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import InvalidRequest
 from flowfabric.core.condition_json import from_json, to_json
 from flowfabric.core.conditions import AllOf, AnyOf, Condition, Count, OperatorOnly, Single, TimeoutOnly
+from flowfabric.engine import InvalidRequest
 from tests.unit.condition_strategies import conditions
 
 SINGLE = {"type": "single", "waitpoint": "a"}

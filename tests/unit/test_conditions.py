@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flowfabric import InvalidRequest
 from flowfabric.core.conditions import (
     AllOf,
     AnyOf,
@@ -24,6 +23,7 @@ from flowfabric.core.conditions import (
     required_signal_names,
     validate,
 )
+from flowfabric.engine import InvalidRequest
 
 LONG = "x" * 257
 PAID = Single("payment", "paid")

@@ -7,19 +7,6 @@ from typing import Any
 
 import pytest
 
-from flowfabric import (
-    AlreadySatisfied,
-    AttemptOutcome,
-    Ended,
-    Held,
-    Policy,
-    PriorityChanged,
-    PublicState,
-    Refused,
-    Replayed,
-    State,
-    Unheld,
-)  # fmt: skip
 from flowfabric.core.control import (
     decide_cancel,
     decide_change_priority,
@@ -34,6 +21,19 @@ from flowfabric.core.decisions import Decision
 from flowfabric.core.records import AttemptOrigin, Event, Execution
 from flowfabric.core.requests import Command, ReplayFrom
 from flowfabric.core.states import AttemptState, BlockingReason
+from flowfabric.engine import (
+    AlreadySatisfied,
+    AttemptOutcome,
+    Ended,
+    Held,
+    Policy,
+    PriorityChanged,
+    PublicState,
+    Refused,
+    Replayed,
+    State,
+    Unheld,
+)  # fmt: skip
 from tests.unit.builders import (
     ENDED,
     EPOCH,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import AttemptOutcome
 from flowfabric.core.decisions import Decision, decided, end_attempt, next_attempt
 from flowfabric.core.records import AttemptOrigin
 from flowfabric.core.transitions import RELEASE, move
+from flowfabric.engine import AttemptOutcome
 from tests.unit.builders import MINUTE, OTHER_WORKER, T0, WORKER, fresh, leased, started
 
 

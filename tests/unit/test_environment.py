@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flowfabric import InvalidRequest
 from flowfabric.backends.postgres import store as postgres
 from flowfabric.backends.sqlite import connection as sqlite
+from flowfabric.engine import InvalidRequest
 
 # As /proc/self/mounts has them: what, where, type, options. The kernel writes spaces and backslashes in octal.
 MOUNTS = r"""

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
 from flowfabric.core import errors
+from flowfabric.engine import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
 
 KINDS = [InvalidRequest, Refused, NotFound, Conflict, Unavailable]
 

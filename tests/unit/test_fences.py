@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import Fence, NotFound, Refused
 from flowfabric.core.fences import digest, execution_not_found, explain, owns, repeated, require_owner
 from flowfabric.core.records import Execution
+from flowfabric.engine import Fence, NotFound, Refused
 from tests.unit.builders import (
     EPOCH,
     FORMER_ID,

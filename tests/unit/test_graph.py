@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Edge, EdgeKind, Graph, InvalidRequest, Join, JoinKind, Member, Siblings, all_of, any_of, quorum
+from flowfabric.engine import (
+    Edge,
+    EdgeKind,
+    Graph,
+    InvalidRequest,
+    Join,
+    JoinKind,
+    Member,
+    Siblings,
+    all_of,
+    any_of,
+    quorum,
+)
 
 
 def refused(code: str) -> pytest.RaisesExc[InvalidRequest]:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import InvalidRequest
 from flowfabric.core.ids import IdMinter, parse_id, parse_new_id, placement_key
+from flowfabric.engine import InvalidRequest
 
 MS = 0x0123_4567_89AB
 LARGEST_COUNTER = 2**42 - 1

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric import Conflict, InvalidRequest
 from flowfabric.core.key_file import FileKey, kept_in_file, lacking, parse_key_file, with_secrets
 from flowfabric.core.keyring import Key, KeyRing, Rotation, decide_rotate, new_key
 from flowfabric.core.secret import Secret
+from flowfabric.engine import Conflict, InvalidRequest
 from tests.unit.builders import T0
 from tests.unit.leaks import refusal_of, shown, told
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import Conflict, InvalidRequest
 from flowfabric.core.keyring import (
     AlreadySeeded,
     Key,
@@ -33,6 +32,7 @@ from flowfabric.core.keyring import (
     verifying_secret,
 )
 from flowfabric.core.secret import Secret
+from flowfabric.engine import Conflict, InvalidRequest
 from tests.unit.builders import SECOND, T0
 from tests.unit.leaks import refusal_of, shown, told
 

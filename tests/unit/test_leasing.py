@@ -8,18 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import (
-    AlreadySatisfied,
-    AttemptOutcome,
-    Ended,
-    Grant,
-    Lease,
-    OnLeaseLoss,
-    Policy,
-    Refused,
-    Revoked,
-    State,
-)
 from flowfabric.core.leasing import (
     check_reclaimable,
     decide_claim,
@@ -31,6 +19,18 @@ from flowfabric.core.leasing import (
 from flowfabric.core.records import AttemptOrigin, Execution
 from flowfabric.core.requests import Command, LeaseTerms, WhichLease
 from flowfabric.core.states import AttemptState, BlockingReason, Ownership
+from flowfabric.engine import (
+    AlreadySatisfied,
+    AttemptOutcome,
+    Ended,
+    Grant,
+    Lease,
+    OnLeaseLoss,
+    Policy,
+    Refused,
+    Revoked,
+    State,
+)
 from tests.unit.builders import (
     EPOCH,
     ID,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import InvalidRequest
 from flowfabric.core import limits
+from flowfabric.engine import InvalidRequest
 
 MIB = 1024 * 1024
 NUL, SURROGATE, RIGHT_TO_LEFT, JOINER = "\x00", "\ud800", "\u202e", "\u200d"

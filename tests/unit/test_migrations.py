@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from flowfabric import Unavailable
+from flowfabric.engine import Unavailable
 from flowfabric.sqlstore.migrations import CREATE_TABLE, Migration, load_migrations, pending
 from flowfabric.sqlstore.statements import Dialect
 

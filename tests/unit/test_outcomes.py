@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric import Delayed, Ended, Fence, Released, RetryScheduled, State
 from flowfabric.core.outcomes import answer_again, lease_of
 from flowfabric.core.records import AttemptOrigin
+from flowfabric.engine import Delayed, Ended, Fence, Released, RetryScheduled, State
 from tests.unit.builders import EPOCH, ID, LEASE_ID, MINUTE, T0, WORKER, former_lease, leased, live_lease
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import Backoff, BackoffKind, InvalidRequest, OnAttemptTimeout, OnLeaseLoss, Policy
 from flowfabric.core.policy import optional_span, span
+from flowfabric.engine import Backoff, BackoffKind, InvalidRequest, OnAttemptTimeout, OnLeaseLoss, Policy
 
 MS = timedelta(milliseconds=1)
 TEN_YEARS = timedelta(days=3650)

@@ -11,7 +11,6 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import Backoff, Grant, OnAttemptTimeout, OnLeaseLoss, Policy, Refused
 from flowfabric.core import attempts, control, leasing
 from flowfabric.core.decisions import Decision
 from flowfabric.core.records import Attempt, AttemptOutcome, Execution
@@ -27,6 +26,7 @@ from flowfabric.core.requests import (
 )  # fmt: skip
 from flowfabric.core.retry import FailureClass
 from flowfabric.core.states import State
+from flowfabric.engine import Backoff, Grant, OnAttemptTimeout, OnLeaseLoss, Policy, Refused
 from tests.unit.builders import T0, TTL, WORKER, broken_invariants, fence_of, fresh
 
 COMMAND = Command(principal="ada", reason="because")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import Fence
 from flowfabric.core.records import AttemptOrigin, AttemptOutcome
+from flowfabric.engine import Fence
 from tests.unit.builders import EPOCH, ID, LEASE_ID, SITUATIONS
 
 

@@ -10,9 +10,19 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric import Backoff, FailureClass, Fence, InvalidRequest, Policy, Step, StepStatus, Submission, WorkerId
 from flowfabric.core import requests
 from flowfabric.core.requests import Completion, FailureReport, OwnCancel, Pause
+from flowfabric.engine import (
+    Backoff,
+    FailureClass,
+    Fence,
+    InvalidRequest,
+    Policy,
+    Step,
+    StepStatus,
+    Submission,
+    WorkerId,
+)
 
 FENCE = Fence(UUID(int=1), 2, UUID(int=3))
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

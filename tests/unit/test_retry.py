@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import Backoff, BackoffKind, FailureClass, Policy
 from flowfabric.core.policy import span
 from flowfabric.core.retry import backoff_delay, may_retry
+from flowfabric.engine import Backoff, BackoffKind, FailureClass, Policy
 
 NEVER = {FailureClass.PERMANENT, FailureClass.CANCELLED}
 SECOND = timedelta(seconds=1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowfabric import InvalidRequest
 from flowfabric.core.sources import source_of
+from flowfabric.engine import InvalidRequest
 
 NAMES = st.text(st.sampled_from("ab:1/"), min_size=1, max_size=8)
 

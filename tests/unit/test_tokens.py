@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric import InvalidRequest, Refused
 from flowfabric.core.keyring import KeyRing, Rotation, collect, decide_rotate, new_key
 from flowfabric.core.secret import Secret
 from flowfabric.core.tokens import (
@@ -26,6 +25,7 @@ from flowfabric.core.tokens import (
     require_not_ended,
     verify,
 )
+from flowfabric.engine import InvalidRequest, Refused
 from tests.unit.builders import ID, SECOND, T0
 from tests.unit.leaks import refusal_of, shown, told
 from tests.unit.token_cases import ALPHABET, FULL, K0, K1, PLAIN, RING, WAITPOINT, is_refused, minted, opened

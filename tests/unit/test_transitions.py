@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Refused
 from flowfabric.core import transitions
 from flowfabric.core.records import Execution
 from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State
 from flowfabric.core.transitions import TRANSITIONS, Transition, check, event_of, move
+from flowfabric.engine import Refused
 from tests.unit.builders import (
     ENDED,
     LIVE,

@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from flowfabric import Attempt, AttemptOutcome, Policy, State
 from flowfabric.core.decisions import end_attempt
 from flowfabric.core.records import Execution
 from flowfabric.core.states import derive_vector
 from flowfabric.core.views import Failure, Summary, describe_execution, outcome_of, summarize
+from flowfabric.engine import Attempt, AttemptOutcome, Policy, State
 from tests.unit.builders import ENDED, LEASE_ID, SITUATIONS, T0, TTL, WORKER, ended, leased, live_lease, started
 
 

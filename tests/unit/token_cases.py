@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric import InvalidRequest
 from flowfabric.core.keyring import Key, KeyRing, new_key
 from flowfabric.core.secret import Secret
 from flowfabric.core.tokens import Claims, mint_token, read_token, verify
+from flowfabric.engine import InvalidRequest
 from tests.unit.builders import ID, T0
 
 K1 = new_key("k1", Secret("1a" * 32), T0)
