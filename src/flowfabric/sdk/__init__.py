@@ -1,0 +1,1 @@
+"""Durable functions: what a program writes tasks and steps with, and what runs them."""

@@ -1,0 +1,90 @@
+"""Threads for plain functions. Bodies of tasks and steps have separate pools: a body that waits for its step holds a
+thread, so with a single pool as many bodies as threads would wait for each other for ever.
+
+The threads are daemons. A function that never returns cannot be stopped, and must not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Job = tuple[Future[Any], Callable[[], Any]]
+
+
+class DaemonThreads(Executor):
+    """An executor of at most so many daemon threads, started when they are needed."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self.most = most
+        self._name = name
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._spare = 0
+        self._closed = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The future of a call in one of the threads, as soon as one is free."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the worker has ended; its threads take no more work")
+            self._jobs.put((future, lambda: fn(*args, **kwargs)))
+            if self._spare > 0:
+                self._spare -= 1
+            elif self._threads < self.most:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
+        """Takes no more calls. Those that run go on by themselves; nobody waits for them."""
+        with self._lock:
+            self._closed = True
+            threads = self._threads
+        while cancel_futures and not self._jobs.empty():
+            self._cancel_next()
+        for _ in range(threads):
+            self._jobs.put(None)
+
+    def _cancel_next(self) -> None:
+        job = self._jobs.get()
+        if job is not None:
+            job[0].cancel()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            _run(*job)
+            del job  # An idle thread must not keep the last call's arguments and result alive.
+            with self._lock:
+                self._spare += self._jobs.qsize() == 0
+
+
+def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+class ThreadPools:
+    """The threads of one worker: `tasks` for bodies that are plain functions, `steps` for steps that are."""
+
+    def __init__(self, size: int) -> None:
+        self.tasks = DaemonThreads(size, "flowfabric-task")
+        self.steps = DaemonThreads(size, "flowfabric-step")
+
+    def close(self) -> None:
+        """Ends the threads that are idle, and the others when their call returns."""
+        self.tasks.shutdown()
+        self.steps.shutdown()
