@@ -144,14 +144,17 @@ def form_of(
 
 def return_form(fn: Callable[..., Any], namespace: Names | None = None) -> Form[Any]:
     """How the results of `fn` are stored, whatever makes it callable; found once per function or class."""
+    if isinstance(fn, FunctionType) and (found := _return_forms.get(fn)) is not None:
+        return found
     key, owner = annotated(fn)
-    if not isinstance(key, FunctionType | type):
+    if key is EMPTY or not isinstance(key, FunctionType | type):
         return _new_return_form(fn, key, namespace)
-    found = _return_forms.get(key)
+    kept = fn if isinstance(fn, FunctionType) else key
+    found = _return_forms.get(kept)
     if found is None:
         found = _new_return_form(fn, key, namespace)
         if owner is None or found.annotation is not owner:  # `Self` means another class in a subclass.
-            _return_forms[key] = found
+            _return_forms[kept] = found
     return found
 
 
