@@ -12,12 +12,12 @@ FlowFabricError
 ├── ExecutionExpired
 ├── ExecutionSkipped
 ├── WaitOverridden         an operator ended the wait
-├── Diverged               the code no longer makes the calls that are recorded
-└── LeaseLost              somebody else works on the execution now
+└── Diverged               the code no longer makes the calls that are recorded
 asyncio.CancelledError
 └── CancelRequested        the execution is asked to end, and may clean up first
 BaseException
 └── Unwind                 the function is left because it waits; never the end of anything
+    └── LeaseLost          … or because somebody else works on the execution now
 """
 
 from __future__ import annotations
@@ -142,14 +142,6 @@ class Diverged(_Copied):
         self.report = report
 
 
-class LeaseLost(_Copied):
-    """This process no longer works on the execution; what it still does is not recorded."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__("lease_lost", _because("the lease of this execution is lost", reason), reason=reason)
-        self.reason = reason
-
-
 class CancelRequested(asyncio.CancelledError):
     """The execution was asked to end. Clean up and leave: durable calls work until the time of grace is over."""
 
@@ -157,6 +149,11 @@ class CancelRequested(asyncio.CancelledError):
 class Unwind(BaseException):
     """The function is left because everything in it waits; it runs again from the top when it can go on. Let it pass:
     nothing durable happens until then."""
+
+
+class LeaseLost(Unwind):
+    """The function is left because this process no longer works on the execution; what it still does is not
+    recorded."""
 
 
 def _copy(kind: type[FlowFabricError], args: tuple[Any, ...], state: dict[str, Any]) -> FlowFabricError:

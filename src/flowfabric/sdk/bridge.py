@@ -1,0 +1,69 @@
+"""Durable calls of plain functions: made in the thread of the task, performed on the worker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.sdk.bodies import Ending
+from flowfabric.sdk.units import STEP, UNIT, Unit
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Thunk(Generic[T]):
+    """A plain function that is to be a branch of a group."""
+
+    fn: Callable[[], T]
+
+
+def branch(thunk: Callable[[], T]) -> Any:
+    """A plain function as a branch of a group."""
+    if not callable(thunk):
+        raise InvalidRequest("invalid_type", f"a branch is a function without arguments, not {type(thunk).__name__}")
+    return Thunk(thunk)
+
+
+def call(make: Callable[[], Awaitable[T]]) -> T:
+    """The outcome of the durable call that `make` makes; the thread waits for it."""
+    unit = _here()
+    made = answer(make)
+    future = asyncio.run_coroutine_threadsafe(_performed(unit, made), unit.run.loop)
+    ending = future.result()
+    if ending.error is not None:
+        raise ending.error
+    value: T = ending.value
+    return value
+
+
+def answer(make: Callable[[], T]) -> T:
+    """What a call answers that is not to be awaited."""
+    unit = _here()
+    unit.is_bridging = True
+    try:
+        return make()
+    finally:
+        unit.is_bridging = False
+
+
+def _here() -> Unit:
+    unit = UNIT.get()
+    if unit is None:
+        raise InvalidRequest("outside_of_task", "durable calls work inside of a task only")
+    if STEP.get() is not None:
+        raise InvalidRequest("durable_call_in_step", "a step cannot contain durable calls; call the function directly")
+    if not unit.is_plain:
+        raise InvalidRequest("sync_call_in_async_task", "this task is a coroutine: await flowfabric's async verb")
+    return unit
+
+
+async def _performed(unit: Unit, made: Awaitable[Any]) -> Ending:
+    unit.task = asyncio.current_task()
+    try:
+        return Ending(await made)
+    except BaseException as error:
+        return Ending(error=error)

@@ -1,0 +1,103 @@
+"""A durable call: it has its identity from the moment it is made, and is performed when it is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.requests import StepStatus
+from flowfabric.sdk.errors import CancelRequested
+from flowfabric.sdk.journal import Record
+from flowfabric.sdk.parking import Verdict, Wait
+from flowfabric.sdk.units import UNIT, Unit
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.run import Run
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
+    """What `step`, `sleep` and the others return. It is a coroutine, so that type checkers see a forgotten await and
+    asyncio takes it as a task."""
+
+    def __init__(self, unit: Unit, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> None:
+        self.unit = unit
+        self.made, self.record = unit.make(name, kind, key=key, digest=digest)
+        self.is_awaited = False
+        self._inner: Coroutine[Any, Any, T_co] | None = None
+        unit.run.calls.made.append(self)
+
+    @property
+    def run(self) -> Run:
+        return self.unit.run
+
+    @property
+    def path(self) -> str:
+        """Under which the call is recorded."""
+        return self.made.path
+
+    async def perform(self) -> T_co:
+        """Answers from the record, or does what the call is for."""
+        record, calls = self.record, self.run.calls
+        if record is not None and record.is_final:
+            if record.facts.get("cancel_requested"):
+                raise CancelRequested
+            if record.status is StepStatus.ABANDONED:
+                # The branch that gave it up must be taken again, so it is not started and waits to be given up.
+                await asyncio.Event().wait()
+            return self.replayed(record)
+        calls.check_alive(here(self))
+        calls.check_cancel(self)
+        return await self.fresh()
+
+    async def fresh(self) -> T_co:
+        """Does what the call is for, and records it."""
+        raise NotImplementedError
+
+    def replayed(self, record: Record) -> T_co:
+        """The recorded outcome: answered, or raised."""
+        raise NotImplementedError
+
+    async def park(self, wait: Wait) -> Verdict:
+        """Waits, with every other branch that waits. Only a branch of the task can: a task of the user's own would not
+        be there any more when the wait is over."""
+        unit = here(self)
+        if asyncio.current_task() is not unit.task:
+            message = f"{self.path} waits, which an asyncio task of your own cannot; await it in the task's function"
+            raise InvalidRequest("wait_in_raw_task", message, path=self.path)
+        wait.together = unit.together
+        return await self.run.resting.park(unit, wait)
+
+    def begin(self) -> Coroutine[Any, Any, T_co]:
+        """The call being performed; a call is awaited once."""
+        if self.is_awaited:
+            message = f"{self.path} has been awaited already; keep its result"
+            raise InvalidRequest("awaited_twice", message, path=self.path)
+        self.is_awaited = True
+        return self.perform()
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        return self.begin().__await__()
+
+    def send(self, value: None, /) -> Any:
+        if self._inner is None:
+            self._inner = self.begin()
+        return self._inner.send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /) -> Any:
+        if self._inner is None:
+            self._inner = self.begin()
+        return self._inner.throw(kind if value is None else value)
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+def here(call: DurableCall[Any]) -> Unit:
+    """The branch that performs the call, which may be another one than made it."""
+    return UNIT.get() or call.unit

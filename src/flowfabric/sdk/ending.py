@@ -1,0 +1,114 @@
+"""How a run ends: what its body came to is told to the store, with every record that is still to be written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.requests import Step, StepStatus
+from flowfabric.core.retry import FailureClass
+from flowfabric.sdk import failures
+from flowfabric.sdk.bodies import Ending
+from flowfabric.sdk.commits import insist
+from flowfabric.sdk.journal import KEYED, Record
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.run import Run
+
+FINAL_MARK = "_flowfabric_final"
+_CONSUMED = "@signals"
+
+
+async def end(run: Run, ending: Ending) -> None:
+    """Ends the lease as the body was left; nothing if the lease is gone already."""
+    if run.is_given_up or run.loss is not None:
+        return
+    await run.commits.drained()
+    if run.divergence is not None:
+        await _hold(run, "diverged", run.divergence)
+    elif run.mismatch is not None:
+        await _hold(run, "input_mismatch", str(run.mismatch))
+    elif run.continuation is not None:
+        await _continue(run, run.continuation)
+    elif run.is_draining and run.is_over:
+        await _release(run)
+    elif ending.error is None:
+        await _complete(run, ending)
+    else:
+        await _fail(run, ending.error)
+
+
+def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
+    """True if running the body again would come to the same: what failed is recorded, or can never work."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_final(member, raises) for member in error.exceptions)
+    is_marked = isinstance(error, InvalidRequest) or bool(getattr(error, FINAL_MARK, False))
+    return is_marked or failures.is_final(error, raises)
+
+
+async def _hold(run: Run, reason: str, report: str) -> None:
+    steps, fence = await run.commits.take(), run.lease.fence
+    await insist(run, lambda: run.engine.leases.hold(fence, reason, report, steps=steps))
+
+
+async def _continue(run: Run, payload: bytes) -> None:
+    """The journal starts empty but for the account of the signals that were used."""
+    await run.commits.take()
+    used, steps, fence = run.calls.consumed, list[Step](), run.lease.fence
+    if used:
+        facts = {"used": used}
+        record = Record(path=_CONSUMED, scope="", index=KEYED, kind="signals", status=StepStatus.OK, facts=facts)
+        steps.append(record.to_step())
+    await insist(run, lambda: run.engine.leases.continue_with(fence, payload, steps=steps))
+
+
+async def _release(run: Run) -> None:
+    steps, fence = await run.commits.take(), run.lease.fence
+    if steps:
+        await insist(run, lambda: run.engine.leases.checkpoint(fence, steps))
+    await insist(run, lambda: run.engine.leases.release(fence))
+
+
+async def _complete(run: Run, ending: Ending) -> None:
+    try:
+        result = run.task.result_form.store(ending.value)
+    except FlowFabricError as error:
+        await _fail(run, error)
+        return
+    steps, fence = await run.commits.take(), run.lease.fence
+    await insist(run, lambda: run.engine.leases.complete(fence, result, steps=steps))
+
+
+async def _fail(run: Run, error: BaseException) -> None:
+    if run.calls.cancel_delivered:
+        await _cancel(run)
+        return
+    raises = run.task.settings.raises
+    info = failures.error_info(_ordinary(error))
+    kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
+    document = failures.to_json(info) | (failures.declared(error, raises) or {})
+    steps, fence, detail = await run.commits.take(), run.lease.fence, json.dumps(document).encode()
+    message, category = f"{info.type}: {info.message}"[:1000], info.category or kind.value
+    await insist(
+        run,
+        lambda: run.engine.leases.fail(
+            fence, message, failure_class=kind, category=category, detail=detail, steps=steps
+        ),
+    )
+
+
+async def _cancel(run: Run) -> None:
+    steps, fence = await run.commits.take(), run.lease.fence
+    await insist(run, lambda: run.engine.leases.cancel(fence, "left after a request to cancel", steps=steps))
+
+
+def _ordinary(error: BaseException) -> BaseException:
+    """A cancellation that nobody asked for is a failure like any other."""
+    if isinstance(error, asyncio.CancelledError):
+        failure = RuntimeError("the function was cancelled by its own code")
+        failure.__cause__ = error
+        return failure
+    return error

@@ -1,0 +1,178 @@
+"""Groups of calls side by side: all of them, each for itself, or the first that succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar, overload
+from uuid import UUID
+
+from flowfabric.core import limits
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.requests import StepStatus
+from flowfabric.sdk import failures
+from flowfabric.sdk.aliases import Durable, T
+from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
+from flowfabric.sdk.durable import DurableCall, here
+from flowfabric.sdk.errors import AllFailed, CancelRequested, StepFailed, Unwind
+from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
+from flowfabric.sdk.units import Unit, require_unit
+
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+T5 = TypeVar("T5")
+
+
+@overload
+def gather(a: Awaitable[T1], b: Awaitable[T2], /, *, limit: int | None = None) -> Durable[tuple[T1, T2]]: ...
+@overload
+def gather(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, limit: int | None = None
+) -> Durable[tuple[T1, T2, T3]]: ...
+@overload
+def gather(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, limit: int | None = None
+) -> Durable[tuple[T1, T2, T3, T4]]: ...
+@overload
+def gather(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[T, ...]]: ...
+def gather(*calls: Awaitable[Any], limit: int | None = None) -> Any:
+    """All results, in the order of the calls. The first failure ends the others and is raised. `limit` bounds how many
+    run at once."""
+    return Gather(require_unit("gather"), "gather", calls, limit)
+
+
+def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]:
+    """How each call ended, in their order; none of them ends another."""
+    return Settle(require_unit("settle"), "settle", calls, limit)
+
+
+@overload
+def race(a: Awaitable[T1], b: Awaitable[T2], /) -> Durable[Winner[T1 | T2]]: ...
+@overload
+def race(a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> Durable[Winner[T1 | T2 | T3]]: ...
+@overload
+def race(*calls: Awaitable[T]) -> Durable[Winner[T]]: ...
+def race(*calls: Awaitable[Any]) -> Any:
+    """The first call that succeeds. The others are ended: their steps cancelled, their waits closed, their children
+    cancelled. Raises `AllFailed` if none succeeds."""
+    if not calls:
+        raise InvalidRequest("empty_race", "a race needs at least one call")
+    return Race(require_unit("race"), "race", calls, None)
+
+
+class Group(DurableCall[Any]):
+    """Several calls at once. Which of them decided it is recorded, and in later runs only that one is run."""
+
+    def __init__(self, unit: Unit, name: str, calls: Sequence[Any], limit: int | None) -> None:
+        self.limit = None if limit is None else limits.whole(limit, "limit", 1, limits.COUNT_MOST)
+        self.members: list[Member] = checked_members(calls)
+        try:
+            super().__init__(unit, name, name)
+        except BaseException:
+            for member in self.members:
+                leave_out(member)
+            raise
+
+    async def perform(self) -> Any:
+        self.run.calls.check_alive(here(self))
+        return await self.decide(Branches(self, self.members, self.limit))
+
+    async def decide(self, branches: Branches) -> Any:
+        """Runs the members and answers for the group."""
+        raise NotImplementedError
+
+    def decided(self) -> int | None:
+        """The member that decided the group, if it is recorded."""
+        return None if self.record is None else self.record.facts.get("member")
+
+    def remember(self, status: StepStatus, **facts: Any) -> None:
+        """Records with the next commit that the group was decided."""
+        if self.record is None or not self.record.is_final:
+            self.run.commits.ride(self.made.record(status, **facts))
+
+
+class Gather(Group):
+    """All of them, or the first failure."""
+
+    async def decide(self, branches: Branches) -> Any:
+        values: dict[int, Any] = {}
+        async for index, ending in branches.endings(only=self.decided()):
+            if ending.error is None:
+                values[index] = ending.value
+                continue
+            await self._fail(branches, index, ending.error)
+            raise ending.error
+        self.remember(StepStatus.OK)
+        return tuple(values[index] for index in range(len(self.members)))
+
+    async def _fail(self, branches: Branches, index: int, error: BaseException) -> None:
+        if not _is_leaving(self, error):
+            self.remember(StepStatus.FAILED, member=index)
+        await branches.drop(cancel_steps=False)
+
+
+class Settle(Group):
+    """Each for itself."""
+
+    async def decide(self, branches: Branches) -> Any:
+        found: dict[int, Completed[Any] | Failed] = {}
+        async for index, ending in branches.endings():
+            if ending.error is not None and _ends_all(self, ending.error):
+                await branches.drop(cancel_steps=False)
+                raise ending.error
+            found[index] = Completed(ending.value) if ending.error is None else Failed(_info(ending.error))
+        self.remember(StepStatus.OK)
+        return tuple(found[index] for index in range(len(self.members)))
+
+
+class Race(Group):
+    """The first success."""
+
+    async def decide(self, branches: Branches) -> Any:
+        failed: dict[int, ErrorInfo] = {}
+        winner = self.decided()
+        if winner is not None:
+            await self._cancel_again(branches)
+        async for index, ending in branches.endings(only=winner):
+            if ending.error is None:
+                await self._win(branches, index)
+                return Winner(index, ending.value)
+            if _ends_all(self, ending.error):
+                await branches.drop(cancel_steps=True)
+                raise ending.error
+            failed[index] = _info(ending.error)
+        self.remember(StepStatus.OK)
+        raise AllFailed([failed[index] for index in sorted(failed)])
+
+    async def _win(self, branches: Branches, index: int) -> None:
+        """Records the winner before the losers are cancelled, and them with it: who comes after a crash goes on."""
+        if self.record is not None and self.record.is_final:
+            return
+        losers = branches.open_children()
+        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers]}
+        if losers:
+            await self.run.commits.write(self.made.record(StepStatus.OPEN, **facts))
+        await branches.drop(cancel_steps=True)
+        self.run.commits.ride(self.made.record(StepStatus.OK, **facts))
+
+    async def _cancel_again(self, branches: Branches) -> None:
+        if self.record is not None and not self.record.is_final:
+            losers = [UUID(child) for child in self.record.facts.get("losers", ())]
+            await branches.cancel_children(losers)
+            self.run.commits.ride(self.made.record(StepStatus.OK, **self.record.facts))
+
+
+def _is_leaving(group: Group, error: BaseException) -> bool:
+    """True if the member ended because the whole run is left, or this branch of it."""
+    return isinstance(error, Unwind) or group.run.is_over or here(group).is_dropped
+
+
+def _ends_all(group: Group, error: BaseException) -> bool:
+    """True for what is no failure of one member: the run is left, or the execution is to be cancelled."""
+    return _is_leaving(group, error) or isinstance(error, CancelRequested | asyncio.CancelledError)
+
+
+def _info(error: BaseException) -> ErrorInfo:
+    return error.error if isinstance(error, StepFailed) else failures.error_info(error)

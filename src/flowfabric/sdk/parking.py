@@ -1,0 +1,198 @@
+"""What parked branches wait for, and what would let one of them go on.
+
+The outcome of a wait is worked out from what is stored: the signals at its waitpoints, how its children ended, its due
+time. So it does not matter which run finds it out, and a suspension is only the way to be woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+from flowfabric.core.bindings import Bound, Child, Timer
+from flowfabric.core.conditions import AllOf, AnyOf, Condition, Count, Distinct, Single
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.looking import Look, Override
+from flowfabric.core.states import State
+from flowfabric.core.views import Outcome
+from flowfabric.core.waits import OnTimeout, Signal, SuspensionReason
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.durable import DurableCall
+
+MOST_TOGETHER = 64
+_BAD_ENDS = (State.FAILED.value, State.CANCELLED.value, State.EXPIRED.value, State.SKIPPED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The time of the wait has come."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """These signals end the wait."""
+
+    signals: tuple[Signal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """The execution that was waited for has ended."""
+
+    outcome: Outcome
+
+
+Verdict: TypeAlias = Due | Heard | ChildEnded | Override
+
+
+class Wait:
+    """What one parked branch waits for; by itself, a time."""
+
+    reason = SuspensionReason.STEP_BOUNDARY
+    on_timeout: OnTimeout | None = None
+
+    def __init__(self, call: DurableCall[Any], due: datetime | None = None, *, is_old: bool = False) -> None:
+        self.call = call
+        self.due = due
+        self.together: object | None = None
+        self.is_unseen = is_old
+        self.future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    @property
+    def path(self) -> str:
+        return self.call.path
+
+    @property
+    def child(self) -> UUID | None:
+        """The execution whose end is waited for."""
+        return None
+
+    def keys(self) -> Mapping[str, int]:
+        """The waitpoints to look at, each with the place after which signals are wanted."""
+        return {}
+
+    def bindings(self) -> Sequence[Bound]:
+        """What a suspension binds for it."""
+        return ()
+
+    def condition(self) -> Condition | None:
+        """What ends it, beside its time."""
+        return None
+
+    def judge(self, look: Look | None, now: datetime) -> Verdict | None:
+        """How it has ended, if it has; without a look only its time can have come."""
+        found = None if look is None else self._found(look)
+        if found is not None:
+            return found
+        return Due(self.due) if self.due is not None and now >= self.due else None
+
+    def _found(self, look: Look) -> Verdict | None:
+        return None
+
+    def _in_time(self, signal: Signal) -> bool:
+        return self.due is None or signal.accepted_at <= self.due
+
+
+class ChildWait(Wait):
+    """Waits for the end of an execution."""
+
+    def __init__(
+        self, call: DurableCall[Any], child: UUID, due: datetime | None = None, *, is_old: bool = False
+    ) -> None:
+        super().__init__(call, due, is_old=is_old)
+        self._child = child
+
+    @property
+    def child(self) -> UUID | None:
+        return self._child
+
+    def bindings(self) -> Sequence[Bound]:
+        return (Child(self.path, self._child),)
+
+    def condition(self) -> Condition | None:
+        return Single(self.path)
+
+    def _found(self, look: Look) -> Verdict | None:
+        outcome = look.children.get(self._child)
+        return None if outcome is None else ChildEnded(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """What a suspension is asked to wait for."""
+
+    bindings: tuple[Bound, ...]
+    condition: Condition
+    timeout_at: datetime | None
+    on_timeout: OnTimeout
+    reason: SuspensionReason
+
+
+def earliest(waits: Sequence[Wait]) -> datetime | None:
+    """When the first of the waits has its time."""
+    return min((wait.due for wait in waits if wait.due is not None), default=None)
+
+
+def only_children(waits: Sequence[Wait]) -> list[UUID] | None:
+    """The children, if nothing but children is waited for, all of them together."""
+    children = [wait.child for wait in waits if wait.child is not None and wait.due is None]
+    groups = {wait.together for wait in waits}
+    is_one = len(children) == len(waits) and len(groups) == 1 and None not in groups
+    return children if is_one else None
+
+
+def wake(waits: Sequence[Wait]) -> Wake:
+    """What wakes the execution as soon as one of its branches can go on."""
+    bindings = tuple(binding for wait in waits for binding in wait.bindings())
+    if len(waits) == 1:
+        return _alone(waits[0], bindings)
+    members: list[Condition] = []
+    for group in _groups(waits):
+        members += _members(group)
+    timers = _timers(waits)
+    if len(bindings) + len(timers) > MOST_TOGETHER:
+        message = f"{len(bindings)} waits at once are too many, the limit is {MOST_TOGETHER}; use children"
+        raise InvalidRequest("too_many_waits", message, limit=MOST_TOGETHER)
+    members += [Single(timer.key) for timer in timers]
+    return Wake((*bindings, *timers), AnyOf(members), None, OnTimeout.AUTO_RESUME, waits[0].reason)
+
+
+def _alone(wait: Wait, bindings: tuple[Bound, ...]) -> Wake:
+    condition = wait.condition()
+    assert condition is not None, "a wait without a condition is only a time, for which there is a delay"
+    return Wake(bindings, condition, wait.due, wait.on_timeout or OnTimeout.AUTO_RESUME, wait.reason)
+
+
+def _groups(waits: Sequence[Wait]) -> list[list[Wait]]:
+    """The waits with a condition; those that count together in one list."""
+    groups: dict[object, list[Wait]] = {}
+    for wait in waits:
+        if wait.condition() is not None:
+            groups.setdefault(wait if wait.together is None else wait.together, []).append(wait)
+    return list(groups.values())
+
+
+def _members(group: list[Wait]) -> list[Condition]:
+    """All of them have ended, or a child among them badly."""
+    conditions = [condition for wait in group if (condition := wait.condition()) is not None]
+    children = [wait.path for wait in group if wait.child is not None]
+    if len(children) == len(group) > 1:
+        together: Condition = Count(len(children), Distinct.WAITPOINTS, children)
+    else:
+        together = conditions[0] if len(conditions) == 1 else AllOf(conditions)
+    if len(group) == 1 or not children:
+        return [together]
+    return [together, *(Count(1, Distinct.WAITPOINTS, children, name) for name in _BAD_ENDS)]
+
+
+def _timers(waits: Sequence[Wait]) -> list[Timer]:
+    """One timer for the earliest due time of all."""
+    first = earliest(waits)
+    return [] if first is None else [Timer(f"timer:{first.isoformat()}", first)]

@@ -1,0 +1,181 @@
+"""Parked branches of a run: resolved as soon as they can go on, and suspended together when none is active."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.flow_outcomes import WaitingForChildren
+from flowfabric.core.looking import Look
+from flowfabric.core.outcomes import Satisfied
+from flowfabric.core.waits import Rest
+from flowfabric.sdk.commits import insist
+from flowfabric.sdk.errors import Unwind
+from flowfabric.sdk.parking import MOST_TOGETHER, Verdict, Wait, earliest, only_children, wake
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.run import Run
+    from flowfabric.sdk.units import Unit
+
+_MOST_EMPTY_WAKES = 3
+
+
+class Resting:
+    """The waits of a run. `active` counts the branches whose code runs; when it is none, the lease is given up."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.active = 0
+        self.parked: dict[Wait, Unit] = {}
+        self._empty_wakes = 0
+        self._is_wanted = False
+        self._settling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def park(self, unit: Unit, wait: Wait) -> Verdict:
+        """How the wait ended. If every branch rests, the run is suspended and this raises `Unwind`."""
+        self.parked[wait] = unit
+        self.active -= 1
+        self.settle_soon()
+        try:
+            return await wait.future
+        finally:
+            self.parked.pop(wait, None)
+
+    def resolve(self, wait: Wait, verdict: Verdict | BaseException) -> None:
+        """Lets the branch go on that waits for this."""
+        if wait.future.done():
+            return
+        self.parked.pop(wait, None)
+        self.active += 1
+        if isinstance(verdict, BaseException):
+            wait.future.set_exception(verdict)
+        else:
+            wait.future.set_result(verdict)
+
+    def drop(self) -> None:
+        """Ends the waits of branches that nobody has any use for."""
+        for wait, unit in list(self.parked.items()):
+            if unit.is_dropped:
+                self.resolve(wait, Unwind())
+
+    def goes(self) -> None:
+        """One more branch is active."""
+        self.active += 1
+
+    def rests(self) -> None:
+        """One branch has ended, or waits for others."""
+        self.active -= 1
+        self.settle_soon()
+
+    def look_again(self) -> None:
+        """Something may have ended a parked wait."""
+        for wait in self.parked:
+            wait.is_unseen = True
+        self.settle_soon()
+
+    def settle_soon(self) -> None:
+        """Looks at the parked waits as soon as the code that runs just now has come to rest."""
+        if self.parked and not self._is_wanted:
+            self._is_wanted = True
+            self._run.loop.call_soon(self._settle)
+
+    async def settled(self) -> None:
+        """Returns when no look and no commit is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._settling is not None and not self._settling.done():
+            await asyncio.wait([self._settling])
+
+    def _settle(self) -> None:
+        self._is_wanted = False
+        is_busy = self._settling is not None and not self._settling.done()
+        if self.parked and not is_busy and not self._run.is_over:
+            self._settling = self._run.loop.create_task(self._settle_waits())
+
+    async def _settle_waits(self) -> None:
+        try:
+            if await self._judge(look=any(wait.is_unseen for wait in self.parked)) or not self.parked:
+                return
+            if self.active == 0:
+                await self._give_up()
+            else:
+                self._arm()
+        except Unwind:
+            pass
+        except FlowFabricError as error:
+            self.resolve(next(iter(self.parked)), error)
+        finally:
+            self._settling = None
+            if self.parked and (self.active == 0 or any(wait.is_unseen for wait in self.parked)):
+                self.settle_soon()
+
+    def _arm(self) -> None:
+        """While other branches are active, parked ones are looked after when the next of them is due."""
+        due = earliest(list(self.parked))
+        if self._timer is not None:
+            self._timer.cancel()
+        if due is not None:
+            left_s = (due - self._run.now()).total_seconds()
+            self._timer = self._run.loop.call_later(max(0.0, left_s), self.settle_soon)
+
+    async def _judge(self, *, look: bool) -> bool:
+        """Resolves the waits that have ended; False if there are none."""
+        waits = list(self.parked)
+        seen = await self._look(waits) if look else None
+        now, any_ended = self._run.now() if seen is None else max(seen.now, self._run.now()), False
+        for wait in waits:
+            verdict = wait.judge(seen, now) if wait in self.parked else None
+            if verdict is not None:
+                any_ended = True
+                self.resolve(wait, verdict)
+        return any_ended
+
+    async def _look(self, waits: Sequence[Wait]) -> Look | None:
+        keys = {key: after for wait in waits for key, after in wait.keys().items()}
+        children = [wait.child for wait in waits if wait.child is not None]
+        for wait in waits:
+            wait.is_unseen = False
+        if not keys and not children:
+            return None
+        run = self._run
+        seen = await insist(run, lambda: run.engine.leases.look(run.lease.fence, keys, children))
+        run.calls.check_over()
+        return seen
+
+    async def _give_up(self) -> None:
+        """Gives the lease up until one branch can go on; if one can already, the lease is kept."""
+        is_kept = await self._ask(list(self.parked))
+        if self._run.loss is not None:
+            return
+        if not is_kept:
+            self._run.is_given_up = True
+            self._run.unwind()
+            return
+        self._empty_wakes = 0 if await self._judge(look=True) else self._empty_wakes + 1
+        if self._empty_wakes >= _MOST_EMPTY_WAKES:
+            raise InvalidRequest("wait_not_understood", "the store says that a wait has ended, but none has")
+
+    async def _ask(self, waits: Sequence[Wait]) -> bool | None:
+        """True if the lease is kept, because there is nothing to wait for."""
+        run, leases, fence = self._run, self._run.engine.leases, self._run.lease.fence
+        steps = await run.commits.take()
+        if all(wait.condition() is None for wait in waits):
+            due = earliest(waits)
+            await insist(run, lambda: leases.delay(fence, until=due, steps=steps))
+            return False
+        children = only_children(waits)
+        if children is not None and len(children) > MOST_TOGETHER:
+            answer = await insist(run, lambda: leases.wait_children(fence, children, steps=steps))
+            return not isinstance(answer, WaitingForChildren)
+        wanted = wake(waits)
+        found = await insist(
+            run,
+            lambda: leases.suspend(
+                fence, wanted.bindings, wanted.condition, reason=wanted.reason, timeout_at=wanted.timeout_at,
+                on_timeout=wanted.on_timeout, rest=Rest.KEEP, steps=steps,
+            ),
+        )  # fmt: skip
+        return isinstance(found, Satisfied)

@@ -1,0 +1,205 @@
+"""One run of a task under one lease: the function from its top, answered by what was recorded, until it ends or rests.
+
+body ── makes calls (calls) ──► the journal answers, or the call is performed and recorded (commits)
+  └─ every branch parked (resting) ──► one suspend with all open waits ──► Unwind at the parked awaits
+
+From the commit that gives the lease up, nothing durable happens any more and the outcome of the body is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.outcomes import Lease
+from flowfabric.core.records import RecordedStep
+from flowfabric.engine.engine import Engine
+from flowfabric.sdk.bodies import Ending, run_body
+from flowfabric.sdk.calls import Calls
+from flowfabric.sdk.commits import Commits, insist
+from flowfabric.sdk.ending import end
+from flowfabric.sdk.errors import CancelRequested, InputMismatch, LeaseLost, Unwind
+from flowfabric.sdk.journal import Record, Scope
+from flowfabric.sdk.probes import SILENT, Probe
+from flowfabric.sdk.resting import Resting
+from flowfabric.sdk.threads import ThreadPools
+from flowfabric.sdk.units import Unit, require_unit
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+    from flowfabric.sdk.tasks import Task
+
+LOG = logging.getLogger("flowfabric")
+_MOST_RECORDS = 10_000
+
+
+class Run:
+    """The performance of one lease."""
+
+    def __init__(
+        self, app: App, task: Task[..., Any], engine: Engine, lease: Lease, threads: ThreadPools, probe: Probe = SILENT
+    ) -> None:
+        self.app, self.task, self.engine, self.lease = app, task, engine, lease
+        self.threads, self.probe = threads, probe
+        self.loop = asyncio.get_running_loop()
+        self.is_over = False
+        self.is_given_up = False
+        self.is_draining = False
+        self.must_restart = False
+        self.loss: FlowFabricError | None = None
+        self.divergence: str | None = None
+        self.mismatch: InputMismatch | None = None
+        self.continuation: bytes | None = None
+        self.cancel_due_at = lease.cancel_due_at
+        self.dropped: asyncio.Future[None] | None = None
+        self._told: set[asyncio.Task[None]] = set()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.calls = Calls(self)
+        self.commits = Commits(self)
+        self.resting = Resting(self)
+        self.in_flight: dict[asyncio.Task[Any], Unit] = {}
+
+    async def perform(self) -> None:
+        """Runs the body until the lease is ended, given up or lost."""
+        try:
+            await self._load(may_be_new=True)
+            ending = await self._run_once()
+            while self.must_restart:
+                await self._restart()
+                ending = await self._run_once()
+            await end(self, ending)
+        except Unwind:
+            pass
+        except FlowFabricError as error:
+            LOG.warning("%s %s is given back: %s", self.task.name, self.lease.execution_id, error)
+            await self._give_back()
+
+    async def _load(self, *, may_be_new: bool) -> None:
+        """Reads the journal, unless nobody has had a lease before."""
+        if may_be_new and self.lease.epoch <= 1:
+            return
+        for step in await insist(self, self._recorded) or ():
+            self.calls.remember(Record.from_step(step))
+
+    async def _recorded(self) -> list[RecordedStep]:
+        return await self.engine.executions.steps(self.lease.execution_id, limit=_MOST_RECORDS)
+
+    async def _run_once(self) -> Ending:
+        self.probe.begins(self)
+        unit = Unit(self, Scope(), is_plain=not self.task.is_async)
+        self.resting.goes()
+        ending = await run_body(self, unit)
+        await self.resting.settled()
+        if not self.is_over and ending.error is None:
+            loose = self.calls.never_awaited()
+            if loose is not None:
+                return Ending(error=loose)
+            report = self.calls.journal.unreached(unit.scope)
+            self.divergence = report and f"{self.task.name} {self.lease.execution_id}: {report}"
+        return ending
+
+    async def _restart(self) -> None:
+        await self.commits.drained()
+        self.is_over = self.must_restart = False
+        self._begin_anew()
+        await self._load(may_be_new=False)
+
+    async def _give_back(self) -> None:
+        try:
+            await self.engine.leases.release(self.lease.fence)
+        except FlowFabricError as error:
+            LOG.info("%s could not be given back: %s", self.lease.execution_id, error)
+
+    def lease_lost(self, error: FlowFabricError) -> None:
+        """Stops everything: the lease is no longer ours."""
+        if not self.is_over:
+            self.loss = error
+            self.unwind()
+
+    def cancel_requested(self, due_at: datetime) -> None:
+        """Lets the body clean up: it is told at the open wait, or at the next durable call."""
+        self.cancel_due_at = due_at
+        if self.resting.parked and not self.calls.cancel_delivered and not self.is_over:
+            wait = next(iter(self.resting.parked))
+            self.calls.deliver_cancel(wait.call)
+            self.resting.resolve(wait, CancelRequested())
+
+    def drain(self) -> None:
+        """Unwinds at the next durable call; steps in flight finish and are recorded first."""
+        self.is_draining = True
+        if self.resting.active == 0 and self.resting.parked:
+            self.unwind()
+
+    def news(self) -> None:
+        """Something may have ended a parked wait."""
+        self.resting.look_again()
+
+    def restart(self) -> None:
+        """Runs the body again from the top under the same lease: tests of determinism do it at every record."""
+        self.must_restart = True
+        self.unwind()
+
+    def unwind(self) -> None:
+        """Leaves the body: nothing durable happens in it from now on."""
+        self.is_over = True
+        for task in self.in_flight:
+            task.cancel()
+        for wait in reversed(list(self.resting.parked)):
+            self.resting.resolve(wait, self.reason_to_leave())
+
+    def reason_to_leave(self) -> Unwind:
+        """What is raised in the body so that it is left."""
+        return LeaseLost() if self.loss is not None else Unwind()
+
+    def drop(self) -> None:
+        """Stops waiting for a body that does not leave."""
+        if self.dropped is not None and not self.dropped.done():
+            self.loop.call_soon_threadsafe(self.dropped.set_result, None)
+
+    def report_progress(self, percent: int, message: str) -> None:
+        """Tells how far the task is, without waiting for it."""
+        self.loop.call_soon_threadsafe(lambda: self._told.add(self.loop.create_task(self._tell(percent, message))))
+
+    async def _tell(self, percent: int, message: str) -> None:
+        try:
+            await self.engine.leases.progress(self.lease.fence, percent, message or None)
+        except FlowFabricError as error:
+            LOG.info("the progress of %s could not be told: %s", self.lease.execution_id, error)
+
+    def now(self) -> datetime:
+        """About the store's time, never before the lease was given out."""
+        return max(self.engine.now(), self.lease.acquired_at)
+
+
+class Runner:
+    """Performs the tasks of an app."""
+
+    def __init__(self, app: App, threads: ThreadPools, probe: Probe = SILENT) -> None:
+        self._app, self._threads, self._probe = app, threads, probe
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of all tasks that the app has registered."""
+        return tuple(self._app.tasks)
+
+    def begin(self, engine: Engine, lease: Lease) -> Run:
+        """The run of a lease."""
+        return Run(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._probe)
+
+
+def continue_with(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
+    """Ends the run; the same execution begins anew with these arguments and nothing recorded."""
+    unit = require_unit("continue_with")
+    unit.run.calls.check_alive(unit)
+    if task.name != unit.run.task.name:
+        message = f"{unit.run.task.name} can only be continued with arguments of its own; submit {task.name} instead"
+        raise InvalidRequest("other_task", message)
+    unit.run.continuation = task.inputs.pack(args, dict(kwargs))
+    unit.run.unwind()
+    raise Unwind

@@ -1,0 +1,111 @@
+"""How a step is to be tried: what its function says, what the call says, and what the task says about the rest."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from flowfabric.core import limits
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.policy import Backoff
+from flowfabric.sdk.aliases import Duration
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.tasks import Task
+
+_MARK = "__flowfabric_step__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPolicy:
+    """What `@step.policy(…)` and `step.options(…)` say; what is absent is as the task has it."""
+
+    name: str | None = None
+    key: str | None = None
+    retries: int | None = None
+    timeout: Duration | None = None
+    raises: tuple[type[Exception], ...] = ()
+    at_most_once: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            limits.name(self.name, "name")
+        if self.key is not None:
+            limits.name(self.key, "key")
+        if self.retries is not None:
+            limits.whole(self.retries, "retries", 0, limits.COUNT_MOST)
+        if self.timeout is not None:
+            limits.duration(self.timeout, "timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that decides how often and how long a step is tried."""
+
+    retries: int
+    backoff: Backoff
+    timeout: timedelta | None
+    raises: tuple[type[Exception], ...]
+    at_most_once: bool
+
+
+NO_POLICY = StepPolicy()
+
+
+def attach(fn: Callable[..., Any], policy: StepPolicy) -> None:
+    """Writes the policy on the function, which stays a plain function."""
+    try:
+        setattr(fn, _MARK, policy)
+    except AttributeError:
+        message = f"{fn!r} cannot carry a policy; wrap it in a function, or use step.options at the call"
+        raise InvalidRequest("policy_refused", message) from None
+
+
+def policy_of(fn: Callable[..., Any]) -> StepPolicy:
+    """What was written on the function, through partials and bound methods."""
+    found = getattr(plain(fn), _MARK, NO_POLICY)
+    assert isinstance(found, StepPolicy), "only attach writes the mark"
+    return found
+
+
+def plan(task: Task[..., Any], fn: Callable[..., Any], called: StepPolicy) -> Plan:
+    """How the step is tried: the call before the function before the task."""
+    own, settings = policy_of(fn), task.settings
+    retries = next(
+        found for found in (called.retries, own.retries, task.called.retries, settings.retries) if found is not None
+    )
+    timeout = own.timeout if called.timeout is None else called.timeout
+    return Plan(
+        retries=retries, backoff=settings.backoff, raises=own.raises, at_most_once=own.at_most_once,
+        timeout=None if timeout is None else limits.duration(timeout, "timeout"),
+    )  # fmt: skip
+
+
+def step_name(fn: Callable[..., Any], called: StepPolicy = NO_POLICY) -> str:
+    """What a step is called: as it says, or as its function is."""
+    named = called.name or policy_of(fn).name
+    if named is not None:
+        return named
+    inner = plain(fn)
+    qualified = getattr(inner, "__qualname__", None) or type(inner).__qualname__
+    return qualified.rpartition("<locals>.")[2]
+
+
+def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind partials."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def checked_raises(raises: Collection[type[Exception]]) -> tuple[type[Exception], ...]:
+    """Classes of exceptions, and nothing else."""
+    for kind in raises:
+        if not inspect.isclass(kind) or not issubclass(kind, Exception):
+            message = f"raises must hold classes of exceptions, not {kind!r}"
+            raise InvalidRequest("invalid_type", message, field="raises")
+    return tuple(raises)

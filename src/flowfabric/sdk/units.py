@@ -1,0 +1,126 @@
+"""Where the code that runs just now belongs: to a branch of a task, to a step of it, or to neither.
+
+A **unit** is one line of execution of a task: its function, or one branch of a group. It makes its durable calls one
+after another, so their order never depends on timing. A unit is active while its code runs, and rests while it waits;
+when no unit of a run is active, the run can be suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.sdk.journal import Made, Record, Scope
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.run import Run
+
+
+class Unit:
+    """One line of execution of a run, with the scope of its calls."""
+
+    __slots__ = (
+        "_is_dropped", "children", "is_bridging", "is_plain", "parent", "run", "scope", "task", "thread", "together",
+    )  # fmt: skip
+
+    def __init__(self, run: Run, scope: Scope, parent: Unit | None = None, *, is_plain: bool = False) -> None:
+        self.run = run
+        self.scope = scope
+        self.parent = parent
+        self.is_plain = is_plain
+        self.is_bridging = False
+        self.together: object | None = None
+        self._is_dropped = False
+        self.task: asyncio.Task[Any] | None = None
+        self.thread: int | None = None
+        self.children: set[UUID] = set()
+
+    @property
+    def is_dropped(self) -> bool:
+        """True once the group that it is a branch of has no use for it any more."""
+        return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
+
+    def drop(self) -> None:
+        """Lets nothing durable happen any more in this branch and in those within it."""
+        self._is_dropped = True
+
+    def make(
+        self, name: str, kind: str, *, key: str | None = None, digest: str | None = None
+    ) -> tuple[Made, Record | None]:
+        """The identity of the next call, and what is recorded of it."""
+        self.run.calls.check_alive(self)
+        return self.run.calls.make(self.scope, self.scope.next(name, kind, key=key, digest=digest))
+
+    def check_here(self) -> None:
+        """Refuses calls from anywhere but the unit's own line of execution."""
+        if self.is_plain:
+            self._check_thread()
+        elif asyncio.current_task() is not self.task:
+            message = (
+                "durable calls in an asyncio task of your own would be numbered by chance: make them in the function "
+                "and await them where you like, or give the coroutine to flowfabric.gather, settle or race"
+            )
+            raise InvalidRequest("durable_call_in_raw_task", message)
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self.thread:
+            message = "only the thread that runs the task makes durable calls; return to it first"
+            raise InvalidRequest("durable_call_in_raw_thread", message)
+        if not self.is_bridging:
+            message = "this task is a plain function: use flowfabric.sync, for example flowfabric.sync.step"
+            raise InvalidRequest("async_call_in_plain_task", message)
+
+
+class StepContext:
+    """The step that runs just now; verbs of the client inside it are given keys by it, so that a repeat is harmless."""
+
+    __slots__ = ("_uses", "path", "run")
+
+    def __init__(self, run: Run, path: str) -> None:
+        self.run = run
+        self.path = path
+        self._uses = 0
+
+    @property
+    def key(self) -> str:
+        """The same for every try of this step."""
+        return f"{self.run.lease.execution_id}/{self.path}"
+
+    def idempotency_key(self, verb: str) -> str:
+        """The key of the next use of a client's verb in this step."""
+        self._uses += 1
+        return f"{self.key}/{verb}#{self._uses}"
+
+
+UNIT: ContextVar[Unit | None] = ContextVar("flowfabric_unit", default=None)
+STEP: ContextVar[StepContext | None] = ContextVar("flowfabric_step", default=None)
+
+
+def unit() -> Unit | None:
+    """The branch of a task that this code belongs to; None outside of tasks. Refuses where durable calls are not
+    allowed."""
+    found = UNIT.get()
+    if found is None:
+        return None
+    if STEP.get() is not None:
+        message = "a step cannot contain durable calls; call the function directly"
+        raise InvalidRequest("durable_call_in_step", message)
+    found.check_here()
+    return found
+
+
+def require_unit(what: str) -> Unit:
+    """The same for calls that exist only inside tasks."""
+    found = unit()
+    if found is None:
+        raise InvalidRequest("outside_of_task", f"{what} works inside of a task only")
+    return found
+
+
+def in_step() -> StepContext | None:
+    """The step that runs just now, if it is one."""
+    return STEP.get()
