@@ -40,7 +40,8 @@ class Asked:
     def title(self) -> str:
         """What is asked, in as few words as the key has for it."""
         found = _PURPOSE.search(self.key)
-        return self.key if found is None else self.key[found.end() :] or self.key
+        name = self.key if found is None else self.key[found.end() :]
+        return name.removesuffix(f"[{self.approver}]") or self.key
 
 
 async def asked(engine: Engine, token: Secret, now: datetime) -> Asked | None:

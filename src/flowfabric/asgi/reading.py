@@ -23,8 +23,8 @@ BODY_BYTES = 256 * 1024
 COMMENT_CHARACTERS = 4000
 JSON_DEPTH = 64
 _HEADERS, _HEADER_BYTES, _QUERY_BYTES, _FIELDS = 100, 16 * 1024, 4096, 8
-# A server passes a body on in pieces; no honest one needs more of them than there can be bytes.
-_PIECES = BODY_BYTES + 16
+# A server passes a body on in pieces, of a packet or more; nobody honest needs more of them than this.
+_PIECES = 16 * 1024
 _FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
 
 
