@@ -1,0 +1,87 @@
+"""The engines of an app: one for each event loop, opened when it is first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextvars import Context
+from weakref import WeakKeyDictionary
+
+from flowfabric.engine.connecting import Connecting, connect
+from flowfabric.engine.engine import Engine
+
+_Loop = asyncio.AbstractEventLoop
+
+
+class Engines:
+    """Opens engines on one store. A connection belongs to the loop and the process that opened it, so every loop has an
+    engine of its own, and a forked child begins with none."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._opening: WeakKeyDictionary[_Loop, asyncio.Task[Engine]] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[_Loop, AsyncGenerator[Engine, None]] = WeakKeyDictionary()
+        self._adopted: WeakKeyDictionary[_Loop, Engine] = WeakKeyDictionary()
+
+    async def here(self, store: str) -> Engine:
+        """The engine of the running loop. It is closed by `close`, or by the loop when that ends."""
+        self._forget_after_fork()
+        loop = asyncio.get_running_loop()
+        if loop in self._adopted:
+            return self._adopted[loop]
+        if loop not in self._opening:
+            # What the engine starts is nobody's: it must not carry on with the context of whoever came first.
+            self._opening[loop] = loop.create_task(self._opened(loop, store), context=Context())
+        opening = self._opening[loop]
+        try:
+            # Whoever gives up waiting does not take the engine away from the others.
+            return await asyncio.shield(opening)
+        except BaseException:
+            if opening.done() and (opening.cancelled() or opening.exception()):
+                self._opening.pop(loop, None)
+            raise
+
+    def adopt(self, engine: Engine | None) -> None:
+        """From now on this engine is the running loop's, or again one that is opened; closing it is its owner's."""
+        self._forget_after_fork()
+        loop = asyncio.get_running_loop()
+        if engine is None:
+            self._adopted.pop(loop, None)
+        else:
+            self._adopted[loop] = engine
+
+    @property
+    def is_adopted(self) -> bool:
+        """True while the running loop's engine is somebody else's."""
+        return asyncio.get_running_loop() in self._adopted
+
+    async def close(self) -> None:
+        """Closes the engine that was opened for the running loop; the next call opens another."""
+        loop = asyncio.get_running_loop()
+        self._opening.pop(loop, None)
+        opened = self._open.pop(loop, None)
+        if opened is not None:
+            await opened.aclose()
+
+    async def _opened(self, loop: _Loop, store: str) -> Engine:
+        opened = _kept_open(connect(store, namespace=self._namespace))
+        engine = await anext(opened)
+        self._open[loop] = opened
+        return engine
+
+    def _forget_after_fork(self) -> None:
+        if self._process != os.getpid():
+            # What the parent opened is left alone: closing it here would close the parent's connections.
+            self._begin()
+
+
+async def _kept_open(connecting: Connecting) -> AsyncGenerator[Engine, None]:
+    """The engine, open until the generator is closed. A loop closes its generators when it ends, so a program that
+    never says `async with app` leaves nothing open either."""
+    async with connecting as engine:
+        yield engine

@@ -1,0 +1,102 @@
+"""The inputs of a flow's members: drawn with holes when the flow is built, filled with results when they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowfabric.core.flow_outcomes import Input
+from flowfabric.core.outcomes import Lease
+from flowfabric.core.requests import StepStatus
+from flowfabric.core.states import State
+from flowfabric.engine.engine import Engine
+from flowfabric.sdk.errors import InputMismatch
+from flowfabric.sdk.journal import KEYED, Record
+from flowfabric.sdk.references import ENCODING, Hole, Reference, fill, read_inputs, references_in, write_inputs
+from flowfabric.sdk.values import form_of
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.tasks import Task
+
+RECORDED = "@inputs"
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def drawn_inputs(
+    task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[bytes, str, list[Reference]]:
+    """The stored input of a call, its encoding, and the references in it. Arguments without references are checked as
+    those of any call; of the others, all that is there already."""
+    bound = task.inputs.bind(args, kwargs)
+    found = list(references_in(bound))
+    if not found:
+        return task.inputs.pack(args, kwargs), "json", []
+    holes = [Hole(at, reference.of, reference.how, reference.needed) for at, reference in found]
+    with_holes = {hole.at[0] for hole in holes}
+    inputs = {
+        name: _written(value, name) if name in with_holes else json.loads(task.inputs.form(name).store(value))
+        for name, value in bound.items()
+    }
+    return write_inputs(inputs, holes), ENCODING, [reference for _, reference in found]
+
+
+async def resolve_inputs(engine: Engine, lease: Lease, task: Task[..., Any]) -> Arguments:
+    """The arguments of an execution. A flow's member reads the results of its upstreams once, and then has them
+    recorded, so that it never sees others. Raises `InputMismatch` if they do not fit the function."""
+    if lease.encoding != ENCODING:
+        return task.inputs.unpack(lease.payload)
+    recorded = await _recorded(engine, lease)
+    if recorded is None:
+        recorded = await _filled(engine, lease)
+        record = Record(path=RECORDED, scope="", index=KEYED, kind="inputs", status=StepStatus.OK, value=recorded)
+        await engine.leases.checkpoint(lease.fence, [record.to_step()])
+    return task.inputs.unpack(recorded)
+
+
+def _written(value: object, name: str) -> Any:
+    """A value with holes as JSON: lists and dicts as they are, everything in them by its own type."""
+    if isinstance(value, Reference):
+        return None
+    if isinstance(value, list | tuple):
+        return [_written(item, name) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _written(item, name) for key, item in value.items()}
+    return json.loads(form_of(type(value), what=f"what stands beside a result in {name}").store(value))
+
+
+async def _recorded(engine: Engine, lease: Lease) -> bytes | None:
+    """What was recorded by an earlier run; it is the first record there is."""
+    for step in await engine.executions.steps(lease.execution_id, limit=1):
+        if step.name == RECORDED:
+            return Record.from_step(step).value
+    return None
+
+
+async def _filled(engine: Engine, lease: Lease) -> bytes:
+    inputs, holes = read_inputs(lease.payload)
+    found = await engine.flows.inputs(lease.execution_id)
+    for hole in holes:
+        fill(inputs, hole, await _value(engine, hole, found))
+    return json.dumps(inputs).encode()
+
+
+async def _value(engine: Engine, hole: Hole, found: Mapping[str, Input]) -> Any:
+    completed = [found[name] for name in hole.of if name in found and found[name].outcome is State.COMPLETED]
+    if len(completed) < hole.needed:
+        message = f"the results of {', '.join(hole.of)} are not there any more; replay the flow from there"
+        raise InputMismatch(message, members=hole.of)
+    if len(completed) > 1:
+        completed = await _in_order(engine, completed)
+    values = [json.loads(item.result or b"null") for item in completed[: hole.needed]]
+    return values if hole.how == "quorum" else values[0]
+
+
+async def _in_order(engine: Engine, completed: list[Input]) -> list[Input]:
+    """The upstreams in the order in which they ended."""
+    ended = {}
+    for item in completed:
+        outcome = await engine.executions.result(item.execution_id)
+        ended[item.execution_id] = outcome.ended_at if outcome else None
+    known = [item for item in completed if ended[item.execution_id] is not None]
+    return sorted(known, key=lambda item: (ended[item.execution_id], item.execution_id))

@@ -1,0 +1,132 @@
+"""How an execution ended, read back as records and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+from flowfabric.core import limits
+from flowfabric.core.records import Attempt
+from flowfabric.core.states import BlockingReason, State
+from flowfabric.core.views import Description, Outcome
+from flowfabric.engine.engine import Engine
+from flowfabric.sdk import failures
+from flowfabric.sdk.aliases import Duration
+from flowfabric.sdk.errors import (
+    Diverged,
+    ExecutionCancelled,
+    ExecutionExpired,
+    ExecutionFailed,
+    ExecutionSkipped,
+)
+from flowfabric.sdk.records import Cancelled, Completed, ErrorInfo, Expired, Failed, Skipped
+from flowfabric.sdk.values import Form, form_of
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.tasks import Task
+
+Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
+
+_FIRST_LOOK_S = 0.25
+_LONGEST_LOOK_S = 5.0
+_DIVERGED = "diverged"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an execution ended, and the error to raise if one of its declared classes was the reason."""
+
+    outcome: Outcomes
+    declared: Exception | None = None
+
+    def value(self) -> Any:
+        """The result, or the error that stands for how it ended otherwise."""
+        match self.outcome:
+            case Completed(value=value):
+                return value
+            case Failed(error=error):
+                raise ExecutionFailed(error) if self.declared is None else self.declared
+            case Cancelled(reason=reason):
+                raise ExecutionCancelled(reason)
+            case Expired(reason=reason):
+                raise ExecutionExpired(reason)
+            case Skipped(reason=reason):
+                raise ExecutionSkipped(reason)
+
+
+async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
+    """Waits until the execution has ended; None if the timeout passes first. One that is held because its code
+    diverged would never end by itself: that is raised."""
+    loop = asyncio.get_running_loop()
+    limit = None if timeout is None else loop.time() + limits.duration(timeout, "timeout").total_seconds()
+    look_s = _FIRST_LOOK_S
+    while True:
+        left_s = look_s if limit is None else max(0.0, limit - loop.time())
+        outcome = await engine.executions.wait(id_, min(look_s, left_s))
+        if outcome is not None:
+            return outcome
+        if limit is not None and loop.time() >= limit:
+            return None
+        refuse_if_diverged(await engine.executions.describe(id_))
+        look_s = min(2 * look_s, _LONGEST_LOOK_S)
+
+
+def refuse_if_diverged(found: Description) -> None:
+    """Raises the report of an execution that is held because its code no longer does what is recorded."""
+    is_held = found.state is State.BLOCKED and found.vector.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
+    if is_held and (found.hold_reason or "").startswith(_DIVERGED):
+        raise Diverged(found.hold_reason or "")
+
+
+async def read_end(engine: Engine, id_: UUID, outcome: Outcome, task: Task[..., Any] | None, form: Form[Any]) -> End:
+    """What a terminal execution left."""
+    match outcome.state:
+        case State.COMPLETED:
+            return End(Completed(form.restore(outcome.result or b"null")))
+        case State.CANCELLED:
+            return End(Cancelled(outcome.cancel_reason or ""))
+        case State.EXPIRED:
+            return End(Expired(outcome.failure.message if outcome.failure else ""))
+        case State.SKIPPED:
+            return End(Skipped((await engine.operator.explain(id_)).sentence))
+        case _:
+            found = await engine.executions.describe(id_)
+            return _failed(outcome, found.attempts[-1] if found.attempts else None, task)
+
+
+def untyped_form() -> Form[Any]:
+    """For results of executions whose task nobody here knows: whatever JSON they hold."""
+    form: Form[Any] = form_of(Any, what="the result")
+    return form
+
+
+def recorded_failure(
+    failure: Mapping[str, Any] | None, detail: Mapping[str, Any] | None, task: Task[..., Any] | None
+) -> End:
+    """A failure from its message and category, and the detail that a run recorded; what the engine itself found has
+    no detail."""
+    if detail is None:
+        said = failure or {}
+        category = str(said.get("category", ""))
+        return End(Failed(ErrorInfo(type=category, message=str(said.get("message", "")), category=category)))
+    raises = task.settings.raises if task else ()
+    declared = failures.rebuild(detail, raises) if "class" in detail else None
+    return End(Failed(failures.from_json(detail)), declared)
+
+
+def _failed(outcome: Outcome, attempt: Attempt | None, task: Task[..., Any] | None) -> End:
+    said = outcome.failure
+    failure = None if said is None else {"message": said.message, "category": said.category}
+    return recorded_failure(failure, _document(None if attempt is None else attempt.failure_detail), task)
+
+
+def _document(detail: bytes | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(detail or b"null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

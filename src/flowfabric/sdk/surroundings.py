@@ -1,0 +1,56 @@
+"""What stands above durable functions and is reached through an app: workers, and what receives links.
+
+These are the only imports that point upwards, and they are made when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
+    from flowfabric.sdk.app import App
+    from flowfabric.worker import Worker
+
+__all__ = ["Worker", "new_event_loop_factory", "new_worker", "receiver", "work_until_signalled"]
+
+
+def new_worker(
+    app: App, engine: Engine, *, concurrency: int, lanes: Collection[str], capabilities: Collection[str]
+) -> Worker:
+    """A worker for the tasks of an app, not yet started. Its leases are renewed by a thread with an engine of its own,
+    unless the store is this process's memory, which no other engine sees."""
+    from flowfabric.engine.connecting import connect
+    from flowfabric.sdk.run import Runner
+    from flowfabric.sdk.threads import ThreadPools
+    from flowfabric.worker import Worker
+
+    app.check()
+    threads = ThreadPools(concurrency)
+    in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
+    return Worker(
+        engine, Runner(app, threads), concurrency=concurrency, lanes=tuple(lanes), capabilities=capabilities,
+        renewal=None if in_memory else lambda: connect(app.store, namespace=app.namespace), threads=threads,
+    )  # fmt: skip
+
+
+def new_event_loop_factory() -> Callable[[], Any]:
+    """What makes the event loops of processes that are ours."""
+    from flowfabric.worker import new_event_loop
+
+    return new_event_loop
+
+
+async def work_until_signalled(worker: Worker) -> None:
+    """Works until SIGTERM or SIGINT."""
+    from flowfabric.worker import run_until_signalled
+
+    await run_until_signalled(worker)
+
+
+def receiver(app: App) -> Any:
+    """The ASGI application of an app."""
+    from flowfabric.asgi import asgi_app
+
+    return asgi_app(app.engine, close=app.engines.close)

@@ -1,0 +1,56 @@
+"""Sagas of plain functions: what was done is undone in the thread of the task, one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from flowfabric.sdk.aliases import P
+from flowfabric.sdk.errors import CancelRequested
+from flowfabric.sync.calls import step
+
+
+class Undo:
+    """What is to be undone, in the order in which it was done."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], object]] = []
+
+    def add(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Undoes what was just done by calling this function, as a step, if it comes to that."""
+        self._calls.append(lambda: step(fn, *args, **kwargs))
+
+    def everything(self) -> list[Exception]:
+        """Undoes it, newest first; answers what could not be undone."""
+        failed: list[Exception] = []
+        while self._calls:
+            try:
+                self._calls.pop()()
+            except Exception as error:
+                failed.append(error)
+        return failed
+
+
+class Saga:
+    """Undoes what was added to it if its block is left by a failure or by a request to cancel. A suspension is
+    neither."""
+
+    def __init__(self) -> None:
+        self._undo = Undo()
+
+    def __enter__(self) -> Undo:
+        return self._undo
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception | CancelRequested):
+            return
+        failed = self._undo.everything()
+        if failed:
+            raise BaseExceptionGroup("not everything could be undone", [error, *failed])
+
+
+def saga() -> Saga:
+    """`with saga() as undo`: add to `undo` how to take back each step that was done."""
+    return Saga()
