@@ -51,10 +51,10 @@ class Branches:
         while self._waiting or self._running:
             while self._waiting and (self._limit is None or len(self._running) < self._limit):
                 self._start(self._waiting.popleft())
-            for index in await self._next_ended():
-                unit, future = self._running.pop(index)
-                self.run.resting.rests()
-                yield index, self._complete(unit, future.result())
+            index = await self._next_ended()
+            unit, future = self._running.pop(index)
+            self.run.resting.rests()
+            yield index, self._complete(unit, future.result())
 
     async def _answered(self) -> AsyncIterator[tuple[int, Ending]]:
         """Members that the journal answers need no branch of their own."""
@@ -85,8 +85,8 @@ class Branches:
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 
-    async def _next_ended(self) -> list[int]:
-        """The members that have ended since; the group's own branch rests until there is one."""
+    async def _next_ended(self) -> int:
+        """The next member that has ended; the group's own branch rests until there is one."""
         if not self._ended:
             self._bell = self.run.loop.create_future()
             self.run.resting.rests()
@@ -94,9 +94,7 @@ class Branches:
                 await self._bell
             finally:
                 self.run.resting.goes()
-        found = list(self._ended)
-        self._ended.clear()
-        return found
+        return self._ended.popleft()
 
     def _complete(self, unit: Unit, ending: Ending) -> Ending:
         """A branch must have reached what was recorded in it, as the function must."""
@@ -109,8 +107,6 @@ class Branches:
     async def drop(self, *, cancel_steps: bool) -> None:
         """Ends the members that are still running: nothing new happens in them. Steps that run are waited for, or
         cancelled; children are cancelled."""
-        self._leave_out(self._waiting)
-        self._waiting.clear()
         units = [unit for unit, _ in self._running.values()]
         for unit in units:
             unit.drop()
@@ -121,6 +117,12 @@ class Branches:
                 if unit.is_dropped:
                     task.cancel()
         await self.cancel_children(children)
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Returns when every member that was started has ended."""
+        self._leave_out(self._waiting)
+        self._waiting.clear()
         async for _ in self.endings():
             pass
 

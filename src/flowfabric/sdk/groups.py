@@ -14,7 +14,7 @@ from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Durable, T
 from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
 from flowfabric.sdk.durable import DurableCall, here
-from flowfabric.sdk.errors import AllFailed, CancelRequested, StepFailed, Unwind
+from flowfabric.sdk.errors import AllFailed, StepFailed, Unwind
 from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
 from flowfabric.sdk.units import Unit, require_unit
 
@@ -87,6 +87,21 @@ class Group(DurableCall[Any]):
         """The member that decided the group, if it is recorded."""
         return None if self.record is None else self.record.facts.get("member")
 
+    def is_left(self, error: BaseException) -> bool:
+        """True if a member ended because the whole run is left, or this branch of it."""
+        return isinstance(error, Unwind) or self.run.is_over or here(self).is_dropped
+
+    def ends_with(self, error: BaseException) -> bool:
+        """True for what is no failure of one member: the run is left, or the execution is to be cancelled."""
+        return self.is_left(error) or isinstance(error, asyncio.CancelledError)
+
+    async def leave(self, branches: Branches, error: BaseException, *, cancel_steps: bool) -> None:
+        """Ends the other members. If the run is left they end by themselves, and what they wait for goes on."""
+        if self.is_left(error):
+            await branches.ended()
+        else:
+            await branches.drop(cancel_steps=cancel_steps)
+
     def remember(self, status: StepStatus, **facts: Any) -> None:
         """Records with the next commit that the group was decided."""
         if self.record is None or not self.record.is_final:
@@ -108,9 +123,9 @@ class Gather(Group):
         return tuple(values[index] for index in range(len(self.members)))
 
     async def _fail(self, branches: Branches, index: int, error: BaseException) -> None:
-        if not _is_leaving(self, error):
+        if not self.is_left(error):
             self.remember(StepStatus.FAILED, member=index)
-        await branches.drop(cancel_steps=False)
+        await self.leave(branches, error, cancel_steps=False)
 
 
 class Settle(Group):
@@ -119,8 +134,8 @@ class Settle(Group):
     async def decide(self, branches: Branches) -> Any:
         found: dict[int, Completed[Any] | Failed] = {}
         async for index, ending in branches.endings():
-            if ending.error is not None and _ends_all(self, ending.error):
-                await branches.drop(cancel_steps=False)
+            if ending.error is not None and self.ends_with(ending.error):
+                await self.leave(branches, ending.error, cancel_steps=False)
                 raise ending.error
             found[index] = Completed(ending.value) if ending.error is None else Failed(_info(ending.error))
         self.remember(StepStatus.OK)
@@ -139,8 +154,8 @@ class Race(Group):
             if ending.error is None:
                 await self._win(branches, index)
                 return Winner(index, ending.value)
-            if _ends_all(self, ending.error):
-                await branches.drop(cancel_steps=True)
+            if self.ends_with(ending.error):
+                await self.leave(branches, ending.error, cancel_steps=True)
                 raise ending.error
             failed[index] = _info(ending.error)
         self.remember(StepStatus.OK)
@@ -162,16 +177,6 @@ class Race(Group):
             losers = [UUID(child) for child in self.record.facts.get("losers", ())]
             await branches.cancel_children(losers)
             self.run.commits.ride(self.made.record(StepStatus.OK, **self.record.facts))
-
-
-def _is_leaving(group: Group, error: BaseException) -> bool:
-    """True if the member ended because the whole run is left, or this branch of it."""
-    return isinstance(error, Unwind) or group.run.is_over or here(group).is_dropped
-
-
-def _ends_all(group: Group, error: BaseException) -> bool:
-    """True for what is no failure of one member: the run is left, or the execution is to be cancelled."""
-    return _is_leaving(group, error) or isinstance(error, CancelRequested | asyncio.CancelledError)
 
 
 def _info(error: BaseException) -> ErrorInfo:
