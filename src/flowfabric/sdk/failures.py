@@ -101,13 +101,13 @@ def declared(exc: BaseException, raises: Collection[type[Exception]]) -> dict[st
 
 
 def rebuild(data: Mapping[str, Any], raises: Collection[type[Exception]]) -> Exception | None:
-    """The declared exception, made anew; None when its class is no longer declared or takes other arguments."""
-    recorded = str(data["class"])
+    """The declared exception, made anew; None when it was not declared, is no longer, or takes other arguments."""
+    recorded = str(data.get("class", ""))
     kind = next((kind for kind in raises if same_class(recorded, class_name(kind))), None)
     if kind is None:
         return None
     try:
-        exc = kind(*data["args"])
+        exc = kind(*data.get("args", ()))
     except Exception:
         return None
     return exc if isinstance(exc, kind) else None

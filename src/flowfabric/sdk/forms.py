@@ -10,10 +10,10 @@ pydantic model keeps its own configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from pydantic import ConfigDict, JsonValue, PydanticUndefinedAnnotation, TypeAdapter
@@ -91,7 +91,7 @@ class Form(Generic[T]):
 
     def _compared(self, data: bytes, value: T, restored: T) -> Stored[T]:
         """What is unequal at first sight: alike after all, of a wrong type, or changed on the way."""
-        if alike(value, restored):
+        if alike(value, restored) or (_is_abstract(self.annotation) and alike([*_items(value)], restored)):
             return Stored(data[1:-1], restored, None)
         try:
             self._dump((value,), warnings="error", by_alias=True, round_trip=True)
@@ -160,7 +160,7 @@ def return_form(fn: Callable[..., Any], namespace: Names | None = None) -> Form[
 
 def adapter_of(annotation: Any, what: str, namespace: Names | None) -> TypeAdapter[Any]:
     """What dumps and validates tuples of one value of this annotation."""
-    form = JsonValue if annotation is EMPTY else annotation
+    form = concrete(annotation)
     try:
         # Unions of the same members in another order are equal, but not the same; hence the text.
         return _shared_adapter(form, repr(form))
@@ -172,6 +172,24 @@ def adapter_of(annotation: Any, what: str, namespace: Names | None) -> TypeAdapt
     except Exception as error:
         raise _not_storable(form, what, error) from error
     return _own_adapter(form, what, namespace)
+
+
+def concrete(annotation: Any) -> Any:
+    """What pydantic is asked for: an iterable would come back as a generator, which can be read only once."""
+    if annotation is EMPTY:
+        return JsonValue
+    if get_origin(annotation) in (Iterable, Collection):
+        return Sequence[get_args(annotation)]  # type: ignore[misc]
+    return annotation
+
+
+def _is_abstract(annotation: Any) -> bool:
+    """True when the annotation asks for any kind of sequence, so that a tuple may come back as a list."""
+    return get_origin(annotation) in (Iterable, Collection, Sequence)
+
+
+def _items(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _own_adapter(form: Any, what: str, namespace: Names | None) -> TypeAdapter[Any]:

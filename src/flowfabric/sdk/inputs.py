@@ -22,7 +22,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.annotations import EMPTY, Names, parameter_annotations
 from flowfabric.sdk.errors import InputMismatch, ValueRefused
-from flowfabric.sdk.forms import Form, adapter_of, form_of
+from flowfabric.sdk.forms import Form, adapter_of, concrete, form_of
 from flowfabric.sdk.reasons import reason
 
 _REPAIR = "give the parameters back their old meaning, or register version=2; then `flowfabric unhold`"
@@ -104,7 +104,7 @@ class Inputs:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        fields = {name: self._field(name, form) for name, form in self._forms.items()}
+        fields = {name: self._field(name, concrete(form)) for name, form in self._forms.items()}
         make: Any = typing_extensions.TypedDict
         return adapter_of(make(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace)
 

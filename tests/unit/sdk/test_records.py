@@ -1,0 +1,72 @@
+"""Records of durable calls are frozen values, and tell by which classes a failure was caused."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from datetime import UTC, datetime
+
+import pytest
+
+from flowfabric.sdk import records
+from flowfabric.sdk.records import Approved, Completed, Decision, ErrorInfo, Received, TimedOut, Winner, same_class
+from flowfabric.sdk.values import form_of
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+YES = Decision("ops", approve=True, comment="", at=NOW)
+RECORDS = [value for value in vars(records).values() if isinstance(value, type) and dataclasses.is_dataclass(value)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RECORDS if kind.__module__ == records.__name__])
+def test_a_record_is_frozen_slotted_and_documented(kind: type) -> None:
+    assert vars(kind)["__dataclass_params__"].frozen
+    assert "__slots__" in vars(kind)
+    assert kind.__doc__ and not kind.__doc__.startswith(f"{kind.__name__}(")
+
+
+def test_a_timeout_of_anything_but_an_approval_has_no_decisions() -> None:
+    assert TimedOut(NOW).decisions == ()
+
+
+def test_outcomes_are_matched_by_their_parts() -> None:
+    match Approved(("ops",), (YES,)):
+        case Approved(by=(who,), decisions=(Decision(approve=True),)):
+            assert who == "ops"
+        case _:
+            pytest.fail("not matched")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Approved, Approved(("ops",), (YES,))),
+        (Received[int], Received(3, "shop", NOW)),
+        (Winner[str], Winner(1, "b")),
+        (Completed[list[int]], Completed([1])),
+        (ErrorInfo, ErrorInfo("ValueError", "no", ("ValueError", "Exception"))),
+    ],
+)
+def test_a_record_may_itself_be_a_stored_value(annotation: object, value: object) -> None:
+    form = form_of(annotation, what="it")
+    assert form.restore(form.store(value)) == value
+    assert pickle.loads(pickle.dumps(value)) == value
+
+
+class _Refused(OSError):
+    pass
+
+
+def test_a_failure_is_caused_by_its_class_and_the_classes_that_it_inherits_from() -> None:
+    own = f"{__name__}._Refused"
+    info = ErrorInfo("_Refused", "", bases=(own, "OSError", "Exception", "BaseException"))
+    assert info.caused_by(_Refused)
+    assert info.caused_by(OSError)
+    assert not info.caused_by(ValueError)
+
+
+def test_a_class_of_a_script_is_the_one_that_a_worker_imports() -> None:
+    assert same_class("__main__.Declined", "shop.Declined")
+    assert same_class("shop.pay.Outer.Declined", "__main__.Outer.Declined")
+    assert not same_class("__main__.Declined", "shop.CardDeclined")
+    assert not same_class("bank.Declined", "shop.Declined")
+    assert not same_class("__main__.OSError", "OSError")
