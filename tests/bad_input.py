@@ -24,6 +24,7 @@ from flowfabric.engine import (
     JoinKind,
     Member,
     OperatorOnly,
+    Pending,
     Single,
     Step,
     Submission,
@@ -95,6 +96,10 @@ _NO_BINDINGS = [
     "key", b"key", 7, Fresh("a"), {"a"}, [None], [7], [b"a"], [""], [" a"], [NUL], [LONG], [("a", "b")],
     [Fresh("a"), "a"], [f"k{number}" for number in range(65)], [f"k{number}" for number in range(1001)], iter(["a"]),
 ]  # fmt: skip
+_NO_PLACES: list[Any] = [
+    "key", b"key", 7, ["key"], [("key", 1)], {1: 1}, {None: 1}, {"": 1}, {NUL: 1}, {LONG: 1}, {"a": None}, {"a": "1"},
+    {"a": 1.5}, {"a": True}, {"a": -1}, {"a": 2**63}, {f"k{number}": 0 for number in range(1001)},
+]  # fmt: skip
 _NO_CONDITIONS = ["approved", 7, b"x", {"single": {}}, Single("elsewhere"), [Single("a")], Single, OperatorOnly]
 _TOKEN = "ffw1.k1." + "A" * 60 + "." + "A" * 43
 _NO_WAITPOINT_TOKENS = [
@@ -150,6 +155,10 @@ ROLES = {
     "Policy": Role(["policy", 7, b""]),
     "Backoff": Role(["backoff", 7, {"kind": "fixed"}]),
     "Sequence[Bound | str]": Role(_NO_BINDINGS, good=([],)),
+    "Sequence[Fresh | str]": Role(
+        [*(bad for bad in _NO_BINDINGS if bad != [f"k{n}" for n in range(65)]), [Pending("a")]], good=([],)
+    ),
+    "Mapping[str, int]": Role(_NO_PLACES, good=({},)),
     "Condition": Role(_NO_CONDITIONS),
     "str | Secret": Role(_NO_WAITPOINT_TOKENS),
     "Graph": Role(["graph", 7, Graph, {"a": []}]),

@@ -30,6 +30,7 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "suspend": lambda engine, fence: engine.leases.suspend(fence, ["late"]),
     "suspend with steps": lambda engine, fence: engine.leases.suspend(fence, ["late"], key="k", steps=[Step("late")]),
     "create waitpoint": lambda engine, fence: engine.waitpoints.create(fence, "late"),
+    "create waitpoints": lambda engine, fence: engine.waitpoints.create_many(fence, ["late"], steps=[Step("late")]),
     "submit children": lambda engine, fence: engine.leases.submit_children(fence, [LATE_CHILD]),
     "wait children": lambda engine, fence: engine.leases.wait_children(fence, [fence.execution_id]),
     "release": lambda engine, fence: engine.leases.release(fence),

@@ -55,7 +55,11 @@ GOOD: dict[str, Any] = {
     "upstream": "a",
     "downstream": "b",
 }
-COMPANIONS: dict[str, dict[str, Any]] = {"delay": {"after": 60}, "wait": {"timeout": 0}}
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "delay": {"after": 60},
+    "wait": {"timeout": 0},
+    "look": {"waitpoints": {}},
+}
 
 
 def _methods(engine: Engine, group: str) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -137,6 +137,9 @@ WAITS: dict[str, Operation] = {
         nothing, lambda e, id_: e.executions.submit("job", b"in", id=id_, signals=["go", "stop"])
     ),
     "create_waitpoint": Operation(lease, lambda e, found: e.waitpoints.create(found.fence, "boss", expires="1h")),
+    "create_waitpoints": Operation(
+        handed_out, lambda e, slot: e.waitpoints.create_many(slot.fence, ["boss", "chief"], steps=STEPS)
+    ),
     "suspend": Operation(
         lease, lambda e, found: e.leases.suspend(found.fence, ["boss", "chief"], timeout="1h", steps=STEPS)
     ),

@@ -45,7 +45,7 @@ COLD = (
     "standing_waitpoints", "move_waitpoint", "end_waitpoints", "bind_signals", "unbind_signals", "unused_signals",
     "counting_and_accepted_signals", "signals_of", "delete_suspensions", "delete_waitpoints", "delete_signals",
     "due_for_suspension_timeout", "due_for_timers", "due_for_waitpoint_expiry", "key_ring",
-    "share_active_key", "count_cut_off", "last_waitpoint", "child_waitpoints",
+    "share_active_key", "count_cut_off", "last_waitpoint", "child_waitpoints", "look",
     "get_flows", "lock_flows", "lock_free_flows", "lock_flows_of", "lock_free_flows_of", "edges_from", "edges_within",
     "open_edges_into", "edges_into", "edges_out_of", "edge_between", "reaches", "list_edges", "list_groups",
     "groups_of", "get_members", "lock_members", "members_page", "count_members", "bad_ends", "due_members",

@@ -66,7 +66,7 @@ def test_both_backends_ship_the_same_migrations_by_name() -> None:
 def test_the_statements_of_a_migration_are_single_and_in_the_dialect(backend: str) -> None:
     for migration in load_migrations(backend):
         statements = migration.statements(SQLITE)
-        assert len(statements) > 5
+        assert statements
         assert all("ff." not in text and not text.rstrip().endswith(";") for text in statements)
         assert all(text.split()[0] in ("CREATE", "INSERT", "ALTER", "UPDATE", "DROP") for text in statements)
 

@@ -44,12 +44,14 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A waitpoint that was declared when the execution was submitted; each of its signals is used by one wait."""
+    """A waitpoint that was declared when the execution was submitted; each of its signals is used by one wait. Signals
+    up to the place `after` do not count: for workers that keep their own account of what was used."""
 
     key: str
+    after: int = 0
 
     def __post_init__(self) -> None:
-        put(self, key=limits.name(self.key, "key"))
+        put(self, key=limits.name(self.key, "key"), after=limits.whole(self.after, "after", 0, limits.LARGEST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,16 @@ def bindings(value: object) -> tuple[Bound, ...]:
             "invalid_request", "two waitpoints of one suspension have the same key", field="waitpoints"
         )
     return found
+
+
+def fresh(value: object) -> tuple[Fresh, ...]:
+    """Fresh bindings with distinct keys; a text stands for one."""
+    found = bindings(value)
+    for item in found:
+        if not isinstance(item, Fresh):
+            message = f"a waitpoint to be created must be a key or Fresh, not {type(item).__name__}"
+            raise InvalidRequest("invalid_type", message, field="waitpoints")
+    return tuple(item for item in found if isinstance(item, Fresh))
 
 
 def _binding(item: object) -> Bound:

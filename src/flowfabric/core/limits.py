@@ -26,6 +26,7 @@ LEASE_TTL_LEAST = timedelta(seconds=1)
 LEASE_TTL_MOST = timedelta(days=7)
 DURATION_MOST = timedelta(days=3650)
 COUNT_MOST = 1_000_000
+LARGEST = 2**63 - 1
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 

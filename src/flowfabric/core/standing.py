@@ -17,5 +17,5 @@ def standing(execution_id: UUID, generation: int, keys: Sequence[str], now: date
 def _waitpoint(execution_id: UUID, generation: int, key: str, now: datetime) -> Waitpoint:
     return Waitpoint(
         id=uuid5(execution_id, f"{generation}:{key}"), execution_id=execution_id, key=key, kind=WaitpointKind.STANDING,
-        state=WaitpointState.PENDING, created_at=now,
+        state=WaitpointState.PENDING, created_at=now, generation=generation,
     )  # fmt: skip

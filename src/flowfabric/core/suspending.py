@@ -6,7 +6,7 @@ as opened and closed, and the worker keeps its lease.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -83,6 +83,15 @@ class CreateWaitpoint:
     drawn: Drawn
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateWaitpoints:
+    """A worker's wish for several of them at once, and the steps that are recorded with them."""
+
+    fence: Fence
+    waitpoints: tuple[CreateWaitpoint, ...]
+    steps: tuple[Step, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a suspension finds: the open waitpoints by key, the signals that no wait has used, by waitpoint, and how
@@ -109,9 +118,26 @@ def decide_create_waitpoint(
     waitpoint = Waitpoint(
         id=request.drawn.id, execution_id=execution.id, key=request.key, kind=WaitpointKind.ADDRESSED,
         state=WaitpointState.PENDING, created_at=now, token=minter.new(claims), expires_at=expires_at,
+        generation=execution.generation,
     )  # fmt: skip
     after = replace(execution, plain=False)
     return Decision(shown(waitpoint, minter), execution, after, waits=WaitChanges(added=(waitpoint,), moved=closed))
+
+
+def decide_create_waitpoints(
+    execution: Execution, requests: Sequence[CreateWaitpoint], room: Room, minter: Minter, now: datetime
+) -> Decision[list[OpenWaitpoint]]:
+    """The same for several at once; all of them, or the refusal of the first that cannot be."""
+    decisions = [decide_create_waitpoint(execution, request, room, minter, now) for request in requests]
+    written = [decision.waits for decision in decisions if decision.waits is not None]
+    added = tuple(item for changes in written for item in changes.added)
+    _check_number(execution, room, len(added))
+    moved = tuple(item for changes in written for item in changes.moved)
+    answers = [decision.answer for decision in decisions]
+    if not written:
+        return Decision(answers, execution)
+    after = replace(execution, plain=False) if added else None
+    return Decision(answers, execution, after, waits=WaitChanges(added=added, moved=moved))
 
 
 def decide_suspend(
@@ -123,8 +149,9 @@ def decide_suspend(
     bound = [_bind(suspension, binding, drawn, room, minter) for binding, drawn in pairs]
     _check_number(execution, room, sum(item.is_new for item in bound))
     _check_condition(request, bound, suspension)
+    _check_places(execution, request.bindings)
     arrived = _ended_children(execution, bound, room, now)
-    unused = [facts for item in bound for facts in room.unused.get(item.waitpoint.id, ())]
+    unused = [facts for item in bound for facts in room.unused.get(item.waitpoint.id, ()) if facts.order > item.after]
     counting = counting_signals(request.condition, [*unused, *(signal.facts for signal in arrived)])
     arrived = _counted(arrived, suspension, counting)
     execution = replace(execution, signal_seq=execution.signal_seq + len(arrived)) if arrived else execution
@@ -185,6 +212,7 @@ class _Bound:
     waitpoint: Waitpoint
     is_new: bool
     closed: tuple[Waitpoint, ...] = ()
+    after: int = 0
 
 
 def _suspension(execution: Execution, request: Suspend, now: datetime) -> Suspension:
@@ -211,14 +239,14 @@ def _bind(suspension: Suspension, binding: Bound, drawn: Drawn, room: Room, mint
     _check_fit(binding, existing, suspension.opened_at)
     expires_at = None if existing.kind is WaitpointKind.STANDING else suspension.timeout_at
     active = replace(existing, state=WaitpointState.ACTIVE, suspension=suspension.number, expires_at=expires_at)
-    return _Bound(active, False)
+    return _Bound(active, False, after=binding.after if isinstance(binding, Standing) else 0)
 
 
 def _new(suspension: Suspension, binding: Bound, drawn: Drawn, minter: Minter) -> Waitpoint:
     waitpoint = Waitpoint(
         id=drawn.id, execution_id=suspension.execution_id, key=binding.key, kind=_KINDS[type(binding)],
         state=WaitpointState.ACTIVE, created_at=suspension.opened_at, suspension=suspension.number,
-        expires_at=suspension.timeout_at,
+        expires_at=suspension.timeout_at, generation=suspension.generation,
     )  # fmt: skip
     match binding:
         case Child():
@@ -266,6 +294,15 @@ def _check_condition(request: Suspend, bound: list[_Bound], suspension: Suspensi
     if approvers:
         keys = [item.waitpoint.key for item in bound]
         validate(request.condition, keys, has_timeout=suspension.timeout_at is not None, approvers=approvers)
+
+
+def _check_places(execution: Execution, bindings: tuple[Bound, ...]) -> None:
+    """What is still to come must count, so no binding may begin behind the last signal that there is."""
+    last = execution.signal_seq
+    for binding in bindings:
+        if isinstance(binding, Standing) and binding.after > last:
+            message = f"after of {binding.key!r} is {binding.after}, but the last signal that came is {last}"
+            raise InvalidRequest("out_of_range", message, field="after", least=0, most=last)
 
 
 def _handed_out(

@@ -195,11 +195,16 @@ def outcome_of(execution: Execution, attempt: Attempt | None) -> Outcome:
         state=execution.state,
         result=attempt.result if attempt else None,
         encoding=attempt.encoding if attempt else None,
-        failure=_last_failure(execution) if execution.state in _ENDED_BADLY else None,
+        failure=failure_of(execution.state, execution.failure_message, execution.failure_category),
         cancelled_by=execution.cancelled_by,
         cancel_reason=execution.cancel_reason,
         ended_at=execution.ended_at,
     )
+
+
+def failure_of(state: State, message: str | None, category: str | None) -> Failure | None:
+    """Why it ended, if it ended badly: a failure before a good end is not part of the outcome."""
+    return None if message is None or state not in _ENDED_BADLY else Failure(message, category or "")
 
 
 _ENDED_BADLY = frozenset({State.FAILED, State.EXPIRED})

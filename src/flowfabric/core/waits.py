@@ -115,6 +115,7 @@ class Waitpoint:
     fires_at: datetime | None = None
     closed_at: datetime | None = None
     close_reason: str | None = None
+    generation: int = 0
 
     @property
     def approver(self) -> str | None:

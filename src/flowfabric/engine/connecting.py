@@ -82,7 +82,9 @@ class Connecting:
         store = await _open_store(self._url, self._settings, self._clock)
         habits = self._habits
         waits = WaitOperations(suspending(habits.keys), delivering(habits.keys))
-        wakeups = Wakeups(store.telling, enabled=habits.notify)
+        clock = self._clock.now if self._clock else None
+        wakeups = Wakeups(store.telling, enabled=habits.notify, clock=clock)
+        await _learn_time(store, wakeups)
         reconcilers = Reconcilers(store, wakeups, habits.keeping)
         return Engine(Context(store, habits.namespace, reconcilers, wakeups, habits.keys, waits))
 
@@ -159,6 +161,14 @@ async def _open_store(url: str, settings: Settings, clock: Clock | None) -> Stor
         _path(url), clock=now, durable=settings.durable, statement_timeout_s=settings.statement_timeout_s,
         may_migrate=settings.migrate,
     )  # fmt: skip
+
+
+async def _learn_time(store: Store, wakeups: Wakeups) -> None:
+    try:
+        wakeups.learn_time(await store.read_single(lambda tx: tx.now()))
+    except BaseException:
+        await store.close()
+        raise
 
 
 async def _open_postgres(url: str, settings: Settings, now: Any) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -48,6 +49,10 @@ class Engine:
     def within(self, namespace: str) -> Engine:
         """The same store, seen from another namespace. Closing either closes both."""
         return Engine(self._context.within(namespace))
+
+    def now(self) -> datetime:
+        """About what the store's clock says, without asking it; exactly the clock that `connect` was given."""
+        return self._context.wakeups.store_now()
 
     async def ping(self) -> None:
         """Returns if the store answers, raises `Unavailable` otherwise."""

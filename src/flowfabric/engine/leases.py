@@ -28,7 +28,7 @@ from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, P
 from flowfabric.core.retry import FailureClass
 from flowfabric.core.waits import OnTimeout, Rest, SuspensionReason
 from flowfabric.engine.children import children, wait_request
-from flowfabric.engine.claims import Claims
+from flowfabric.engine.durable import DurableLeases
 from flowfabric.engine.routes import known_route_ids
 from flowfabric.engine.suspending import suspend_request
 from flowfabric.ops.cancel import cancel_own
@@ -42,7 +42,7 @@ from flowfabric.ops.submit_children import SubmitChildren, submit_children
 from flowfabric.ops.wait_children import wait_children
 
 
-class Leases(Claims):
+class Leases(DurableLeases):
     """Claims work, keeps and ends leases, and records what the attempt does."""
 
     async def renew(self, fence: Fence) -> Renewed:

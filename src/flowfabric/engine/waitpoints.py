@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import builtins
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core import limits, requests
+from flowfabric.core.bindings import Fresh, fresh
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.ids import parse_id
 from flowfabric.core.minting import Drawn
 from flowfabric.core.outcomes import OpenWaitpoint, WaitpointClosed
 from flowfabric.core.records import Fence
-from flowfabric.core.suspending import CreateWaitpoint
+from flowfabric.core.requests import Step
+from flowfabric.core.suspending import CreateWaitpoint, CreateWaitpoints
 from flowfabric.core.tokens import NONCE_BYTES, token_source
 from flowfabric.core.views import SuspendedView, WaitpointView
 from flowfabric.engine.context import Context, command
 from flowfabric.engine.operator import OPERATOR
-from flowfabric.ops.create_waitpoint import create_waitpoint
+from flowfabric.ops.create_waitpoint import create_waitpoint, create_waitpoints
 from flowfabric.ops.observing import list_suspended, list_waitpoints
 from flowfabric.ops.resume import close_waitpoint
 
@@ -55,6 +58,25 @@ class Waitpoints:
         if answer.expires_at is not None:
             self._context.due_at(answer.expires_at)
         return answer
+
+    async def create_many(
+        self, fence: Fence, waitpoints: Sequence[Fresh | str], *, steps: Sequence[Step] = ()
+    ) -> builtins.list[OpenWaitpoint]:
+        """Several waitpoints, in this order, and the steps that record them, in one commit or not at all. Repeated, the
+        same ones with the same tokens."""
+        owner = requests.fence(fence)
+        request = CreateWaitpoints(
+            fence=owner, waitpoints=tuple(self._wish(owner, item) for item in fresh(waitpoints)),
+            steps=requests.steps(steps),
+        )  # fmt: skip
+        keys, namespace = self._context.keys, self._context.namespace
+        return await self._context.store.run(lambda tx: create_waitpoints(tx, namespace, request, keys))
+
+    def _wish(self, fence: Fence, item: Fresh) -> CreateWaitpoint:
+        return CreateWaitpoint(
+            fence=fence, key=item.key, expires=None, expires_at=None, approver=item.approver, ends_at=item.ends_at,
+            drawn=draw_waitpoint(self._context),
+        )  # fmt: skip
 
     async def close(
         self, waitpoint_id: UUID | str, reason: str = "", *, principal: str = OPERATOR

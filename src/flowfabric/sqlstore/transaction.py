@@ -9,6 +9,7 @@ from flowfabric.sqlstore.executions import SqlExecutions
 from flowfabric.sqlstore.flows import SqlFlows
 from flowfabric.sqlstore.hot import SqlHotStatements
 from flowfabric.sqlstore.journal import SqlAttempts, SqlEvents, SqlSteps
+from flowfabric.sqlstore.looking import SqlLooks
 from flowfabric.sqlstore.outbox import SqlOutbox, SqlSubscribers, SqlTrimming
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
 from flowfabric.sqlstore.session import Session
@@ -34,6 +35,7 @@ class SqlTransaction:
         self.grants = SqlGrants(session)
         self.keys = SqlKeys(session)
         self.waits = SqlWaits(session)
+        self.looks = SqlLooks(session)
         self.signing_keys = SqlSigningKeys(session)
         self.flows = SqlFlows(session, self.news)
         self.due = SqlDue(session)

@@ -108,7 +108,7 @@ class SqlWaits:
             "signals_of", execution_id=execution_id, number=number, include_unmatched=include_unmatched, after=after,
             limit=limit,
         )  # fmt: skip
-        return [_signal(row) for row in found]
+        return [signal_of(row) for row in found]
 
 
 class SqlSigningKeys:
@@ -252,14 +252,14 @@ def waitpoint_of(row: Row) -> Waitpoint:
         kind=WaitpointKind(row["kind"]), state=WaitpointState(row["state"]), created_at=when(row["created_at"]),
         suspension=row["suspension"], token=token, expires_at=when(row["expires_at"]),
         child_id=identity(row["child_id"]), fires_at=when(row["fires_at"]), closed_at=when(row["closed_at"]),
-        close_reason=row["close_reason"],
+        close_reason=row["close_reason"], generation=row["generation"],
     )  # fmt: skip
 
 
 def _waitpoint_parameters(item: Waitpoint) -> dict[str, object]:
     names = (
         "id", "execution_id", "key", "kind", "state", "suspension", "child_id", "fires_at", "created_at", "expires_at",
-        "closed_at", "close_reason",
+        "closed_at", "close_reason", "generation",
     )  # fmt: skip
     token = item.token
     return {name: getattr(item, name) for name in names} | {
@@ -275,7 +275,8 @@ def _moved(item: Waitpoint) -> dict[str, object]:
     return {"waitpoint_id": item.id} | _waitpoint_parameters(item)
 
 
-def _signal(row: Row) -> Signal:
+def signal_of(row: Row) -> Signal:
+    """The signal that a row holds."""
     return Signal(
         id=identity(row["id"]), execution_id=identity(row["execution_id"]), seq=row["seq"],
         waitpoint_id=identity(row["waitpoint_id"]), waitpoint=row["waitpoint"], name=row["name"],

@@ -17,7 +17,7 @@ from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.news import Telling
 from flowfabric.store.outbox import Outbox, Subscribers, Trimming
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
-from flowfabric.store.waiting import SigningKeys, Waits
+from flowfabric.store.waiting import Looks, SigningKeys, Waits
 from flowfabric.store.workers import Workers
 
 Answer = TypeVar("Answer")
@@ -100,6 +100,8 @@ class Transaction(Periphery, Protocol):
     def keys(self) -> Keys: ...
     @property
     def waits(self) -> Waits: ...
+    @property
+    def looks(self) -> Looks: ...
     @property
     def signing_keys(self) -> SigningKeys: ...
     @property

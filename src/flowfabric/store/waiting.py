@@ -10,6 +10,7 @@ from uuid import UUID
 
 from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.keyring import Key, KeyRing
+from flowfabric.core.looking import Look
 from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
 
 
@@ -85,6 +86,16 @@ class Waits(Protocol):
         self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
     ) -> list[Signal]:
         """The signals that belong to a suspension, in order of acceptance: those that counted, or all."""
+
+
+class Looks(Protocol):
+    """What a worker asks for while it works."""
+
+    async def look(
+        self, namespace: str, execution_id: UUID, places: Mapping[str, int], children: Sequence[UUID], most: int
+    ) -> Look | None:
+        """Signals at waitpoints by key, behind these places and so many of each; the ends of these executions; and
+        waits that an operator ended. None if there is no such execution. One statement."""
 
 
 class SigningKeys(Protocol):

@@ -27,7 +27,7 @@ LOOK_ALIVE_S = 10.0
 class Wakeups:
     """The bells of one engine, its announcements, and its listener, which starts when somebody first waits."""
 
-    def __init__(self, telling: Telling, *, enabled: bool = True) -> None:
+    def __init__(self, telling: Telling, *, enabled: bool = True, clock: Callable[[], datetime] | None = None) -> None:
         self.bells = Bells()
         self.patrols = 0
         self._enabled = enabled
@@ -36,6 +36,7 @@ class Wakeups:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tell_due: Callable[[datetime | None], None] | None = None
         self._ahead = timedelta(0)
+        self._clock = clock
         telling.on_commit(self._on_commit)
 
     def bell(self, wants: Collection[Want], capabilities: Collection[str] = ()) -> Bell:
@@ -77,8 +78,8 @@ class Wakeups:
         self._ahead = store_time - datetime.now(UTC)
 
     def store_now(self) -> datetime:
-        """About what the store's clock says."""
-        return datetime.now(UTC) + self._ahead
+        """About what the store's clock says, exactly if it is a test's."""
+        return self._clock() if self._clock else datetime.now(UTC) + self._ahead
 
     async def close(self) -> None:
         """Stops listening, and sends what is still to be announced if that is quick."""

@@ -286,6 +286,8 @@ CREATE TABLE ff.waitpoint (
     expires_at TIMESTAMPTZ,
     closed_at TIMESTAMPTZ,
     close_reason TEXT,
+    -- The generation of the execution that made it.
+    generation INTEGER NOT NULL DEFAULT 0,
     CHECK ((kid IS NULL) = (nonce IS NULL) AND (kid IS NULL) = (token_hash IS NULL)),
     CHECK ((state = 'closed') = (closed_at IS NOT NULL)),
     CHECK (state <> 'active' OR suspension IS NOT NULL)

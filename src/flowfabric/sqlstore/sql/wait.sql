@@ -6,7 +6,7 @@ s.opened_at, s.timeout_at, s.on_timeout, s.resume_delay_us, s.closed_at, s.close
 
 -- fragment: waitpoint
 w.id, w.execution_id, w.key, w.kind, w.state, w.suspension, w.kid, w.nonce, w.token_hash, w.approver, w.token_ends_at,
-w.child_id, w.fires_at, w.created_at, w.expires_at, w.closed_at, w.close_reason
+w.child_id, w.fires_at, w.created_at, w.expires_at, w.closed_at, w.close_reason, w.generation
 
 -- fragment: signal
 g.id, g.execution_id, g.seq, g.waitpoint_id, g.waitpoint, g.suspension, g.counts, g.name, g.category, g.source,
@@ -140,18 +140,18 @@ ORDER BY w.key
 WITH item (
     id UUID, execution_id UUID, key TEXT, kind TEXT, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA,
     token_hash BYTEA, approver TEXT, token_ends_at TIMESTAMPTZ, child_id UUID, fires_at TIMESTAMPTZ,
-    created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, close_reason TEXT
+    created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, close_reason TEXT, generation INTEGER
 ) AS (
     VALUES :items
 )
 INSERT INTO ff.waitpoint (
     id, execution_id, key, kind, state, suspension, kid, nonce, token_hash, approver, token_ends_at, child_id,
-    fires_at, created_at, expires_at, closed_at, close_reason
+    fires_at, created_at, expires_at, closed_at, close_reason, generation
 )
 SELECT
     item.id, item.execution_id, item.key, item.kind, item.state, item.suspension, item.kid, item.nonce,
     item.token_hash, item.approver, item.token_ends_at, item.child_id, item.fires_at, item.created_at,
-    item.expires_at, item.closed_at, item.close_reason
+    item.expires_at, item.closed_at, item.close_reason, item.generation
 FROM item
 WHERE item.execution_id IS NOT NULL
 RETURNING 1

@@ -1,0 +1,53 @@
+"""A look in SQL: signals, ends of executions, overridden waits and the time are rows of one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from flowfabric.core.looking import Look, Override
+from flowfabric.core.states import State
+from flowfabric.core.views import Outcome, failure_of
+from flowfabric.sqlstore.rows import identity, when
+from flowfabric.sqlstore.session import Row, Session
+from flowfabric.sqlstore.waiting import signal_of
+
+
+class SqlLooks:
+    """What a worker asks for while it works."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def look(
+        self, namespace: str, execution_id: UUID, places: Mapping[str, int], children: Sequence[UUID], most: int
+    ) -> Look | None:
+        found = await self._session.fetch(
+            "look", namespace=namespace, execution_id=execution_id, keys=list(places), places=list(places.values()),
+            children=list(children), most=most, now=self._session.bound_now,
+        )  # fmt: skip
+        return _look(found)
+
+
+def _look(found: Sequence[Row]) -> Look | None:
+    """What the rows say; None if the execution is not there."""
+    signals = tuple(signal_of(row) for row in found if row["part"] == "signal")
+    children = {identity(row["id"]): _outcome(row) for row in found if row["part"] == "child"}
+    overridden = {row["waitpoint"]: _override(row) for row in found if row["part"] == "override"}
+    now = next((when(row["accepted_at"]) for row in found if row["part"] == "time"), None)
+    return None if now is None else Look(now, signals, children, overridden)
+
+
+def _outcome(row: Row) -> Outcome:
+    state = State(row["name"])
+    return Outcome(
+        state=state, result=row["payload"], encoding=row["encoding"], cancelled_by=row["source_type"],
+        cancel_reason=row["source_identity"], ended_at=when(row["accepted_at"]),
+        failure=failure_of(state, row["source"], row["category"]),
+    )  # fmt: skip
+
+
+def _override(row: Row) -> Override:
+    return Override(
+        by=row["source_identity"], reason=row["source"], suspension_id=identity(row["id"]), at=when(row["accepted_at"])
+    )

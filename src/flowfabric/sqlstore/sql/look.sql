@@ -1,0 +1,77 @@
+-- What a worker asks while it works, by one statement and so in one round trip.
+
+-- name: look
+-- Rows of four kinds in the columns of a signal: itself, how a child ended, who overrode a wait, and the time.
+WITH wanted AS (
+    {wanted}
+),
+mine AS (
+    SELECT e.id, e.generation
+    FROM ff.execution AS e
+    WHERE e.id = :execution_id
+        AND e.namespace = :namespace
+),
+place_of_signal AS (
+    SELECT g.seq AS number, ROW_NUMBER() OVER (PARTITION BY g.waitpoint ORDER BY g.seq) AS place
+    FROM mine
+    JOIN ff.signal AS g
+        ON g.execution_id = mine.id
+    JOIN wanted
+        ON wanted.key = g.waitpoint
+        AND wanted.place < g.seq
+    JOIN ff.waitpoint AS w
+        ON w.id = g.waitpoint_id
+        AND (w.kind = 'standing' OR w.generation = mine.generation)
+),
+age_of_waitpoint AS (
+    SELECT
+        mine.id AS execution_id, w.key, w.suspension,
+        ROW_NUMBER() OVER (PARTITION BY w.key ORDER BY w.created_at DESC, w.id DESC) AS age
+    FROM mine
+    JOIN ff.waitpoint AS w
+        ON w.execution_id = mine.id
+        AND (w.kind = 'standing' OR w.generation = mine.generation)
+    JOIN wanted
+        ON wanted.key = w.key
+)
+SELECT
+    'signal' AS part,
+    {signal}
+FROM place_of_signal AS found
+JOIN ff.signal AS g
+    ON g.execution_id = :execution_id
+    AND g.seq = found.number
+WHERE found.place <= :most
+UNION ALL
+SELECT
+    'child', e.id, NULL, NULL, NULL, NULL, NULL, NULL, e.state, e.failure_category, e.failure_message,
+    e.cancelled_by, e.cancel_reason, NULL, a.result, a.encoding, NULL, NULL, e.ended_at, NULL
+FROM ff.execution AS e
+LEFT JOIN ff.attempt AS a
+    ON a.execution_id = e.id
+    AND a.attempt_index = e.attempt_index
+WHERE e.id IN :children
+    AND e.namespace = :namespace
+    AND e.ended_at IS NOT NULL
+UNION ALL
+SELECT
+    'override', s.id, NULL, NULL, NULL, latest.key, NULL, NULL, NULL, NULL, v.reason, NULL, v.principal, NULL, NULL, NULL,
+    NULL, NULL, v.at, NULL
+FROM age_of_waitpoint AS latest
+JOIN ff.suspension AS s
+    ON s.execution_id = latest.execution_id
+    AND s.number = latest.suspension
+    AND s.closed_by = 'operator'
+-- A cancel request ends a wait as well, but leaves another event.
+JOIN ff.event AS v
+    ON v.execution_id = latest.execution_id
+    AND v.family = 'operator'
+    AND v.name = 'resumed'
+    AND v.details ->> 'suspension' = CAST(s.id AS TEXT)
+WHERE latest.age = 1
+UNION ALL
+SELECT
+    'time', mine.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    {time_of_look}, NULL
+FROM mine
+ORDER BY seq
