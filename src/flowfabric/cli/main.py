@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 import os
 import sys
 from collections.abc import Sequence
 
+from flowfabric.cli.check import add_check
 from flowfabric.cli.events import add_events
 from flowfabric.cli.history import add_history
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, NotFound
@@ -20,10 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; 0 if all is well, 2 for a wrong call, 3 for something that is not there, 1 for other errors."""
     parser = _parser()
     found = parser.parse_args(arguments)
-    if found.url is None:
+    if found.url is None and found.needs_store:
         parser.error(f"say where the store is: --url, or the environment variable {_ENVIRONMENT}")
     try:
-        asyncio.run(found.run(found))
+        answer = found.run(found)
+        code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
     except FlowFabricError as error:
         print(f"flowfabric: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidRequest) else 3 if isinstance(error, NotFound) else 1
@@ -33,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever reads has gone; nothing more can be said, and Python would complain about that once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    return 0
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="flowfabric", description="Look at a FlowFabric store.")
+    parser = argparse.ArgumentParser(
+        prog="flowfabric", description="Look at a FlowFabric store, and at the code of tasks."
+    )
+    parser.set_defaults(needs_store=True)
     parser.add_argument(
         "--url", default=os.environ.get(_ENVIRONMENT), help=f"postgresql://… or a file; ${_ENVIRONMENT} by default"
     )
@@ -46,4 +52,5 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_events(commands)
     add_history(commands)
+    add_check(commands)
     return parser
