@@ -29,10 +29,11 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last failure: what it said and its category."""
+    """The last failure: what it said, its category, and, where an end is told, the detail that its worker gave."""
 
     message: str
     category: str
+    detail: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,16 +196,21 @@ def outcome_of(execution: Execution, attempt: Attempt | None) -> Outcome:
         state=execution.state,
         result=attempt.result if attempt else None,
         encoding=attempt.encoding if attempt else None,
-        failure=failure_of(execution.state, execution.failure_message, execution.failure_category),
+        failure=failure_of(
+            execution.state,
+            execution.failure_message,
+            execution.failure_category,
+            attempt.failure_detail if attempt else None,
+        ),
         cancelled_by=execution.cancelled_by,
         cancel_reason=execution.cancel_reason,
         ended_at=execution.ended_at,
     )
 
 
-def failure_of(state: State, message: str | None, category: str | None) -> Failure | None:
+def failure_of(state: State, message: str | None, category: str | None, detail: bytes | None) -> Failure | None:
     """Why it ended, if it ended badly: a failure before a good end is not part of the outcome."""
-    return None if message is None or state not in _ENDED_BADLY else Failure(message, category or "")
+    return None if message is None or state not in _ENDED_BADLY else Failure(message, category or "", detail)
 
 
 _ENDED_BADLY = frozenset({State.FAILED, State.EXPIRED})

@@ -16,6 +16,7 @@ from flowfabric.core.minting import Drawn
 from flowfabric.core.outcomes import OpenWaitpoint, WaitpointClosed
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Step
+from flowfabric.core.secret import Secret
 from flowfabric.core.suspending import CreateWaitpoint, CreateWaitpoints
 from flowfabric.core.tokens import NONCE_BYTES, token_source
 from flowfabric.core.views import SuspendedView, WaitpointView
@@ -23,6 +24,7 @@ from flowfabric.engine.context import Context, command
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.create_waitpoint import create_waitpoint, create_waitpoints
 from flowfabric.ops.observing import list_suspended, list_waitpoints
+from flowfabric.ops.read_tokens import read_tokens
 from flowfabric.ops.resume import close_waitpoint
 
 _FIRST_ID = UUID(int=0)
@@ -77,6 +79,12 @@ class Waitpoints:
             fence=fence, key=item.key, expires=None, expires_at=None, approver=item.approver, ends_at=item.ends_at,
             drawn=draw_waitpoint(self._context),
         )  # fmt: skip
+
+    async def tokens(self, fence: Fence, keys: Sequence[str]) -> dict[str, Secret]:
+        """The tokens that were handed out for waitpoints with these keys, in this generation, closed ones too."""
+        wanted, owner = limits.names(keys, "keys", most=limits.BATCH), requests.fence(fence)
+        source, namespace = self._context.keys, self._context.namespace
+        return await self._context.store.run(lambda tx: read_tokens(tx, namespace, owner, wanted, source))
 
     async def close(
         self, waitpoint_id: UUID | str, reason: str = "", *, principal: str = OPERATOR

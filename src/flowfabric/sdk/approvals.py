@@ -110,13 +110,19 @@ class _Deciding(WaitCall, Generic[R_co]):
         self.run.calls.check_over()
         known = self.run.calls.journal.get(self.path)
         self.record = known if self.record is None else self.record
-        due, run = self.opened(), self.run
-        wanted, steps = self.fresh_waitpoints(due), await run.commits.take()
-        fence = run.lease.fence
-        found = await insist(run, lambda: run.engine.waitpoints.create_many(fence, wanted, steps=steps))
+        is_old, due, run = self.record is not None, self.opened(), self.run
+        wanted, fence = self.fresh_waitpoints(due), run.lease.fence
+        if is_old:
+            keys = [item.key for item in wanted]
+            tokens = await insist(run, lambda: run.engine.waitpoints.tokens(fence, keys)) or {}
+        else:
+            opened = await run.commits.carry(
+                lambda steps: run.engine.waitpoints.create_many(fence, wanted, steps=steps)
+            )
+            tokens = {item.key: item.token for item in opened or () if item.token is not None}
         run.calls.check_over()
         self.record, self.is_open = run.calls.journal.get(self.path), True
-        return due, {item.key: item.token.reveal() for item in found or () if item.token is not None}
+        return due, {key: token.reveal() for key, token in tokens.items()}
 
 
 class Approval(_Deciding[R_co]):

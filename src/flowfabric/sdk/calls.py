@@ -39,6 +39,11 @@ class Calls:
         """True until the first call that the journal does not answer."""
         return not self.is_live and len(self.journal) > 0
 
+    @property
+    def is_cut_off(self) -> bool:
+        """True for code that goes on and on though its run is over."""
+        return self._swallowed >= _MOST_SWALLOWED
+
     def remember(self, record: Record) -> None:
         """Takes a record over from an earlier run."""
         self.journal.add(record)
@@ -82,7 +87,7 @@ class Calls:
         if not self._run.is_over:
             return
         self._swallowed += 1
-        if self._swallowed == _MOST_SWALLOWED:
+        if self.is_cut_off:
             LOG.error("%s swallows Unwind for ever and is dropped; let BaseException pass", self._run.task.name)
             self._run.drop()
         raise self._run.reason_to_leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
@@ -41,10 +41,8 @@ class Commits:
 
     async def write(self, record: Record) -> None:
         """Returns once the record is stored."""
-        self._run.probe.recording(self._run, record)
         self.ride(record)
         await undisturbed(self._flushed())
-        self._run.probe.recorded(self._run, record)
         self._run.calls.check_over()
 
     async def submit(self, child: ChildSubmission, record: Record) -> UUID:
@@ -56,19 +54,27 @@ class Commits:
         self._run.calls.check_over()
         return answer.result()
 
+    async def flushed(self) -> None:
+        """Returns when everything is written that is still to be."""
+        while self._unwritten and self._run.loss is None:
+            await undisturbed(self._flushed())
+
     async def drained(self) -> None:
         """Returns when no commit is under way."""
         while self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 
-    async def take(self) -> tuple[Step, ...]:
-        """What is to ride with the commit that gives the lease up; more than fits is written before."""
+    async def carry(
+        self, operation: Callable[[tuple[Step, ...]], Awaitable[T]], *, goes_on: bool = False
+    ) -> T | None:
+        """The answer of an operation that takes along what is still to be written; more than fits is written before.
+        None if the lease was lost meanwhile. `goes_on`: the lease is kept."""
         await self.drained()
         while len(self._unwritten) > BATCH - 1:
             await undisturbed(self._flushed())
-        taken = tuple(record.to_step() for record in self._unwritten.values())
+        records = list(self._unwritten.values())
         self._unwritten.clear()
-        return taken
+        return await self._stored(records, operation, goes_on=goes_on)
 
     def _flushed(self) -> asyncio.Task[None]:
         if self._next is None:
@@ -80,19 +86,37 @@ class Commits:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._next = None
-        run, fence = self._run, self._run.lease.fence
+        leases, fence = self._run.engine.leases, self._run.lease.fence
         records = list(self._unwritten.values())[:BATCH]
         children, self._children = self._children[:BATCH], self._children[BATCH:]
         for record in records:
             del self._unwritten[record.path]
-        steps = [record.to_step() for record in records]
         if children:
             submissions = [child for child, _ in children]
-            answers = await insist(run, lambda: run.engine.leases.submit_children(fence, submissions, steps=steps))
+            answers = await self._stored(records, lambda steps: leases.submit_children(fence, submissions, steps=steps))
             for (_, future), answer in zip(children, answers or (), strict=False):
                 future.set_result(answer.id)
-        elif steps:
-            await insist(run, lambda: run.engine.leases.checkpoint(fence, steps))
+        elif records:
+            await self._stored(records, lambda steps: leases.checkpoint(fence, steps))
+
+    async def _stored(
+        self, records: Sequence[Record], operation: Callable[[tuple[Step, ...]], Awaitable[T]], *,
+        goes_on: bool = True,
+    ) -> T | None:  # fmt: skip
+        """The answer of an operation that stores these records; if it is refused, they are still to be written."""
+        run = self._run
+        for record in records:
+            run.probe.recording(run, record)
+        steps = tuple(record.to_step() for record in records)
+        try:
+            answer = await insist(run, lambda: operation(steps))
+        except FlowFabricError:
+            self._unwritten = {record.path: record for record in records} | self._unwritten
+            raise
+        if goes_on and run.loss is None:
+            for record in records:
+                run.probe.recorded(run, record)
+        return answer
 
 
 async def insist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
 from flowfabric.sdk.errors import CancelRequested
-from flowfabric.sdk.journal import Record
+from flowfabric.sdk.journal import KEYED, Made, Record
 from flowfabric.sdk.parking import Verdict, Wait
 from flowfabric.sdk.units import UNIT, Unit
 
@@ -26,7 +26,11 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
     def __init__(self, unit: Unit, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> None:
         self.unit = unit
-        self.made, self.record = unit.make(name, kind, key=key, digest=digest)
+        self.is_stuck = unit.run.calls.is_cut_off
+        if self.is_stuck:
+            self.made, self.record = Made(name, "", KEYED, kind), None
+        else:
+            self.made, self.record = unit.make(name, kind, key=key, digest=digest)
         self.is_awaited = False
         self._inner: Coroutine[Any, Any, T_co] | None = None
         unit.run.calls.made.append(self)
@@ -78,7 +82,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
             message = f"{self.path} has been awaited already; keep its result"
             raise InvalidRequest("awaited_twice", message, path=self.path)
         self.is_awaited = True
-        return self.perform()
+        return _never() if self.is_stuck else self.perform()
 
     def __await__(self) -> Generator[Any, None, T_co]:
         return self.begin().__await__()
@@ -96,6 +100,11 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
+
+
+async def _never() -> Any:
+    """What a call comes to in code that has swallowed `Unwind` too often: it never returns."""
+    await asyncio.Event().wait()
 
 
 def here(call: DurableCall[Any]) -> Unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from flowfabric.core.retry import FailureClass
 from flowfabric.sdk import failures
 from flowfabric.sdk.bodies import Ending
 from flowfabric.sdk.commits import insist
+from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import KEYED, Record
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
 
+LOG = logging.getLogger("flowfabric")
 FINAL_MARK = "_flowfabric_final"
 _CONSUMED = "@signals"
 
@@ -25,6 +28,8 @@ _CONSUMED = "@signals"
 async def end(run: Run, ending: Ending) -> None:
     """Ends the lease as the body was left; nothing if the lease is gone already."""
     if run.is_given_up or run.loss is not None:
+        if not isinstance(ending.error, Unwind):
+            LOG.warning("%s swallowed Unwind, and what it came to is ignored; let BaseException pass", run.task.name)
         return
     await run.commits.drained()
     if run.divergence is not None:
@@ -50,13 +55,11 @@ def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> 
 
 
 async def _hold(run: Run, reason: str, report: str) -> None:
-    steps, fence = await run.commits.take(), run.lease.fence
-    await insist(run, lambda: run.engine.leases.hold(fence, reason, report, steps=steps))
+    await run.commits.carry(lambda steps: run.engine.leases.hold(run.lease.fence, reason, report, steps=steps))
 
 
 async def _continue(run: Run, payload: bytes) -> None:
     """The journal starts empty but for the account of the signals that were used."""
-    await run.commits.take()
     used, steps, fence = run.calls.consumed, list[Step](), run.lease.fence
     if used:
         facts = {"used": used}
@@ -66,10 +69,8 @@ async def _continue(run: Run, payload: bytes) -> None:
 
 
 async def _release(run: Run) -> None:
-    steps, fence = await run.commits.take(), run.lease.fence
-    if steps:
-        await insist(run, lambda: run.engine.leases.checkpoint(fence, steps))
-    await insist(run, lambda: run.engine.leases.release(fence))
+    await run.commits.flushed()
+    await insist(run, lambda: run.engine.leases.release(run.lease.fence))
 
 
 async def _complete(run: Run, ending: Ending) -> None:
@@ -78,8 +79,7 @@ async def _complete(run: Run, ending: Ending) -> None:
     except FlowFabricError as error:
         await _fail(run, error)
         return
-    steps, fence = await run.commits.take(), run.lease.fence
-    await insist(run, lambda: run.engine.leases.complete(fence, result, steps=steps))
+    await run.commits.carry(lambda steps: run.engine.leases.complete(run.lease.fence, result, steps=steps))
 
 
 async def _fail(run: Run, error: BaseException) -> None:
@@ -90,19 +90,18 @@ async def _fail(run: Run, error: BaseException) -> None:
     info = failures.error_info(_ordinary(error))
     kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
     document = failures.to_json(info) | (failures.declared(error, raises) or {})
-    steps, fence, detail = await run.commits.take(), run.lease.fence, json.dumps(document).encode()
+    fence, detail = run.lease.fence, json.dumps(document).encode()
     message, category = f"{info.type}: {info.message}"[:1000], info.category or kind.value
-    await insist(
-        run,
-        lambda: run.engine.leases.fail(
+    await run.commits.carry(
+        lambda steps: run.engine.leases.fail(
             fence, message, failure_class=kind, category=category, detail=detail, steps=steps
-        ),
+        )
     )
 
 
 async def _cancel(run: Run) -> None:
-    steps, fence = await run.commits.take(), run.lease.fence
-    await insist(run, lambda: run.engine.leases.cancel(fence, "left after a request to cancel", steps=steps))
+    reason = "left after a request to cancel"
+    await run.commits.carry(lambda steps: run.engine.leases.cancel(run.lease.fence, reason, steps=steps))
 
 
 def _ordinary(error: BaseException) -> BaseException:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.flow_outcomes import WaitingForChildren
+from flowfabric.core.limits import BATCH
 from flowfabric.core.looking import Look
 from flowfabric.core.outcomes import Satisfied
 from flowfabric.core.waits import Rest
@@ -29,6 +32,7 @@ class Resting:
         self._run = run
         self.active = 0
         self.parked: dict[Wait, Unit] = {}
+        self.is_giving_up = False
         self._empty_wakes = 0
         self._is_wanted = False
         self._settling: asyncio.Task[None] | None = None
@@ -100,6 +104,8 @@ class Resting:
             if await self._judge(look=any(wait.is_unseen for wait in self.parked)) or not self.parked:
                 return
             if self.active == 0:
+                self._run.probe.resting(self._run)
+                self._run.calls.check_over()
                 await self._give_up()
             else:
                 self._arm()
@@ -140,42 +146,54 @@ class Resting:
             wait.is_unseen = False
         if not keys and not children:
             return None
+        seen = await self._look_at(keys, children[:BATCH])
+        for start in range(BATCH, len(children), BATCH):
+            more = await self._look_at({}, children[start : start + BATCH])
+            seen = replace(more, signals=seen.signals, children={**seen.children, **more.children})
+        return seen
+
+    async def _look_at(self, keys: Mapping[str, int], children: Sequence[UUID]) -> Look:
         run = self._run
         seen = await insist(run, lambda: run.engine.leases.look(run.lease.fence, keys, children))
         run.calls.check_over()
+        if seen is None:
+            raise Unwind
         return seen
 
     async def _give_up(self) -> None:
         """Gives the lease up until one branch can go on; if one can already, the lease is kept."""
-        is_kept = await self._ask(list(self.parked))
+        self.is_giving_up = True
+        try:
+            is_kept = await self._ask(list(self.parked))
+        finally:
+            self.is_giving_up = False
         if self._run.loss is not None:
             return
         if not is_kept:
             self._run.is_given_up = True
             self._run.unwind()
             return
+        self._run.tell_cancel()
         self._empty_wakes = 0 if await self._judge(look=True) else self._empty_wakes + 1
         if self._empty_wakes >= _MOST_EMPTY_WAKES:
             raise InvalidRequest("wait_not_understood", "the store says that a wait has ended, but none has")
 
     async def _ask(self, waits: Sequence[Wait]) -> bool | None:
         """True if the lease is kept, because there is nothing to wait for."""
-        run, leases, fence = self._run, self._run.engine.leases, self._run.lease.fence
-        steps = await run.commits.take()
+        commits, leases, fence = self._run.commits, self._run.engine.leases, self._run.lease.fence
         if all(wait.condition() is None for wait in waits):
             due = earliest(waits)
-            await insist(run, lambda: leases.delay(fence, until=due, steps=steps))
+            await commits.carry(lambda steps: leases.delay(fence, until=due, steps=steps))
             return False
         children = only_children(waits)
         if children is not None and len(children) > MOST_TOGETHER:
-            answer = await insist(run, lambda: leases.wait_children(fence, children, steps=steps))
+            answer = await commits.carry(lambda steps: leases.wait_children(fence, children, steps=steps))
             return not isinstance(answer, WaitingForChildren)
         wanted = wake(waits)
-        found = await insist(
-            run,
-            lambda: leases.suspend(
+        found = await commits.carry(
+            lambda steps: leases.suspend(
                 fence, wanted.bindings, wanted.condition, reason=wanted.reason, timeout_at=wanted.timeout_at,
                 on_timeout=wanted.on_timeout, rest=Rest.KEEP, steps=steps,
-            ),
+            )
         )  # fmt: skip
         return isinstance(found, Satisfied)

@@ -96,7 +96,7 @@ class Run:
         self.resting.goes()
         ending = await run_body(self, unit)
         await self.resting.settled()
-        if not self.is_over and ending.error is None:
+        if not self.is_over and ending.error is None and self.mismatch is None:
             loose = self.calls.never_awaited()
             if loose is not None:
                 return Ending(error=loose)
@@ -125,7 +125,12 @@ class Run:
     def cancel_requested(self, due_at: datetime) -> None:
         """Lets the body clean up: it is told at the open wait, or at the next durable call."""
         self.cancel_due_at = due_at
-        if self.resting.parked and not self.calls.cancel_delivered and not self.is_over:
+        self.tell_cancel()
+
+    def tell_cancel(self) -> None:
+        """Tells the first branch that waits, unless the lease is being given up: then the next run is told."""
+        is_due = self.cancel_due_at is not None and not self.calls.cancel_delivered
+        if is_due and self.resting.parked and not self.resting.is_giving_up and not self.is_over:
             wait = next(iter(self.resting.parked))
             self.calls.deliver_cancel(wait.call)
             self.resting.resolve(wait, CancelRequested())

@@ -105,7 +105,11 @@ def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
 def checked_raises(raises: Collection[type[Exception]]) -> tuple[type[Exception], ...]:
     """Classes of exceptions, and nothing else."""
     for kind in raises:
-        if not inspect.isclass(kind) or not issubclass(kind, Exception):
+        if not _is_exception(kind):
             message = f"raises must hold classes of exceptions, not {kind!r}"
             raise InvalidRequest("invalid_type", message, field="raises")
     return tuple(raises)
+
+
+def _is_exception(kind: object) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, Exception)

@@ -130,6 +130,19 @@ class StepCall(DurableCall[Any]):
         return stored.value
 
     async def _perform(self, call: Callable[[], Any]) -> Any:
+        """What the function answers. In tests it must not change its arguments: a re-run would not."""
+        probe = self.run.probe
+        probe.performing(self.run, self.path)
+        if not probe.is_strict:
+            return await self._called(call)
+        before = arguments_digest(self.args, self.kwargs)
+        result = await self._called(call)
+        if arguments_digest(self.args, self.kwargs) != before:
+            message = f"{self.path} changed its arguments, which a later run would not see; return what is new instead"
+            raise ValueRefused(message, code="arguments_changed", path=self.path)
+        return result
+
+    async def _called(self, call: Callable[[], Any]) -> Any:
         run, task = self.run, asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         seconds = None if self.plan.timeout is None else self.plan.timeout.total_seconds()
@@ -156,8 +169,7 @@ class StepCall(DurableCall[Any]):
         """When to try again; raises the failure if it is final."""
         declared = failures.declared(error, self.plan.raises)
         info = failures.error_info(error)
-        is_last = info.permanent or isinstance(error, ValueRefused) or tries > self.plan.retries
-        if declared is not None or is_last:
+        if failures.is_final(error, self.plan.raises) or tries > self.plan.retries:
             raise await self._failed(info, tries, declared, error)
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
         said = failures.to_json(info)

@@ -39,11 +39,11 @@ def _look(found: Sequence[Row]) -> Look | None:
 
 
 def _outcome(row: Row) -> Outcome:
-    state = State(row["name"])
+    state, left = State(row["name"]), row["payload"]
     return Outcome(
-        state=state, result=row["payload"], encoding=row["encoding"], cancelled_by=row["source_type"],
+        state=state, result=left if state is State.COMPLETED else None, encoding=row["encoding"], cancelled_by=row["source_type"],
         cancel_reason=row["source_identity"], ended_at=when(row["accepted_at"]),
-        failure=failure_of(state, row["source"], row["category"]),
+        failure=failure_of(state, row["source"], row["category"], left),
     )  # fmt: skip
 
 

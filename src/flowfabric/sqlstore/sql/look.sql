@@ -45,7 +45,7 @@ WHERE found.place <= :most
 UNION ALL
 SELECT
     'child', e.id, NULL, NULL, NULL, NULL, NULL, NULL, e.state, e.failure_category, e.failure_message,
-    e.cancelled_by, e.cancel_reason, NULL, a.result, a.encoding, NULL, NULL, e.ended_at, NULL
+    e.cancelled_by, e.cancel_reason, NULL, COALESCE(a.result, a.failure_detail), a.encoding, NULL, NULL, e.ended_at, NULL
 FROM ff.execution AS e
 LEFT JOIN ff.attempt AS a
     ON a.execution_id = e.id
