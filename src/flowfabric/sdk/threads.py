@@ -26,7 +26,7 @@ class DaemonThreads(Executor):
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._spare = 0
+        self._pending = 0
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -36,9 +36,8 @@ class DaemonThreads(Executor):
             if self._closed:
                 raise RuntimeError("the worker has ended; its threads take no more work")
             self._jobs.put((future, lambda: fn(*args, **kwargs)))
-            if self._spare > 0:
-                self._spare -= 1
-            elif self._threads < self.most:
+            self._pending += 1
+            if self._threads < min(self._pending, self.most):
                 self._threads += 1
                 threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
         return future
@@ -60,21 +59,26 @@ class DaemonThreads(Executor):
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            _run(*job)
+            self._run(*job)
             del job  # An idle thread must not keep the last call's arguments and result alive.
-            with self._lock:
-                self._spare += self._jobs.qsize() == 0
+
+    def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        runs = future.set_running_or_notify_cancel()
+        result, error = _called(call) if runs else (None, None)
+        # Counted before anybody hears of the result, so that whoever calls again then finds this thread free.
+        with self._lock:
+            self._pending -= 1
+        if error is not None:
+            future.set_exception(error)
+        elif runs:
+            future.set_result(result)
 
 
-def _run(future: Future[Any], call: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
+def _called(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
-        result = call()
+        return call(), None
     except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        return None, error
 
 
 class ThreadPools:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import ParamSpec
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.errors import FlowFabricError, Refused
 from flowfabric.core.outcomes import Lease, Renewed
 from flowfabric.core.records import Fence
 from flowfabric.engine.engine import Engine
@@ -63,6 +63,8 @@ class Performances:
 
     def hear(self, report: Report) -> None:
         """Passes on what the renewal found out."""
+        if report.given_back:
+            self._slots.slow_down()
         self._drop_unstarted({*report.lost, *report.given_back})
         for fence, error in report.lost.items():
             if underway := self._find(fence):
@@ -109,11 +111,17 @@ class Performances:
     def _start_next(self) -> None:
         while self._queue and self._slots.is_free and not self._is_draining:
             lease = self._queue.popleft()
-            if lease.execution_id in self._underway:
-                self._behind[lease.execution_id] = lease
+            if former := self._underway.get(lease.execution_id):
+                self._stand_behind(former, lease)
             elif self._ledger.start(lease.fence.lease_id):
                 self._start(lease)
         self._slots.waiting = len(self._queue)
+
+    def _stand_behind(self, former: _Underway, lease: Lease) -> None:
+        """The new lease proves that the former is over, even if its performance has not heard of that."""
+        self._behind[lease.execution_id] = lease
+        if self._ledger.remove(former.lease.fence.lease_id):
+            _tell(former.performance.lease_lost, Refused("stale_lease", "the execution was claimed anew"))
 
     def _start(self, lease: Lease) -> None:
         self._slots.begin()

@@ -1,8 +1,8 @@
 """Keeping leases: those in use are renewed in batches at a third of their term, those that could not be started are
 given back, those that could not be renewed are told lost before they are.
 
-A renewal that fails is tried again three or four times before a term ends. The local clock alone decides when a lease
-is lost, so that a store which does not answer cannot hide it.
+A renewal that fails is tried again, up to four times before a term ends. The local clock alone decides when a lease is
+lost, so that a store which does not answer cannot hide it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flowfabric.worker.ledger import Ledger
 _log = logging.getLogger("flowfabric.worker")
 _ROUNDS_PER_TERM = 6
 _LOOKS_PER_TERM = 12
+_PATIENCE = 1 / 3
 Opening = Callable[[], AbstractAsyncContextManager[Engine]]
 
 
@@ -86,7 +87,7 @@ class Renewal:
     async def _renew_batch(self, engine: Engine, fences: Sequence[Fence], report: Report) -> None:
         asked_at = time.monotonic()
         try:
-            async with asyncio.timeout(self._pause_s()):
+            async with asyncio.timeout(self._ttl_s * _PATIENCE):
                 answers = await engine.leases.renew_many(fences)
         except (Unavailable, TimeoutError) as error:
             self._note_failure(error)

@@ -57,6 +57,10 @@ class Slots:
         self._mean_s = seconds if self._mean_s is None else self._mean_s + _WEIGHT * (seconds - self._mean_s)
         self.note_room()
 
+    def slow_down(self) -> None:
+        """What was claimed ahead could not be started: the next slots must get free before that is done again."""
+        self._mean_s = max(self._mean_s or 0.0, 2 * self.number * self._ahead_s)
+
     def note_room(self) -> None:
         """Wakes whoever waits for room, if there is enough."""
         room = self.room

@@ -10,6 +10,7 @@ what still runs then is told that its lease is lost, and the lease is given back
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -29,6 +30,7 @@ from flowfabric.worker.presence import Presence, new_worker_id
 from flowfabric.worker.renewal import Opening
 from flowfabric.worker.slots import Slots
 
+_log = logging.getLogger("flowfabric.worker")
 _MOST_SLOTS = 10_000
 
 
@@ -90,6 +92,7 @@ class Worker:
             await stack.enter_async_context(in_background(self._presence.run()))
             self._claiming.start()
             self._around = stack.pop_all()
+        _log.info("works as %s", self.id.instance)
         return self
 
     async def __aexit__(
