@@ -45,8 +45,9 @@ def names_of(frame: FrameType | None) -> Names | None:
 
 def parameter_annotations(fn: FunctionType, namespace: Names | None) -> dict[str, Any]:
     """The annotation of every annotated parameter, by its name."""
-    written = {name: value for name, value in fn.__annotations__.items() if name != "return"}
-    return _resolved(fn, written, namespace, f"the parameters of {fn.__qualname__}")
+    inner = inspect.unwrap(fn)  # A decorator may be from another module, where the names mean nothing.
+    written = {name: value for name, value in inner.__annotations__.items() if name != "return"}
+    return _resolved(inner, written, namespace, f"the parameters of {fn.__qualname__}")
 
 
 def return_annotation(fn: Callable[..., Any], namespace: Names | None = None) -> Any:

@@ -26,6 +26,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.forms import adapter_of
 
 _HEX_DIGITS = 32
+_DEPTH = 200
 
 
 def arguments_digest(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -53,10 +54,10 @@ def _reader(kind: type) -> Callable[[Any], Any]:
     for known, reader in _KNOWN:
         if issubclass(kind, known):
             return reader
-    if hasattr(kind, "__pydantic_fields__") and not is_dataclass(kind):
-        return _model_fields
     if is_dataclass(kind):
         return _fields_of(kind)
+    if hasattr(kind, "__pydantic_fields__"):
+        return _model_fields
     if hasattr(kind, "__get_pydantic_core_schema__"):
         return _stored_reader(kind)
     if hasattr(kind, "__index__"):
@@ -69,11 +70,11 @@ def _set(value: Any) -> list[Any]:
 
 
 def _bytes(value: Any) -> list[str]:
-    return ["bytes", hashlib.sha256(value).hexdigest()]
+    return ["bytes", hashlib.sha256(bytes(value)).hexdigest()]
 
 
 def _member(value: Enum) -> Any:
-    return value.value
+    return value.value if isinstance(value.value, str | int | float) else value.name
 
 
 def _moment(value: date | time) -> str:
@@ -81,7 +82,9 @@ def _moment(value: date | time) -> str:
 
 
 def _model_fields(value: Any) -> dict[str, Any]:
-    return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    # Not the whole `__dict__`: a cached property is in there as soon as somebody has read it.
+    own = {name: value.__dict__.get(name) for name in type(value).__pydantic_fields__}
+    return {**own, **(value.__pydantic_extra__ or {})}
 
 
 def _fields_of(kind: type) -> Callable[[Any], dict[str, Any]]:
@@ -121,9 +124,9 @@ _KNOWN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def _plain(value: Any, holders: tuple[int, ...]) -> Any:
-    """The same as JSON can write it, whatever the keys are; something that holds itself counts by its type there."""
+    """The same as JSON can write it, whatever the keys are; what holds itself or lies very deep counts by type."""
     if isinstance(value, dict | list | tuple):
-        if id(value) in holders:
+        if id(value) in holders or len(holders) >= _DEPTH:
             return _type_only(value)
         inside = (*holders, id(value))
         if isinstance(value, dict):
@@ -131,7 +134,7 @@ def _plain(value: Any, holders: tuple[int, ...]) -> Any:
         return [_plain(item, inside) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    if id(value) in holders:
+    if id(value) in holders or len(holders) >= _DEPTH:
         return _type_only(value)
     found = _data(value)
     return _plain(found, (*holders, id(value)))

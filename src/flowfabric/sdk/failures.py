@@ -14,7 +14,7 @@ from typing import Any
 
 import flowfabric
 from flowfabric.core import limits
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.annotations import EMPTY
 from flowfabric.sdk.errors import (
     AllFailed,
@@ -129,13 +129,10 @@ def _message(exc: BaseException) -> str:
 
 def _category(exc: BaseException) -> str:
     """By what policies and lists tell failures apart: the exception's own `category`, else the name of its class."""
-    own = getattr(exc, "category", None)
-    for candidate in (own, type(exc).__name__):
-        try:
-            return limits.name(candidate, "category")
-        except FlowFabricError:
-            continue
-    return "error"
+    try:
+        return limits.name(getattr(exc, "category", None), "category")
+    except Exception:  # None, nothing that the engine takes, or a property that fails.
+        return type(exc).__name__[: limits.NAME_CHARACTERS]
 
 
 def _trace(exc: BaseException) -> str:

@@ -71,12 +71,12 @@ class Form(Generic[T]):
             # Warnings as errors would cost more than all the rest; they are asked for only if something is wrong.
             data = self._dump((value,), warnings=False, by_alias=True, round_trip=True)
             restored = self._load(data)[0]
-            same = restored == value
+            same = bool(restored == value)
         except Exception as error:
             return self._second_look(value, error)
         if len(data) - 2 > self._limit:
             raise self._too_large(len(data) - 2)
-        if same is True or same:
+        if same:
             return Stored(data[1:-1], restored, None)
         return self._compared(data, value, restored)
 
@@ -104,13 +104,25 @@ class Form(Generic[T]):
     def _second_look(self, value: T, error: Exception) -> Stored[T]:
         """Something failed: the value cannot be written or read, unless only the comparison did."""
         try:
-            data = self._dump((value,), warnings="error", by_alias=True, round_trip=True)
-            restored = self._load(data)[0]
+            data, restored = self._as_the_model_reads_it(value)
         except Exception as cause:
             raise self._refusal(value, cause) from cause
         if len(data) - 2 > self._limit:
             raise self._too_large(len(data) - 2) from error
         return self._compared(data, value, restored)
+
+    def _as_the_model_reads_it(self, value: T) -> tuple[bytes, T]:
+        """A model may read a field under its alias only, or write it under one that it does not read."""
+        try:
+            data = self._dump((value,), warnings="error", by_alias=True, round_trip=True)
+            return data, self._load(data)[0]
+        except Exception:
+            try:
+                data = self._dump((value,), warnings="error", by_alias=False, round_trip=True)
+                return data, self._load(data)[0]
+            except Exception:
+                pass
+            raise  # What is wrong with the usual way says more.
 
     def _refusal(self, value: object, error: Exception) -> ValueRefused:
         if self.annotation is EMPTY:
@@ -171,7 +183,7 @@ def adapter_of(annotation: Any, what: str, namespace: Names | None) -> TypeAdapt
         pass
     except Exception as error:
         raise _not_storable(form, what, error) from error
-    return _own_adapter(form, what, namespace)
+    return fresh_adapter(form, what, namespace)
 
 
 def concrete(annotation: Any) -> Any:
@@ -192,7 +204,8 @@ def _items(value: object) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _own_adapter(form: Any, what: str, namespace: Names | None) -> TypeAdapter[Any]:
+def fresh_adapter(form: Any, what: str, namespace: Names | None) -> TypeAdapter[Any]:
+    """The same for a type that nobody else asks for, so that it is not worth keeping."""
     try:
         return _built(form, namespace)
     except PydanticUndefinedAnnotation as error:

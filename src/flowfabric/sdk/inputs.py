@@ -22,11 +22,11 @@ from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.annotations import EMPTY, Names, parameter_annotations
 from flowfabric.sdk.errors import InputMismatch, ValueRefused
-from flowfabric.sdk.forms import Form, adapter_of, concrete, form_of
+from flowfabric.sdk.forms import Form, concrete, form_of, fresh_adapter
+from flowfabric.sdk.parameters import Parameters
 from flowfabric.sdk.reasons import reason
 
 _REPAIR = "give the parameters back their old meaning, or register version=2; then `flowfabric unhold`"
-_STRAIGHT = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def inputs_of(fn: Callable[..., Any], namespace: Names | None = None) -> Inputs:
@@ -41,14 +41,7 @@ class Inputs:
     def __init__(self, fn: FunctionType, namespace: Names | None) -> None:
         self._fn = fn
         self._namespace = namespace
-        self._signature = inspect.signature(fn)
-        self._parameters = dict(self._signature.parameters)
-        kinds = {parameter.kind for parameter in self._parameters.values()}
-        self._names = tuple(self._parameters)
-        self._simple = kinds <= {Parameter.POSITIONAL_OR_KEYWORD}
-        self._defaults = {
-            name: parameter.default for name, parameter in self._parameters.items() if parameter.default is not EMPTY
-        }
+        self._parameters = Parameters(fn)
 
     def check(self) -> None:
         """Resolves the annotations; raises `InvalidRequest` for a name that is not known or a type that is no data."""
@@ -56,21 +49,15 @@ class Inputs:
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by the names of their parameters, defaults included."""
-        if self._simple and len(args) <= len(self._names):
-            given = dict(zip(self._names, args, strict=False))
-            if kwargs.keys().isdisjoint(given):
-                bound = {**self._defaults, **given, **kwargs}
-                if bound.keys() == self._parameters.keys():
-                    # Always in one order: the same call made in another way is the same bytes under its key.
-                    return {name: bound[name] for name in self._names}
-        return self._bound(args, kwargs)
+        return self._parameters.bind(args, kwargs)
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON; raises `ValueRefused` if one of them would not come back as it is."""
         bound = self.bind(args, kwargs)
+        dump, load = self._dump, self._load
         try:
-            data = self._dump((bound,), warnings=False, by_alias=True, round_trip=True)
-            same = bool(self._load(data)[0] == bound)
+            data = dump((bound,), warnings=False, by_alias=True, round_trip=True)
+            same = bool(load(data)[0] == bound)
         except Exception:
             return self._packed_one_by_one(bound)
         if not same:
@@ -79,16 +66,17 @@ class Inputs:
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments behind their JSON, as the function takes them now; raises `InputMismatch` if it cannot."""
+        load = self._load  # Outside: a type that cannot be resolved is no fault of the input.
         try:
-            stored = self._load(b"[%b]" % (data or b"{}"))[0]
-            gone = from_json(data or b"{}").keys() - self._parameters.keys()
+            stored = load(b"[%b]" % (data or b"{}"))[0]
+            gone = from_json(data or b"{}").keys() - self._parameters.by_name.keys()
         except ValidationError as error:
             raise self._mismatch(reason(error)) from error
         except Exception as error:
             raise self._mismatch(f"{type(error).__name__}: {error}") from error
         if gone:
             raise self._mismatch(f"it has no parameter {', '.join(sorted(gone))} any more")
-        return self._arguments(stored)
+        return self._parameters.arguments(stored)
 
     def form(self, name: str) -> Form[Any]:
         """How the argument of one parameter is stored."""
@@ -100,18 +88,16 @@ class Inputs:
     def _forms(self) -> dict[str, Any]:
         """What is stored for each parameter; plain JSON for one without an annotation."""
         found = parameter_annotations(self._fn, self._namespace)
-        return {name: _stored_as(one, found.get(name, JsonValue)) for name, one in self._parameters.items()}
+        return {name: _stored_as(one, found.get(name, JsonValue)) for name, one in self._parameters.by_name.items()}
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         fields = {name: self._field(name, concrete(form)) for name, form in self._forms.items()}
         make: Any = typing_extensions.TypedDict
-        return adapter_of(make(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace)
+        return fresh_adapter(make(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace)
 
     def _field(self, name: str, form: Any) -> Any:
-        one = self._parameters[name]
-        has_default = one.default is not EMPTY or one.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        return typing_extensions.NotRequired[form] if has_default else form
+        return typing_extensions.NotRequired[form] if self._parameters.is_optional(name) else form
 
     @cached_property
     def _dump(self) -> Callable[..., bytes]:
@@ -120,15 +106,6 @@ class Inputs:
     @cached_property
     def _load(self) -> Callable[[bytes], Any]:
         return self._adapter.validator.validate_json
-
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidRequest("invalid_arguments", f"{self._fn.__name__}: {error}") from None
-        bound.apply_defaults()
-        lists = {name: list(bound.arguments[name]) for name in self._all_of(Parameter.VAR_POSITIONAL)}
-        return {**bound.arguments, **lists}
 
     def _packed_one_by_one(self, bound: dict[str, Any]) -> bytes:
         """The same slowly, which tells the argument that is to blame."""
@@ -140,21 +117,6 @@ class Inputs:
             refusal = limits.too_large(f"the input of {self._fn.__name__}", len(data), limits.PAYLOAD_BYTES)
             raise ValueRefused(refusal.message, code=refusal.code, **refusal.fields)
         return data
-
-    def _arguments(self, stored: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        values = {**self._defaults, **stored} if self._defaults else stored
-        if self._simple:
-            return tuple([values[name] for name in self._names]), {}
-        args = [values[name] for name in self._all_of(*_STRAIGHT)]
-        for name in self._all_of(Parameter.VAR_POSITIONAL):
-            args += values.get(name, ())
-        kwargs = {name: values[name] for name in self._all_of(Parameter.KEYWORD_ONLY)}
-        for name in self._all_of(Parameter.VAR_KEYWORD):
-            kwargs |= values.get(name, {})
-        return tuple(args), kwargs
-
-    def _all_of(self, *kinds: Any) -> list[str]:
-        return [name for name, one in self._parameters.items() if one.kind in kinds]
 
     def _mismatch(self, why: str) -> InputMismatch:
         name = self._fn.__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sqlite3
@@ -108,6 +109,7 @@ DIFFERENT: list[tuple[Any, Any]] = [
     ("a", "b"),
     (b"a", b"b"),
     (bytearray(b"a"), bytearray(b"b")),
+    (memoryview(b"axa")[::2], memoryview(b"axb")[::2]),
     ([1, 2], [2, 1]),
     ({"a": 1}, {"a": 2}),
     ({1: "a"}, {1: "b"}),
@@ -224,11 +226,34 @@ def test_something_that_holds_itself_has_a_digest() -> None:
     assert _digest(holder, 1) != _digest(holder, 2)
 
 
-def test_something_deep_has_a_digest() -> None:
+@pytest.mark.parametrize("depth", [300, 20_000])
+def test_something_deep_has_a_digest(depth: int) -> None:
     deep: list[Any] = []
-    for _ in range(300):
+    for _ in range(depth):
         deep = [deep]
     assert _digest(deep) == _digest(deep)
+
+
+def test_reading_a_model_does_not_change_its_digest() -> None:
+    class Lazy(BaseModel):
+        n: int
+
+        @functools.cached_property
+        def square(self) -> int:
+            return self.n**2
+
+    model = Lazy(n=3)
+    before = _digest(model)
+    assert model.square == 9
+    assert _digest(model) == before
+
+
+def test_members_of_an_enumeration_are_told_apart_whatever_their_values_are() -> None:
+    class Door(Enum):
+        LEFT = Client("left")
+        RIGHT = Client("right")
+
+    assert _digest(Door.LEFT) != _digest(Door.RIGHT)
 
 
 def test_a_module_may_be_run_or_imported() -> None:

@@ -165,6 +165,15 @@ def test_an_exception_may_name_its_own_category() -> None:
     assert error_info(Categorised()).category == "rate_limit"
 
 
+def test_a_category_that_fails_to_tell_itself_is_not_used() -> None:
+    class Odd(Exception):
+        @property
+        def category(self) -> str:
+            raise RuntimeError
+
+    assert error_info(Odd()).category == "Odd"
+
+
 @pytest.mark.parametrize("odd", [5, "", " x", "x" * 300, None])
 def test_a_category_that_the_engine_would_refuse_is_not_used(odd: object) -> None:
     error = ValueError()

@@ -374,6 +374,24 @@ def test_check_refuses_a_type_that_is_no_data() -> None:
     assert refused.value.code == "type_not_storable"
 
 
+def test_what_cannot_be_resolved_is_no_fault_of_the_input() -> None:
+    def task(later: OnlyForTheChecker) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="OnlyForTheChecker"):
+        inputs_of(task).unpack(b'{"later":1}')
+    with pytest.raises(InvalidRequest, match="OnlyForTheChecker"):
+        inputs_of(task).pack((1,), {})
+
+
+def test_a_decorator_of_another_module_does_not_hide_the_names() -> None:
+    elsewhere: dict[str, Any] = {"functools": functools}
+    exec("def decorator(fn):\n    return functools.wraps(fn)(lambda *args: fn(*args))", elsewhere)
+
+    def task(order: Order, n: int = 1) -> None: ...
+
+    assert _call(elsewhere["decorator"](task), Order("a")) == ((Order("a"), 1), {})
+
+
 def test_check_passes_what_can_be_stored() -> None:
     inputs_of(refund).check()
 

@@ -81,6 +81,10 @@ class Aliased(BaseModel):
     class_: str = Field(alias="class")
 
 
+class WrittenOtherwise(BaseModel):
+    class_: str = Field(serialization_alias="class")
+
+
 class Binary(BaseModel):
     data: bytes
 
@@ -163,6 +167,7 @@ KEPT: list[tuple[object, object]] = [
     (Movie, {}),
     (Node, Node(name="a", parent=Node(name="b"))),
     (Aliased, Aliased.model_validate({"class": "first"})),
+    (WrittenOtherwise, WrittenOtherwise(class_="first")),
     (Base64, Base64(data=b"\xff")),
     (dict[str, Any], {"a": [1, None, {"b": 2.5}]}),
     (object, {"a": [1]}),
