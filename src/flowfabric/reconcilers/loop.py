@@ -81,6 +81,11 @@ class Reconcilers:
         """Runs every duty once, due or not."""
         return [await duty.tick(self._store) for duty in self._duties]
 
+    async def due(self) -> dict[str, datetime]:
+        """When each duty has something to do; those that have nothing are left out."""
+        look = await self._look(limits.EARLIEST)
+        return {name: time for name, time in look.due.items() if time is not None}
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Runs the duties in the background while the block lasts."""

@@ -23,3 +23,8 @@ class VirtualClock:
         """Moves the clock forward; answers the new time."""
         self._now = limits.moment(self._now + limits.duration(duration, "duration"), "the clock's time")
         return self._now
+
+    def advance_to(self, moment: datetime) -> datetime:
+        """Moves the clock forward to this time, if it lies ahead; answers the new time."""
+        self._now = max(self._now, limits.moment(moment, "moment"))
+        return self._now
