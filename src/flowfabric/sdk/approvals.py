@@ -117,7 +117,7 @@ class _Deciding(WaitCall, Generic[R_co]):
             tokens = await insist(run, lambda: run.engine.waitpoints.tokens(fence, keys)) or {}
         else:
             opened = await run.commits.carry(
-                lambda steps: run.engine.waitpoints.create_many(fence, wanted, steps=steps)
+                lambda steps: run.engine.waitpoints.create_many(fence, wanted, steps=steps), goes_on=True
             )
             tokens = {item.key: item.token for item in opened or () if item.token is not None}
         run.calls.check_over()
