@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from typing_extensions import TypeForm
 
@@ -96,7 +96,7 @@ class _Question:
         return None
 
 
-class _Deciding(WaitCall, Generic[R_co]):
+class _Deciding(WaitCall[R_co]):
     """A wait whose waitpoints are opened, with tokens, before it is awaited."""
 
     is_open = False

@@ -16,7 +16,7 @@ from flowfabric.core.requests import StepStatus
 from flowfabric.core.waits import Signal as Accepted
 from flowfabric.core.waits import SuspensionReason
 from flowfabric.sdk.aliases import Durable, Duration, T
-from flowfabric.sdk.durable import DurableCall
+from flowfabric.sdk.durable import DurableCall, T_co
 from flowfabric.sdk.ending import FINAL_MARK
 from flowfabric.sdk.errors import PermanentError, WaitOverridden
 from flowfabric.sdk.journal import Record
@@ -48,7 +48,7 @@ def wait_for(condition: Condition, /, *, timeout: Duration | None = None) -> Any
     return ConditionCall(require_unit("wait_for"), condition, _span(timeout))
 
 
-class WaitCall(DurableCall[Any]):
+class WaitCall(DurableCall[T_co]):
     """A call that waits for signals or for its time; its outcome is recorded with the next commit."""
 
     timeout: timedelta | None = None
@@ -106,7 +106,7 @@ class WaitCall(DurableCall[Any]):
         raise NotImplementedError
 
 
-class SignalCall(WaitCall):
+class SignalCall(WaitCall[Any]):
     """A wait for one signal of a name."""
 
     def __init__(self, unit: Unit, signal: Signal[Any], timeout: timedelta | None) -> None:
@@ -130,7 +130,7 @@ class SignalCall(WaitCall):
         return Received(payload_of(signal, self.signal.form, self.path), signal.source, signal.accepted_at)
 
 
-class ConditionCall(WaitCall):
+class ConditionCall(WaitCall[Any]):
     """A wait for a condition."""
 
     def __init__(self, unit: Unit, condition: Condition, timeout: timedelta | None) -> None:
