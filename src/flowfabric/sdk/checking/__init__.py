@@ -69,7 +69,8 @@ def _finding(path: Path, node: ast.AST, code: str, message: str) -> Finding:
     assert code in CODES, "every code is documented"
     line: int = getattr(node, "lineno", 1)
     column: int = getattr(node, "col_offset", 0)
-    last: int = getattr(node, "end_lineno", None) or line
+    # The last line of a whole function or handler is about something else.
+    last = (node.end_lineno or line) if isinstance(node, ast.expr) else line
     return Finding(str(path), line, column + 1, code, message, last)
 
 

@@ -22,8 +22,8 @@ _SEEDED = frozenset({"random.Random", "numpy.random.default_rng"})
 _SLEEPS = frozenset({"asyncio.sleep", "time.sleep", "anyio.sleep", "trio.sleep"})
 _CLOSING = frozenset({"aclose", "close", "wait_closed"})
 _OURS = frozenset({
-    "run", "submit", "submit_many", "result", "outcome", "signal", "cancel", "status", "tokens", "links", "token", "url",
-    "approve", "reject",
+    "run", "submit", "submit_many", "result", "outcome", "signal", "cancel", "status", "tokens", "links", "token",
+    "url", "approve", "reject",
 })  # fmt: skip
 _TOGETHER = frozenset({"asyncio.gather", "asyncio.wait", "asyncio.wait_for", "asyncio.shield", "asyncio.as_completed"})
 
