@@ -23,7 +23,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.sdk.forms import adapter_of
+from flowfabric.sdk.forms import codec_of
 
 _HEX_DIGITS = 32
 _DEPTH = 200
@@ -95,7 +95,7 @@ def _fields_of(kind: type) -> Callable[[Any], dict[str, Any]]:
 def _stored_reader(kind: type) -> Callable[[Any], Any]:
     """For a class that says itself how it is stored: by what is stored."""
     try:
-        dump = adapter_of(kind, kind.__qualname__, None).serializer.to_json
+        dump = codec_of(kind, kind.__qualname__, None).dump
     except InvalidRequest:
         return _type_only
 

@@ -16,22 +16,20 @@ from types import FunctionType
 from typing import Any, Generic, TypeVar, get_args, get_origin
 from weakref import WeakKeyDictionary
 
-from pydantic import ConfigDict, JsonValue, PydanticUndefinedAnnotation, TypeAdapter
+from pydantic import JsonValue, PydanticUndefinedAnnotation
 from pydantic.errors import PydanticErrorMixin
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.annotations import EMPTY, Names, annotated, return_annotation, unresolved
+from flowfabric.sdk.codecs import Codec, codec
 from flowfabric.sdk.errors import ValueRefused
 from flowfabric.sdk.likeness import alike
 from flowfabric.sdk.reasons import reason
 
 T = TypeVar("T")
 
-CONFIG = ConfigDict(
-    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", allow_inf_nan=True, defer_build=True
-)
-_ADAPTERS_KEPT = 1024
+_CODECS_KEPT = 1024
 
 
 class Stored(Generic[T]):
@@ -50,12 +48,11 @@ class Form(Generic[T]):
 
     __slots__ = ("_dump", "_limit", "_load", "annotation", "what")
 
-    def __init__(self, annotation: Any, adapter: TypeAdapter[Any], what: str, limit: int) -> None:
+    def __init__(self, annotation: Any, form: Codec, what: str, limit: int) -> None:
         self.annotation = annotation
         self.what = what
         self._limit = limit
-        self._dump = adapter.serializer.to_json
-        self._load = adapter.validator.validate_json
+        self._dump, self._load = form
 
     def store(self, value: T) -> bytes:
         """The value as JSON; raises `ValueRefused` if it would not come back as it is."""
@@ -151,7 +148,7 @@ def form_of(
 ) -> Form[Any]:
     """How values of this annotation are stored; raises `InvalidRequest` for types that cannot be. `what` says in
     messages what the value is; `namespace` holds those that forward references in the type may use."""
-    return Form(annotation, adapter_of(annotation, what, namespace), what, limit)
+    return Form(annotation, codec_of(annotation, what, namespace), what, limit)
 
 
 def return_form(fn: Callable[..., Any], namespace: Names | None = None) -> Form[Any]:
@@ -170,12 +167,12 @@ def return_form(fn: Callable[..., Any], namespace: Names | None = None) -> Form[
     return found
 
 
-def adapter_of(annotation: Any, what: str, namespace: Names | None) -> TypeAdapter[Any]:
-    """What dumps and validates tuples of one value of this annotation."""
+def codec_of(annotation: Any, what: str, namespace: Names | None) -> Codec:
+    """What writes and reads values of this annotation; raises `InvalidRequest` for a type that is no data."""
     form = concrete(annotation)
     try:
         # Unions of the same members in another order are equal, but not the same; hence the text.
-        return _shared_adapter(form, repr(form))
+        return _shared_codec(form, repr(form))
     except PydanticUndefinedAnnotation as error:
         if namespace is None:
             raise unresolved(what, str(error.name)) from error
@@ -183,7 +180,7 @@ def adapter_of(annotation: Any, what: str, namespace: Names | None) -> TypeAdapt
         pass
     except Exception as error:
         raise _not_storable(form, what, error) from error
-    return fresh_adapter(form, what, namespace)
+    return fresh_codec(form, what, namespace)
 
 
 def concrete(annotation: Any) -> Any:
@@ -204,25 +201,19 @@ def _items(value: object) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def fresh_adapter(form: Any, what: str, namespace: Names | None) -> TypeAdapter[Any]:
+def fresh_codec(form: Any, what: str, namespace: Names | None) -> Codec:
     """The same for a type that nobody else asks for, so that it is not worth keeping."""
     try:
-        return _built(form, namespace)
+        return codec(form, namespace or {})
     except PydanticUndefinedAnnotation as error:
         raise unresolved(what, str(error.name)) from error
     except Exception as error:
         raise _not_storable(form, what, error) from error
 
 
-@lru_cache(_ADAPTERS_KEPT)
-def _shared_adapter(form: Any, text: str) -> TypeAdapter[Any]:
-    return _built(form, None)
-
-
-def _built(form: Any, namespace: Names | None) -> TypeAdapter[Any]:
-    adapter: TypeAdapter[Any] = TypeAdapter(tuple[form], config=CONFIG)
-    adapter.rebuild(force=True, _types_namespace=dict(namespace or {}))
-    return adapter
+@lru_cache(_CODECS_KEPT)
+def _shared_codec(form: Any, text: str) -> Codec:
+    return codec(form, {})
 
 
 def _new_return_form(fn: Callable[..., Any], key: Any, namespace: Names | None) -> Form[Any]:

@@ -15,14 +15,15 @@ from types import FunctionType
 from typing import Any, Unpack, get_args, get_origin
 
 import typing_extensions
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.annotations import EMPTY, Names, parameter_annotations
+from flowfabric.sdk.codecs import Codec
 from flowfabric.sdk.errors import InputMismatch, ValueRefused
-from flowfabric.sdk.forms import Form, concrete, form_of, fresh_adapter
+from flowfabric.sdk.forms import Form, concrete, form_of, fresh_codec
 from flowfabric.sdk.parameters import Parameters
 from flowfabric.sdk.reasons import reason
 
@@ -45,7 +46,7 @@ class Inputs:
 
     def check(self) -> None:
         """Resolves the annotations; raises `InvalidRequest` for a name that is not known or a type that is no data."""
-        assert self._adapter.pydantic_complete, "an adapter is built when it is made"
+        assert self._codec, "it is resolved by being made"
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by the names of their parameters, defaults included."""
@@ -54,7 +55,7 @@ class Inputs:
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON; raises `ValueRefused` if one of them would not come back as it is."""
         bound = self.bind(args, kwargs)
-        dump, load = self._dump, self._load
+        dump, load = self._codec
         try:
             data = dump((bound,), warnings=False, by_alias=True, round_trip=True)
             same = bool(load(data)[0] == bound)
@@ -66,7 +67,7 @@ class Inputs:
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments behind their JSON, as the function takes them now; raises `InputMismatch` if it cannot."""
-        load = self._load  # Outside: a type that cannot be resolved is no fault of the input.
+        load = self._codec.load  # Outside: a type that cannot be resolved is no fault of the input.
         try:
             stored = load(b"[%b]" % (data or b"{}"))[0]
             gone = from_json(data or b"{}").keys() - self._parameters.by_name.keys()
@@ -91,21 +92,13 @@ class Inputs:
         return {name: _stored_as(one, found.get(name, JsonValue)) for name, one in self._parameters.by_name.items()}
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
+    def _codec(self) -> Codec:
         fields = {name: self._field(name, concrete(form)) for name, form in self._forms.items()}
         make: Any = typing_extensions.TypedDict
-        return fresh_adapter(make(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace)
+        return fresh_codec(make(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace)
 
     def _field(self, name: str, form: Any) -> Any:
         return typing_extensions.NotRequired[form] if self._parameters.is_optional(name) else form
-
-    @cached_property
-    def _dump(self) -> Callable[..., bytes]:
-        return self._adapter.serializer.to_json
-
-    @cached_property
-    def _load(self) -> Callable[[bytes], Any]:
-        return self._adapter.validator.validate_json
 
     def _packed_one_by_one(self, bound: dict[str, Any]) -> bytes:
         """The same slowly, which tells the argument that is to blame."""

@@ -250,6 +250,22 @@ def test_a_comparison_that_fails_is_a_loss_and_not_a_crash() -> None:
     assert stored.lossy is not None
 
 
+def test_sets_are_written_in_one_order() -> None:
+    """Or a submit that is repeated under its key by another process would contradict itself."""
+
+    @dataclass
+    class Tagged:
+        tags: set[str]
+        numbers: dict[str, frozenset[int]]
+
+    value = Tagged({"pear", "apple", "fig"}, {"a": frozenset({3, 1, 2})})
+    text = b'{"tags":["apple","fig","pear"],"numbers":{"a":[1,2,3]}}'
+    assert _form(Tagged).store(value) == text
+    assert _form(Tagged).restore(text) == value
+    assert _form(set[bytes] | int).store({b"\xff", b"a"}) == b'["_w==","YQ=="]'
+    assert _form(set[Color]).stored({Color.RED}).value == {Color.RED}
+
+
 # --- What is refused
 
 
@@ -264,6 +280,8 @@ REFUSED: list[tuple[object, object, str]] = [
     (Any, object(), "unknown type"),
     (Callable[[], int], print, "unknown type"),
     (Order, Line("x"), "Order"),
+    (set[int], [1], "expected set, got [1] (list)"),
+    (set[int], {"a"}, "expected int, got 'a' (str)"),
 ]
 
 
