@@ -141,15 +141,15 @@ class App:
 
     def signal(self, token: str, name: str, payload: object = None) -> Durable[Delivery]:
         """Delivers plain JSON under a name to the wait that the token is for."""
-        return self._delivered(lambda engine: signals.deliver(engine, token, name, payload))
+        return signals.deliver(self.engine, token, name, payload)
 
     def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
         """The approval of whoever the token was made for. The first decision counts."""
-        return self._delivered(lambda engine: signals.decide(engine, token, APPROVE, comment))
+        return signals.decide(self.engine, token, APPROVE, comment)
 
     def reject(self, token: str, reason: str = "") -> Durable[Delivery]:
         """The rejection of whoever the token was made for. The first decision counts."""
-        return self._delivered(lambda engine: signals.decide(engine, token, REJECT, reason))
+        return signals.decide(self.engine, token, REJECT, reason)
 
     def flow(self, name: str | None = None) -> Flow:
         """An empty flow, to which tasks are added before it is submitted."""
@@ -177,8 +177,9 @@ class App:
 
         return sync_client.App(self)
 
-    async def _delivered(self, deliver: Callable[[Engine], Durable[Delivery]]) -> Delivery:
-        return await deliver(await self.engine())
+    def close(self) -> Durable[None]:
+        """Closes the engine of the running loop, as `async with app` does; the next use opens another."""
+        return self.engines.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -186,7 +187,7 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.engines.close()
+        await self.close()
 
     def __repr__(self) -> str:
         return f"<app of {len(self.tasks)} tasks in namespace {self.namespace!r}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from uuid import UUID
@@ -24,6 +25,7 @@ from flowfabric.sdk.values import Form, form_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Opening: TypeAlias = Callable[[], Awaitable[Engine]]
 Delivery: TypeAlias = Accepted | DuplicateSignal
 
 _PROGRAM = "program"
@@ -51,20 +53,23 @@ def wait_key(name: str) -> str:
     return f"signal:{name}"
 
 
-async def decide(engine: Engine, token: str, word: Word, comment: str) -> Delivery:
+async def decide(opening: Opening, token: str, word: Word, comment: str) -> Delivery:
     """Delivers an approver's decision; a second one by the same token answers as a duplicate with the first."""
     waitpoint = read_token(token).unverified.waitpoint_id
     payload = json.dumps({"comment": limits.text(comment, "comment")}).encode()
+    engine = await opening()
     return await engine.signals.deliver(
         token, word, payload, category="approval", source_type="token",
         signal_id=derived_id(waitpoint, DECISION_KEY, word), key=DECISION_KEY,
     )  # fmt: skip
 
 
-async def deliver(engine: Engine, token: str, name: str, payload: object) -> Delivery:
+async def deliver(opening: Opening, token: str, name: str, payload: object) -> Delivery:
     """Delivers plain JSON to the waitpoint that the token is for."""
     form: Form[object] = form_of(Any, what=f"the payload of {name!r}")
-    return await engine.signals.deliver(token, name, form.store(payload), source_type="token")
+    data = form.store(payload)
+    engine = await opening()
+    return await engine.signals.deliver(token, name, data, source_type="token")
 
 
 async def send(engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None) -> Delivery:

@@ -212,3 +212,7 @@ class App:
     def reject(self, token: str, reason: str = "") -> Delivery:
         """The rejection of whoever the token was made for. The first decision counts."""
         return wait_for(lambda: self._inner.reject(token, reason))
+
+    def close(self) -> None:
+        """Closes the engine of the running loop, as `async with app` does; the next use opens another."""
+        return wait_for(self._inner.close)

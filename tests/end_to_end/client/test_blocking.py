@@ -1,0 +1,116 @@
+"""The client's face for plain code: scripts and web servers without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowfabric import App, Completed, ExecutionCancelled, TimedOut
+from flowfabric.engine import State, connect
+from tests.end_to_end.client.working_by_hand import complete
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[App]:
+    """An app on a file of its own, which plain code opens at first use."""
+    app = App(str(tmp_path / "shop.db"))
+
+    @app.task
+    async def refund(order: str) -> str:
+        return order
+
+    yield app
+    app.sync.close()
+
+
+def finish(app: App, id_: object, result: str) -> None:
+    """What a worker of another process does."""
+
+    async def work() -> None:
+        async with connect(app.store) as engine:
+            await complete(engine, id_, result)  # type: ignore[arg-type]
+
+    asyncio.run(work())
+
+
+def test_verbs_answer_values(shop: App) -> None:
+    handle = shop.tasks["refund"].sync.submit("a")
+    assert handle.status().state is State.WAITING
+    assert isinstance(handle.outcome(0.01), TimedOut)
+    finish(shop, handle.id, "a paid back")
+    assert handle.result() == "a paid back"
+    assert handle.outcome() == Completed("a paid back")
+    assert "ended" in handle.explain()
+
+
+def test_errors_come_as_they_are(shop: App) -> None:
+    handle = shop.tasks["refund"].sync.submit("a")
+    handle.cancel("no")
+    with pytest.raises(ExecutionCancelled, match="no"):
+        handle.result()
+
+
+def test_many_are_submitted_at_once(shop: App) -> None:
+    refund = shop.tasks["refund"]
+    handles = shop.sync.submit_many([refund.call(str(number)) for number in range(5)])
+    assert [shop.sync.handle(handle.id).status().state for handle in handles] == 5 * [State.WAITING]
+
+
+def test_a_transaction_is_joined_on_its_own_thread(shop: App) -> None:
+    refund = shop.tasks["refund"]
+    refund.sync.submit("before")  # The store is made.
+    connection = sqlite3.connect(shop.store)
+    connection.execute("BEGIN IMMEDIATE")
+    handle = refund.options(within=connection).sync.submit("a")
+    connection.commit()
+    connection.close()
+    assert handle.status().state is State.WAITING
+
+
+def test_a_flow_is_submitted(shop: App) -> None:
+    flow = shop.flow("one")
+    node = flow.add(shop.tasks["refund"], "a")
+    handle = flow.sync.submit()
+    finish(shop, handle[node].id, "done")
+    assert handle[node].result() == "done"
+
+
+def test_a_forked_child_has_a_thread_of_its_own(shop: App) -> None:
+    refund = shop.tasks["refund"]
+    refund.sync.submit("parent")
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    child = os.fork()
+    if child == 0:
+        try:
+            queue.put(refund.sync.submit("child").status().kind)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert queue.get() == "refund"
+    assert refund.sync.submit("parent again").status().kind == "refund"
+
+
+def test_each_loop_has_an_engine_of_its_own(shop: App) -> None:
+    async def used() -> object:
+        async with shop:
+            first, second = await asyncio.gather(shop.engine(), shop.engine())
+            assert first is second
+            return first
+
+    assert asyncio.run(used()) is not asyncio.run(used())
+
+
+def test_an_engine_that_nobody_closed_is_closed_with_its_loop(shop: App) -> None:
+    async def used() -> None:
+        _ = await shop.tasks["refund"].submit("a")
+
+    asyncio.run(used())
+    with sqlite3.connect(shop.store) as connection:
+        assert connection.execute("SELECT count(*) FROM ff_execution").fetchone() == (1,)
+    connection.close()

@@ -1,0 +1,107 @@
+"""What a task stores for a call, and how handles are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from flowfabric import App, Backoff, Handle, InvalidRequest, Signal, ValueRefused
+from flowfabric.sdk.values import form_of
+
+app = App("tasks.db")
+ID = UUID("01890000-0000-7000-8000-000000000001")
+
+
+@dataclass
+class Order:
+    id: str
+    total: int = 0
+
+
+paid = Signal("paid", Order)
+
+
+@app.task(
+    retries=5, backoff=Backoff(initial="2s"), timeout="1m", deadline="1d", lane="slow", priority=7, requires=["gpu"],
+    retention="7d", signals=[paid], raises=[KeyError], cancel_grace="10s",
+)  # fmt: skip
+async def refund(order: Order, *, fast: bool = False) -> str:
+    return order.id
+
+
+@app.task
+def plain(number: int = 3) -> int:
+    return number
+
+
+def test_inputs_are_stored_by_name_with_their_defaults() -> None:
+    submission = refund.submission((Order("a"),), {})
+    assert submission.payload == b'{"order":{"id":"a","total":0},"fast":false}'
+    assert submission.encoding == "json"
+
+
+def test_what_the_task_says_is_in_the_submission() -> None:
+    submission = refund.submission((Order("a"),), {})
+    assert (submission.kind, submission.lane, submission.priority) == ("refund", "slow", 7)
+    assert (submission.requires, submission.signals) == (("gpu",), ("paid",))
+    policy = submission.policy
+    assert (policy.max_retries, policy.backoff.initial) == (5, timedelta(seconds=2))
+    assert (policy.attempt_timeout, policy.deadline) == (timedelta(minutes=1), timedelta(days=1))
+    assert policy.retention == timedelta(days=7)
+
+
+def test_options_take_the_place_of_what_the_task_says() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    changed = refund.options(lane="fast", priority=1, retries=0, requires=[], tags={"team.owner": "me"}, deadline="1h")
+    submission = changed.options(at=at).submission((Order("a"),), {})
+    assert (submission.lane, submission.priority, submission.requires) == ("fast", 1, ())
+    assert (submission.policy.max_retries, submission.policy.deadline) == (0, timedelta(hours=1))
+    assert (submission.tags, submission.ready_at) == ({"team.owner": "me"}, at)
+    assert refund.submission((Order("a"),), {}).lane == "slow"
+
+
+def test_options_are_refused_where_they_are_written() -> None:
+    for wrong in ({"delay": "soon"}, {"lane": ""}, {"tags": {"x": "y"}}, {"retries": -1}):
+        with pytest.raises(InvalidRequest):
+            plain.options(**wrong)
+    with pytest.raises(InvalidRequest, match="not both"):
+        plain.options(delay=1, at=datetime.now(UTC))
+
+
+def test_arguments_that_cannot_be_stored_are_refused_at_the_call() -> None:
+    with pytest.raises(ValueRefused, match="order"):
+        refund.call("a")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="missing"):
+        refund.call()  # type: ignore[call-arg]
+
+
+def test_a_transaction_is_only_for_submit() -> None:
+    with pytest.raises(InvalidRequest, match="within="):
+        plain.options(within=object()).call(1)
+    with pytest.raises(InvalidRequest, match="within="):
+        _ = plain.options(within=object()).run(1)
+
+
+def test_a_handle_is_stored_as_its_id() -> None:
+    form = form_of(Handle[str], what="a handle")
+    data = form.store(refund.handle(ID))
+    assert data == f'"{ID}"'.encode()
+    assert form.restore(data) == refund.handle(ID)
+    assert form.restore(data).annotation is str
+
+
+def test_a_handle_may_be_a_field() -> None:
+    @dataclass
+    class Job:
+        child: Handle[int]
+
+    form = form_of(Job, what="a job")
+    assert form.restore(form.store(Job(plain.handle(ID)))) == Job(plain.handle(ID))
+
+
+def test_what_is_no_id_is_no_handle() -> None:
+    with pytest.raises(InvalidRequest):
+        _ = app.handle("17")
