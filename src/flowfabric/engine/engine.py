@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from flowfabric.core.ids import IdMinter
 from flowfabric.engine.context import Context
 from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
@@ -53,6 +55,10 @@ class Engine:
     def now(self) -> datetime:
         """About what the store's clock says, without asking it; exactly the clock that `connect` was given."""
         return self._context.wakeups.store_now()
+
+    def minting(self, ids: IdMinter) -> Engine:
+        """The same engine with ids from elsewhere, for tests that want the same ones in every run."""
+        return Engine(replace(self._context, ids=ids))
 
     async def ping(self) -> None:
         """Returns if the store answers, raises `Unavailable` otherwise."""

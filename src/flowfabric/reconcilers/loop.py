@@ -81,6 +81,11 @@ class Reconcilers:
         """Runs every duty once, due or not."""
         return [await duty.tick(self._store) for duty in self._duties]
 
+    async def tick_due(self) -> list[Tick]:
+        """Runs once the duties whose time has come."""
+        look = await self._look(limits.EARLIEST)
+        return [await duty.tick(self._store) for duty in self._duties if duty.name in look.overdue]
+
     async def due(self) -> dict[str, datetime]:
         """When each duty has something to do; those that have nothing are left out."""
         look = await self._look(limits.EARLIEST)
@@ -126,11 +131,10 @@ class Reconcilers:
         self._wake.clear()
         self._sleeps_until = None
         look = await self._look(limits.EARLIEST)
-        overdue = {name for name, time in look.due.items() if time is not None and time <= look.now}
-        ticks = [await self._tick(duty) for duty in self._duties if duty.name in overdue]
+        ticks = [await self._tick(duty) for duty in self._duties if duty.name in look.overdue]
         if any(tick.more or tick.done for tick in ticks):
             return 0.0
-        if overdue:
+        if look.overdue:
             # Rows that fail or that others have locked must not hide the ones to come.
             look = await self._look(look.now)
         return self._pause(look.now, look.due)

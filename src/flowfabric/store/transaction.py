@@ -41,6 +41,11 @@ class Look:
     due: Mapping[str, datetime | None]
     work: bool
 
+    @property
+    def overdue(self) -> set[str]:
+        """The duties whose time has come."""
+        return {name for name, time in self.due.items() if time is not None and time <= self.now}
+
 
 class Due(Protocol):
     """What the reconcilers ask: which executions are due, and when the next one is."""

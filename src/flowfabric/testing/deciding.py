@@ -13,14 +13,16 @@ from flowfabric.sdk.deciding import DECISION_KEY, Word
 from flowfabric.sdk.signals import Delivery
 
 
-async def decide(engine: Engine, id_: UUID, name: str, by: str, word: Word, comment: str) -> Delivery:
-    """Delivers a decision to the oldest approval of this name that is open for this approver."""
-    waitpoint = await _open(engine, id_, name, by)
+async def decide(engine: Engine, waitpoint: WaitpointView, by: str, word: Word, comment: str) -> Delivery:
+    """Delivers a decision to an approval; a second one of the same approver answers as a duplicate."""
     payload = json.dumps({"comment": comment}).encode()
-    return await engine.signals.approve(id_, waitpoint.key, word, payload, suffix=DECISION_KEY, principal=by)
+    return await engine.signals.approve(
+        waitpoint.execution_id, waitpoint.key, word, payload, suffix=DECISION_KEY, principal=by
+    )
 
 
-async def _open(engine: Engine, id_: UUID, name: str, by: str) -> WaitpointView:
+async def open_approval(engine: Engine, id_: UUID, name: str, by: str) -> WaitpointView:
+    """The oldest approval of this name that is open for this approver."""
     asked: list[str] = []
     after: UUID | None = None
     while page := await engine.waitpoints.list(id_, after=after):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import Context
 from datetime import datetime
 from uuid import UUID
@@ -43,28 +43,30 @@ class Driver:
         self._runner = Runner(app, self._threads, watch)
         self._running: dict[asyncio.Task[None], Run] = {}
         self._times: Counter[UUID] = Counter()
+        self._lanes: Collection[str] = ()
 
     async def work(self) -> None:
         """Performs what can be performed without time going on."""
         self._times.clear()
+        self._lanes = await self._engine.lanes.list()
         while await self._work_once():
             pass
 
     async def _work_once(self) -> bool:
-        """One round: duties that are due, claims, and the end of at least one run. False if there was nothing."""
-        ticks = await self._engine.reconcilers.tick()
+        """One round: claims and the end of at least one run, or else what is due. False if there was nothing."""
         self._start(await self._claim())
         if self._running:
             await self._until_one_ends()
             return True
-        return await self._bury_the_dead() or any(tick.done or tick.more for tick in ticks)
+        ticks = await self._engine.reconcilers.tick_due()
+        return any(tick.done or tick.more for tick in ticks) or await self._bury_the_dead()
 
     async def _claim(self) -> Sequence[Lease]:
         room, kinds = self._concurrency - len(self._running), self._runner.kinds
         if room < 1 or not kinds:
             return ()
         settings = [task.settings for task in self._app.tasks.values()]
-        lanes = sorted({*await self._engine.lanes.list(), "default", *(item.lane for item in settings)})
+        lanes = sorted({*self._lanes, "default", *(item.lane for item in settings)})
         return await self._engine.leases.claim(
             lanes[:BATCH], WORKER, capabilities=sorted({name for item in settings for name in item.requires}),
             limit=room, lease_ttl=LEASE_TTL_LEAST, kinds=kinds,

@@ -14,22 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID, uuid4
 
 from flowfabric.core import limits
+from flowfabric.core.ids import IdMinter
 from flowfabric.engine.connecting import connect
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk import results, signals
 from flowfabric.sdk.aliases import Duration, P, R, T
 from flowfabric.sdk.app import App
-from flowfabric.sdk.deciding import APPROVE, REJECT
+from flowfabric.sdk.deciding import APPROVE, REJECT, Word
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.signals import Delivery, Signal
 from flowfabric.sdk.tasks import Task
 from flowfabric.testing.clock import VirtualClock
-from flowfabric.testing.deciding import decide
+from flowfabric.testing.deciding import decide, open_approval
 from flowfabric.testing.driving import Driver, Stuck
 from flowfabric.testing.watching import Crash, Replay, Watch
 
@@ -56,11 +58,13 @@ class Kit:
         self.watch = Watch(replay)
         self._concurrency = limits.whole(concurrency, "concurrency", 1, limits.BATCH)
         self._connecting = connect(store, namespace=app.namespace, clock=self.clock, notify=False, **options)
+        self._is_own = store == ":memory:"
         self._delivers_twice = False
+        self.engine: Engine
 
     async def __aenter__(self) -> Self:
         self.app.check()
-        self.engine: Engine = await self._connecting.__aenter__()
+        self.engine = self._reproducible(await self._connecting.__aenter__())
         self.app.engines.adopt(self.engine)
         self._driver = Driver(self.app, self.engine, self.clock, self.watch, self._concurrency)
         return self
@@ -80,6 +84,12 @@ class Kit:
         from flowfabric.testing.sync_kit import SyncKit
 
         return SyncKit(self)
+
+    def _reproducible(self, engine: Engine) -> Engine:
+        """In a store of its own the ids are the same in every run, and so is the order of work that is equally old."""
+        if not self._is_own:
+            return engine
+        return engine.minting(IdMinter(lambda: int(self.clock.now().timestamp() * 1000), Random(0).getrandbits))
 
     async def start(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Submits an execution and performs what can be performed."""
@@ -141,11 +151,15 @@ class Kit:
 
     async def approve(self, handle: Handle[Any], name: str, *, by: str, comment: str = "") -> Delivery:
         """Approves what is open under this name, and performs what that makes possible."""
-        return await self._delivered(lambda: decide(self.engine, handle.id, name, by, APPROVE, comment))
+        return await self._decided(handle, name, by, APPROVE, comment)
 
     async def reject(self, handle: Handle[Any], name: str, *, by: str, reason: str = "") -> Delivery:
         """Rejects what is open under this name, and performs what that makes possible."""
-        return await self._delivered(lambda: decide(self.engine, handle.id, name, by, REJECT, reason))
+        return await self._decided(handle, name, by, REJECT, reason)
+
+    async def _decided(self, handle: Handle[Any], name: str, by: str, word: Word, comment: str) -> Delivery:
+        waitpoint = await open_approval(self.engine, handle.id, name, by)
+        return await self._delivered(lambda: decide(self.engine, waitpoint, by, word, comment))
 
     async def _delivered(self, deliver: Callable[[], Awaitable[Delivery]]) -> Delivery:
         first = await deliver()

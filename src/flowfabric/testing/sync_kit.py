@@ -91,4 +91,4 @@ class SyncKit:
         return self._kit.watch
 
     def _same(self, handle: Handle[R]) -> AsyncHandle[R]:
-        return AsyncHandle(self._kit.app, handle.id, handle.task)
+        return AsyncHandle(self._kit.app, handle.id)

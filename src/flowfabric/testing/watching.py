@@ -50,7 +50,7 @@ class Watch:
         self._replay = replay
         self._replayed: dict[UUID, int] = {}
         self._is_due: set[UUID] = set()
-        self._counts: dict[Moment, int] = {"before": 0, "after": 0}
+        self.told: dict[Moment, int] = {"before": 0, "after": 0}
         self._performing: Counter[tuple[UUID, str]] = Counter()
         self.crashes: list[Crash] = []
         self.dead: list[Lease] = []
@@ -97,8 +97,8 @@ class Watch:
             run.restart()
 
     def _crash(self, run: Run, record: Record, moment: Moment) -> None:
-        number = self._counts[moment]
-        self._counts[moment] += 1
+        number = self.told[moment]
+        self.told[moment] += 1
         crash = next((crash for crash in self.crashes if crash.is_at(moment, record.path, number)), None)
         if crash is None or run.loss is not None:
             return
