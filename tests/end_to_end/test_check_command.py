@@ -21,6 +21,12 @@ class Checked:
         {does}
 app = Checked()
 """
+HOLE = """from __future__ import annotations
+from flowfabric import App
+app = App()
+@app.task
+async def job(order: Missing) -> None: ...
+"""
 
 
 class Shell:
@@ -107,6 +113,14 @@ def test_a_named_app_is_imported_and_asked(shell: Shell) -> None:
         shell.write(f"{module}.py", CHECKED.format(does=does))
         lines = [f"{module}:app:1:1: app_check: {words}" for words in expected]
         assert shell.check(f"{module}:app") == (1 if lines else 0, lines, "")
+
+
+def test_an_annotation_that_cannot_be_resolved_is_found_by_the_app_itself(shell: Shell) -> None:
+    shell.write("app_with_a_hole.py", HOLE)
+    assert shell.check("app_with_a_hole.py")[0] == 0
+    code, [line], _ = shell.check("app_with_a_hole:app")
+    assert code == 1
+    assert "app_check" in line and "Missing" in line
 
 
 def test_an_app_that_cannot_be_imported_is_a_wrong_call(shell: Shell) -> None:

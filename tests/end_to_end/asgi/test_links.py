@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from flowfabric.asgi import asgi_app
 from flowfabric.engine import Engine
 from flowfabric.sdk.deciding import Decided, decide
 from flowfabric.testing import VirtualClock
@@ -148,6 +149,16 @@ async def test_names_are_escaped_where_they_are_shown(browser: Browser, engine: 
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in reply.text
     for part in ("<script", "<img", "<b>"):
         assert part not in reply.text
+
+
+async def test_what_is_asked_may_be_given_other_words(engine: Engine, clock: VirtualClock) -> None:
+    async def engine_of() -> Engine:
+        return engine
+
+    wait = await asked_of(engine, "ops", submit={"kind": "pay_back"})
+    app = asgi_app(engine_of, title=lambda kind, key: f"<i>{kind}\u202e {key}</i>", now=clock.now)
+    reply = await Browser(app).get(path_of(token_of(wait, "ops")))
+    assert "<h1>Approval: &lt;i&gt;pay_back  approval:refund[ops]&lt;/i&gt;</h1>" in reply.text
 
 
 async def test_no_token_is_logged(

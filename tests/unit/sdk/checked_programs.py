@@ -187,6 +187,12 @@ async def job(order: str) -> None:
         return None  # E swallowed_unwind
     with contextlib.suppress(BaseException):  # E swallowed_unwind
         await wait_signal(paid)
+    await asyncio.gather(step(pay, order), return_exceptions=True)  # E swallowed_unwind
+    await asyncio.gather(step(pay, order), return_exceptions=False)
+    try: await step(pay, order)
+    except ff.Unwind: raise
+    except BaseException: pass
+    finally: return None  # E swallowed_unwind
 @app.task
 def plain(order: str) -> None:
     try: sync.step(pay, order)
@@ -196,7 +202,7 @@ def plain(order: str) -> None:
 @app.task
 async def job(order: str) -> None:
     await asyncio.gather(branch(1), step(pay, order))  # E raw_task
-    await asyncio.gather(*[branch(n) for n in range(3)], return_exceptions=True)  # E raw_task
+    await asyncio.gather(*[branch(n) for n in range(3)], return_exceptions=True)  # E raw_task swallowed_unwind
     first = asyncio.create_task(approval("x", by="ops"))  # E raw_task
     async with asyncio.TaskGroup() as tg:
         tg.create_task(job.run(order))  # E raw_task

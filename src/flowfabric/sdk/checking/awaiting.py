@@ -56,6 +56,9 @@ def swallowed(function: Function) -> Iterator[Found]:
                 for item in items:
                     if _suppresses_all(names, item.context_expr) and any(durables_in(names, body)):
                         yield item.context_expr, "swallowed_unwind", _catches("suppress(BaseException)")
+            case ast.Call(args=arguments) if _returns_exceptions(names, node) and any(durables_in(names, arguments)):
+                what = "asyncio.gather(return_exceptions=True) catches the unwinding of a suspended task"
+                yield node, "swallowed_unwind", f"{what}; use flowfabric.settle"
 
 
 def raw_tasks(function: Function) -> Iterator[Found]:
@@ -115,7 +118,7 @@ _TIMER_WORDS = "the timer dies with the run while the wait goes on; use timeout=
 def _handlers(names: Names, node: ast.Try | ast.TryStar) -> Iterator[Found]:
     for handler in node.handlers:
         if handler.type is not None and names.public(handler.type) == "Unwind" and _raises(handler.body):
-            return
+            break
         if _catches_all(names, handler.type) and not _raises(handler.body):
             caught = "bare except" if handler.type is None else "except BaseException"
             yield handler, "swallowed_unwind", _catches(caught)
@@ -142,6 +145,11 @@ def _suppresses_all(names: Names, node: ast.expr) -> bool:
         case ast.Call(func=called, args=kinds) if names.resolve(called) == "contextlib.suppress":
             return any(names.is_builtin(kind, _EVERYTHING) for kind in kinds)
     return False
+
+
+def _returns_exceptions(names: Names, node: ast.Call) -> bool:
+    told = any(each.arg == "return_exceptions" and getattr(each.value, "value", None) for each in node.keywords)
+    return told and names.resolve(node.func) == "asyncio.gather"
 
 
 def _starts_tasks(names: Names, node: ast.Call) -> bool:
