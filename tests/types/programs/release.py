@@ -1,0 +1,25 @@
+"""Two people release a payment; each is mailed a link."""
+
+from flowfabric import App, Approved, Ask, Rejected, TimedOut, approval, step
+
+app = App("release.db", url="https://bank.example/ff")
+mailed: list[str] = []
+
+
+def mail(ask: Ask) -> None:
+    mailed.append(f"to {ask.approver}: {ask.link}")
+
+
+def transfer(payment: str) -> str:
+    return f"{payment} is on its way"
+
+
+@app.task
+async def release(payment: str) -> str:
+    match await approval("release", by=["desk", "audit"], need=2, timeout="1d", notify=mail):
+        case Approved():
+            return await step(transfer, payment)
+        case Rejected(by=who):
+            return f"stopped by {who}"
+        case TimedOut():
+            return "nobody answered"
