@@ -14,8 +14,8 @@ async def watch(parcel: str) -> str:
     return await poll("30s", arrived, parcel)
 
 
-@app.task
-async def watch_by_hand(parcel: str, looked: int = 0) -> str:  # noqa: RET503 - continue_with never returns
+@app.task  # noqa: RET503 - continue_with never returns
+async def watch_by_hand(parcel: str, looked: int = 0) -> str:
     for number in range(50):
         if found := await step(arrived, parcel):
             return f"{found}, after {looked + number} looks"
