@@ -20,12 +20,12 @@ from flowfabric.core.outcomes import Lease, Renewed
 from flowfabric.core.records import WorkerId
 from flowfabric.engine.engine import Engine
 from flowfabric.worker.ledger import Ledger
-from flowfabric.worker.racing import first_of
 from flowfabric.worker.slots import Slots
 
 _log = logging.getLogger("flowfabric.worker")
 _MOST_BACKOFF_S = 5.0
 _AFTER_A_PART_S = 0.05
+_LAST_ANSWER_S = 2.0
 Take = Callable[[Sequence[Lease], float], None]
 
 
@@ -57,16 +57,13 @@ class Claiming:
         """Begins to claim."""
         self._task = asyncio.create_task(self._run(), name="flowfabric-claims")
 
-    async def stop(self, give_up: asyncio.Event) -> None:
-        """Claims no more. What was asked for already has been taken when this returns, unless it takes too long."""
+    async def stop(self) -> None:
+        """Claims no more. What was asked for already has been taken when this returns, unless the store is too slow."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self._sent is not None:
-            await first_of(self._finish_sent(self._sent), give_up.wait())
-
-    async def _finish_sent(self, sent: asyncio.Task[int]) -> None:
-        await asyncio.shield(sent)
+            await asyncio.wait([self._sent], timeout=_LAST_ANSWER_S)
 
     async def unknown(self) -> list[Lease]:
         """The leases that the store gave this worker, but whose reply was lost."""

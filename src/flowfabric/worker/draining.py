@@ -16,11 +16,12 @@ _LAST_WORDS_S = 1.0
 
 async def drain(engine: Engine, claiming: Claiming, performances: Performances, grace_over: asyncio.Event) -> None:
     """Ends all work: claims no more, gives back what was not started, lets the rest unwind until the grace is over."""
-    await claiming.stop(grace_over)
+    await claiming.stop()
     await give_back(engine, performances.drain())
     await first_of(performances.finished(), grace_over.wait())
     if performances.is_busy:
         await _abandon(engine, performances)
+    await give_back(engine, performances.take_unstarted())
     await _give_back_unknown(engine, claiming)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +25,7 @@ from flowfabric.worker.giving_back import give_back
 from flowfabric.worker.ledger import Ledger
 from flowfabric.worker.renewal import Report
 from flowfabric.worker.slots import Slots
+from flowfabric.worker.unstarted import Unstarted
 
 _log = logging.getLogger("flowfabric.worker")
 # What breaks in an unexpected way would break again at once, here or elsewhere.
@@ -49,8 +49,7 @@ class Performances:
         self._performer = performer
         self._slots = slots
         self._ledger = ledger
-        self._queue: deque[Lease] = deque()
-        self._behind: dict[UUID, Lease] = {}
+        self._unstarted = Unstarted()
         self._underway: dict[UUID, _Underway] = {}
         self._is_draining = False
         self._quiet = asyncio.Event()
@@ -58,14 +57,16 @@ class Performances:
 
     def take(self, leases: Sequence[Lease], asked_at: float) -> None:
         """Holds these leases from now on, and starts as many as there are slots."""
-        self._queue.extend(self._ledger.add(leases, asked_at))
+        self._unstarted.add(self._ledger.add(leases, asked_at))
         self._start_next()
 
     def hear(self, report: Report) -> None:
         """Passes on what the renewal found out."""
         if report.given_back:
             self._slots.slow_down()
-        self._drop_unstarted({*report.lost, *report.given_back})
+        if report.given_back or report.lost:
+            self._unstarted.drop({*report.lost, *report.given_back})
+            self._start_next()
         for fence, error in report.lost.items():
             if underway := self._find(fence):
                 _tell(underway.performance.lease_lost, error)
@@ -76,13 +77,13 @@ class Performances:
     def drain(self) -> list[Fence]:
         """Starts nothing more, and asks what runs to unwind; answers the leases that were not started."""
         self._is_draining = True
-        unstarted = [lease.fence for lease in (*self._queue, *self._behind.values())]
-        self._queue.clear()
-        self._behind.clear()
-        self._slots.waiting = 0
         for underway in list(self._underway.values()):
             _tell(underway.performance.drain)
-        return [fence for fence in unstarted if self._ledger.remove(fence.lease_id)]
+        return self.take_unstarted()
+
+    def take_unstarted(self) -> list[Fence]:
+        """The leases that have not been started, which is up to the caller from now on."""
+        return [fence for fence in self._unstarted.take_all() if self._ledger.remove(fence.lease_id)]
 
     @property
     def is_busy(self) -> bool:
@@ -109,33 +110,28 @@ class Performances:
         return tasks
 
     def _start_next(self) -> None:
-        while self._queue and self._slots.is_free and not self._is_draining:
-            lease = self._queue.popleft()
+        while self._unstarted and self._slots.is_free and not self._is_draining:
+            lease = self._unstarted.next()
             if former := self._underway.get(lease.execution_id):
-                self._stand_behind(former, lease)
+                self._unstarted.stand_behind(lease)
+                self._end_former(former)
             elif self._ledger.start(lease.fence.lease_id):
                 self._start(lease)
-        self._slots.waiting = len(self._queue)
+        self._slots.waiting = len(self._unstarted)
+        self._slots.note_room()
 
-    def _stand_behind(self, former: _Underway, lease: Lease) -> None:
-        """The new lease proves that the former is over, even if its performance has not heard of that."""
-        self._behind[lease.execution_id] = lease
+    def _end_former(self, former: _Underway) -> None:
+        """A newer lease proves that this one is over, even if its performance has not heard of that."""
         if self._ledger.remove(former.lease.fence.lease_id):
             _tell(former.performance.lease_lost, Refused("stale_lease", "the execution was claimed anew"))
 
     def _start(self, lease: Lease) -> None:
         self._slots.begin()
         self._quiet.clear()
-        underway = _Underway(lease, self._begin(lease), lease.cancel_due_at)
+        underway = _Underway(lease, _begin(self._performer, self._engine, lease), lease.cancel_due_at)
         self._underway[lease.execution_id] = underway
         # A run begins with nothing of the context in which it happened to be claimed.
         underway.task = asyncio.get_running_loop().create_task(self._perform(underway), context=Context())
-
-    def _begin(self, lease: Lease) -> Performance:
-        try:
-            return self._performer.begin(self._engine, lease)
-        except Exception as error:
-            return _NeverBegun(error)
 
     async def _perform(self, underway: _Underway) -> None:
         began = time.monotonic()
@@ -158,25 +154,21 @@ class Performances:
         self._ledger.remove(lease.fence.lease_id)
         del self._underway[lease.execution_id]
         self._slots.end(seconds)
-        behind = self._behind.pop(lease.execution_id, None)
-        if behind is not None:
-            self._queue.appendleft(behind)
+        self._unstarted.step_forward(lease.execution_id)
         self._start_next()
-        self._slots.note_room()
         if not self._underway:
             self._quiet.set()
-
-    def _drop_unstarted(self, fences: Collection[Fence]) -> None:
-        if not fences:
-            return
-        self._queue = deque(lease for lease in self._queue if lease.fence not in fences)
-        self._behind = {id_: lease for id_, lease in self._behind.items() if lease.fence not in fences}
-        self._start_next()
-        self._slots.note_room()
 
     def _find(self, fence: Fence) -> _Underway | None:
         underway = self._underway.get(fence.execution_id)
         return underway if underway is not None and underway.lease.fence == fence else None
+
+
+def _begin(performer: Performer, engine: Engine, lease: Lease) -> Performance:
+    try:
+        return performer.begin(engine, lease)
+    except Exception as error:
+        return _NeverBegun(error)
 
 
 class _NeverBegun:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from flowfabric.core.limits import BATCH
 
 _AHEAD_S = 0.1
+_MOST_AHEAD = 256
 _LINGER_S = 0.005
 _GOOD_PART = 4
 _WEIGHT = 0.1
@@ -37,10 +38,11 @@ class Slots:
 
     @property
     def ahead(self) -> int:
-        """How many may be held beyond those that run: what starts in a moment at the present pace, at most as many."""
+        """How many may be held beyond those that run: what starts within a moment at the present pace, and not too
+        many to give them all back."""
         if self._mean_s is None:
             return 0
-        return int(min(self.number, self.number * self._ahead_s / max(self._mean_s, 1e-6)))
+        return int(min(max(self.number, _MOST_AHEAD), self.number * self._ahead_s / max(self._mean_s, 1e-6)))
 
     @property
     def room(self) -> int:
@@ -55,7 +57,6 @@ class Slots:
         """A slot is free again, after so long."""
         self.busy -= 1
         self._mean_s = seconds if self._mean_s is None else self._mean_s + _WEIGHT * (seconds - self._mean_s)
-        self.note_room()
 
     def slow_down(self) -> None:
         """What was claimed ahead could not be started: the next slots must get free before that is done again."""
@@ -71,15 +72,21 @@ class Slots:
 
     async def wait_for_room(self) -> int:
         """How many to claim. When slots get free quickly, waits a moment for a good part of them, to claim at once."""
-        while not self.room:
-            self._freed.clear()
-            await self._freed.wait()
-        if self.room < self._good_part() and self._more_come_soon():
-            self._enough.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LINGER_S):
-                    await self._enough.wait()
-        return self.room
+        while True:
+            while not self.room:
+                self._freed.clear()
+                await self._freed.wait()
+            if self.room < self._good_part() and self._more_come_soon():
+                await self._linger()
+            # Slower work than was thought may have taken the room away meanwhile.
+            if room := self.room:
+                return room
+
+    async def _linger(self) -> None:
+        self._enough.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self._enough.wait()
 
     def _good_part(self) -> int:
         return max(1, (self.number + self.ahead) // _GOOD_PART)

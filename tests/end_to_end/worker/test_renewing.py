@@ -24,7 +24,7 @@ from tests.end_to_end.worker.performers import (
 from tests.scenarios import KEEPING
 from tests.stores import TestStore, opened
 
-SHORT_S = 1.0
+SHORT_S = 3.0
 _A_MOMENT = timedelta(seconds=1)
 
 
