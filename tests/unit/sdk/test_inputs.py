@@ -226,6 +226,13 @@ def test_a_simple_call_that_the_function_would_not_take_is_refused(
         inputs_of(task).pack(args, kwargs)
 
 
+def test_an_argument_given_twice_is_refused_even_if_nothing_is_missing() -> None:
+    def task(a: int, b: int = 2) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="multiple values for argument 'a'"):
+        inputs_of(task).pack((1,), {"a": 2})
+
+
 def test_an_input_over_the_limit_is_refused_with_the_limit() -> None:
     def task(text: str) -> None: ...
 
