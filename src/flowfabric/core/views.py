@@ -134,6 +134,15 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """Where an execution is, at a glance: its state, why it is held if it is, and how it ended if it has."""
+
+    state: State
+    hold_reason: str | None
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """One page of a listing, and the cursor of the next one if there is more."""
 

@@ -17,6 +17,7 @@ from flowfabric.core.ids import IdMinter
 from flowfabric.core.outcomes import Accepted, DuplicateSignal, Lease, Satisfied, Suspended
 from flowfabric.core.requests import Command
 from flowfabric.core.suspending import Suspend
+from flowfabric.engine.glances import Glances
 from flowfabric.ops.deliver_signal import Delivery
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource
@@ -51,6 +52,7 @@ class Context:
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
     routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
+    reads: dict[str, Glances] = field(default_factory=dict)
     linked: set[UUID] = field(default_factory=set)
 
     async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
@@ -64,6 +66,15 @@ class Context:
         finally:
             if len(self.batchers) > _MOST_BATCHERS:
                 self._drop_idle_batchers()
+
+    @property
+    def glances(self) -> Glances:
+        """The reads that callers of this namespace share."""
+        if self.namespace not in self.reads:
+            if len(self.reads) > _MOST_BATCHERS:
+                self.reads.clear()
+            self.reads[self.namespace] = Glances(self.store, self.namespace)
+        return self.reads[self.namespace]
 
     def note_leases(self, leases: Sequence[Lease]) -> None:
         """Remembers which leases are on executions with something attached, so that their ends go the right way at

@@ -8,13 +8,18 @@ from uuid import UUID
 from flowfabric.core import limits, requests
 from flowfabric.core.ids import parse_id
 from flowfabric.core.looking import Look, places
-from flowfabric.core.records import Fence
+from flowfabric.core.records import Fence, RecordedStep
 from flowfabric.engine.claims import Claims
 from flowfabric.ops.look import look
 
 
 class DurableLeases(Claims):
     """Lets a worker look around while it works."""
+
+    async def recorded(self, fence: Fence, limit: int = limits.STEPS_PER_EXECUTION) -> list[RecordedStep]:
+        """The steps that answer at present, in their order, by one statement. It is a plain read."""
+        id_, most = requests.fence(fence).execution_id, limits.whole(limit, "limit", 1, limits.STEPS_PER_EXECUTION)
+        return await self._context.store.read_single(lambda tx: tx.steps.of(id_, 0, most))
 
     async def look(self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()) -> Look:
         """What is there by now, in one read: signals at waitpoints of the present generation with these keys, behind

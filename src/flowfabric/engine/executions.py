@@ -18,7 +18,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
-from flowfabric.core.views import Description, Outcome, Page, Tally
+from flowfabric.core.views import Description, Glance, Outcome, Page, Tally
 from flowfabric.engine.context import Context
 from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
@@ -91,13 +91,17 @@ class Executions(Joining):
         """How the execution ended, with its result; None while it has not."""
         return await self._read(reading.result, parse_id(id))
 
+    async def glance(self, id: UUID | str) -> Glance:
+        """Where the execution is: cheap, because callers at the same time share one read."""
+        return await self._context.glances.of(parse_id(id))
+
     async def wait(self, id: UUID | str, timeout: limits.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
         """Waits until the execution has ended; None if the timeout passes first."""
         found = parse_id(id)
         limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
-        outcome = await self._read(reading.result, found)
-        if outcome is not None:
-            return outcome
+        seen = await self._context.glances.of(found)
+        if seen.outcome is not None:
+            return seen.outcome
         try:
             async with asyncio.timeout(limit_s):
                 return await self._wait(found)
@@ -138,13 +142,15 @@ class Executions(Joining):
         return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
 
     async def _wait(self, id_: UUID) -> Outcome:
-        pause_s, wakeups = _FIRST_LOOK_S, self._context.wakeups
+        wakeups = self._context.wakeups
+        # Whoever is rung for looks by itself only in case the bell fails.
+        pause_s = _LONGEST_LOOK_S if wakeups.alive else _FIRST_LOOK_S
         with wakeups.bell([end_of(id_)]) as bell:
             while True:
                 bell.clear()
-                outcome = await self._read(reading.result, id_)
-                if outcome is not None:
-                    return outcome
+                seen = await self._context.glances.of(id_)
+                if seen.outcome is not None:
+                    return seen.outcome
                 await bell.wait(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(2 * pause_s, _LONGEST_LOOK_ALIVE_S if wakeups.alive else _LONGEST_LOOK_S)
 

@@ -14,7 +14,7 @@ from flowfabric.core.ids import derived_id
 from flowfabric.core.requests import StepStatus
 from flowfabric.core.states import State
 from flowfabric.core.views import Outcome
-from flowfabric.sdk import failures, results
+from flowfabric.sdk import results
 from flowfabric.sdk.aliases import Durable, Duration
 from flowfabric.sdk.digests import arguments_digest
 from flowfabric.sdk.durable import DurableCall, here
@@ -22,7 +22,7 @@ from flowfabric.sdk.ending import FINAL_MARK
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import ChildEnded, ChildWait, Due
-from flowfabric.sdk.records import Cancelled, Completed, ErrorInfo, Expired, Failed, Skipped, TimedOut
+from flowfabric.sdk.records import Cancelled, Completed, Expired, Skipped, TimedOut
 from flowfabric.sdk.units import Unit, require_unit
 
 if TYPE_CHECKING:
@@ -125,15 +125,7 @@ class _Awaits(DurableCall[Any]):
                 return results.End(Expired(facts["reason"]))
             case State.SKIPPED:
                 return results.End(Skipped(facts["reason"]))
-        return self._failed(facts)
-
-    def _failed(self, facts: Mapping[str, Any]) -> results.End:
-        document, said = facts.get("detail"), facts.get("failure") or {}
-        if not isinstance(document, dict):
-            category = said.get("category", "")
-            return results.End(Failed(ErrorInfo(type=category, message=said.get("message", ""), category=category)))
-        raises = self.task.settings.raises if self.task is not None else ()
-        return results.End(Failed(failures.from_json(document)), failures.rebuild(document, raises))
+        return results.recorded_failure(facts.get("failure"), facts.get("detail"), self.task)
 
     def value_of(self, record: Record) -> Any:
         """The result, or the error that stands for another end."""

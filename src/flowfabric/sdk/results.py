@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from flowfabric.core import limits
-from flowfabric.core.records import Attempt
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.core.views import Description, Outcome
 from flowfabric.engine.engine import Engine
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
 
-_FIRST_LOOK_S = 0.25
-_LONGEST_LOOK_S = 5.0
+_FIRST_LOOK_S = 1.0
+_LONGEST_LOOK_S = 10.0
 _DIVERGED = "diverged"
 
 
@@ -71,7 +70,8 @@ async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> O
             return outcome
         if limit is not None and loop.time() >= limit:
             return None
-        refuse_if_diverged(await engine.executions.describe(id_))
+        if (await engine.executions.glance(id_)).state is State.BLOCKED:
+            refuse_if_diverged(await engine.executions.describe(id_))
         look_s = min(2 * look_s, _LONGEST_LOOK_S)
 
 
@@ -94,8 +94,7 @@ async def read_end(engine: Engine, id_: UUID, outcome: Outcome, task: Task[..., 
         case State.SKIPPED:
             return End(Skipped((await engine.operator.explain(id_)).sentence))
         case _:
-            found = await engine.executions.describe(id_)
-            return _failed(outcome, found.attempts[-1] if found.attempts else None, task)
+            return _failed(outcome, task)
 
 
 def untyped_form() -> Form[Any]:
@@ -118,10 +117,10 @@ def recorded_failure(
     return End(Failed(failures.from_json(detail)), declared)
 
 
-def _failed(outcome: Outcome, attempt: Attempt | None, task: Task[..., Any] | None) -> End:
+def _failed(outcome: Outcome, task: Task[..., Any] | None) -> End:
     said = outcome.failure
     failure = None if said is None else {"message": said.message, "category": said.category}
-    return recorded_failure(failure, _document(None if attempt is None else attempt.failure_detail), task)
+    return recorded_failure(failure, _document(None if said is None else said.detail), task)
 
 
 def _document(detail: bytes | None) -> dict[str, Any] | None:

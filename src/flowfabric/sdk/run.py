@@ -88,7 +88,7 @@ class Run:
             self.calls.remember(Record.from_step(step))
 
     async def _recorded(self) -> list[RecordedStep]:
-        return await self.engine.executions.steps(self.lease.execution_id, limit=_MOST_RECORDS)
+        return await self.engine.leases.recorded(self.lease.fence)
 
     async def _run_once(self) -> Ending:
         self.probe.begins(self)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flowfabric.core.looking import Look, Override
 from flowfabric.core.states import State
-from flowfabric.core.views import Outcome, failure_of
+from flowfabric.core.views import Glance, Outcome, failure_of
 from flowfabric.sqlstore.rows import identity, when
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.sqlstore.waiting import signal_of
@@ -28,6 +28,22 @@ class SqlLooks:
         )  # fmt: skip
         return _look(found)
 
+    async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
+        found = await self._session.fetch("glances", namespace=namespace, ids=list(ids))
+        return {identity(row["id"]): _glance(row) for row in found}
+
+
+def _glance(row: Row) -> Glance:
+    state = State(row["state"])
+    if row["ended_at"] is None:
+        return Glance(state, row["hold_reason"], None)
+    failure = failure_of(state, row["failure_message"], row["failure_category"], row["failure_detail"])
+    outcome = Outcome(
+        state=state, result=row["result"], encoding=row["encoding"], failure=failure,
+        cancelled_by=row["cancelled_by"], cancel_reason=row["cancel_reason"], ended_at=when(row["ended_at"]),
+    )  # fmt: skip
+    return Glance(state, None, outcome)
+
 
 def _look(found: Sequence[Row]) -> Look | None:
     """What the rows say; None if the execution is not there."""
@@ -41,8 +57,8 @@ def _look(found: Sequence[Row]) -> Look | None:
 def _outcome(row: Row) -> Outcome:
     state, left = State(row["name"]), row["payload"]
     return Outcome(
-        state=state, result=left if state is State.COMPLETED else None, encoding=row["encoding"], cancelled_by=row["source_type"],
-        cancel_reason=row["source_identity"], ended_at=when(row["accepted_at"]),
+        state=state, result=left if state is State.COMPLETED else None, encoding=row["encoding"],
+        cancelled_by=row["source_type"], cancel_reason=row["source_identity"], ended_at=when(row["accepted_at"]),
         failure=failure_of(state, row["source"], row["category"], left),
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.keyring import Key, KeyRing
 from flowfabric.core.looking import Look
+from flowfabric.core.views import Glance
 from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
 
 
@@ -96,6 +97,9 @@ class Looks(Protocol):
     ) -> Look | None:
         """Signals at waitpoints by key, behind these places and so many of each; the ends of these executions; and
         waits that an operator ended. None if there is no such execution. One statement."""
+
+    async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
+        """Where these executions are. One statement."""
 
 
 class SigningKeys(Protocol):

@@ -75,3 +75,15 @@ SELECT
     {time_of_look}, NULL
 FROM mine
 ORDER BY seq
+
+-- name: glances
+SELECT
+    e.id, e.state, e.hold_reason, e.failure_category, e.failure_message, e.cancelled_by, e.cancel_reason, e.ended_at,
+    a.result, a.encoding, a.failure_detail
+FROM ff.execution AS e
+LEFT JOIN ff.attempt AS a
+    ON a.execution_id = e.id
+    AND a.attempt_index = e.attempt_index
+    AND e.ended_at IS NOT NULL
+WHERE e.id IN :ids
+    AND e.namespace = :namespace
