@@ -198,6 +198,7 @@ BY_NAME = {
     "reason": _FREE_TEXT,
     "message": _FREE_TEXT,
     "held_for": _FREE_TEXT,
+    "report": _FREE_TEXT,
     "url": Role(["", NUL, SURROGATE, LONG, 7, b"jobs.db", "http://x/y", "sqlite://host/x", "sqlite:///a%00b", "x://["]),
     "schema": Role(["", "A", "a b", 'x"; DROP SCHEMA public; --', "1a", "ü", "x" * 64, NUL, SURROGATE, LONG, 7, b"a"]),
     "secret": Role(_NO_SECRETS),

@@ -38,6 +38,8 @@ OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
     "delay": lambda engine, fence: engine.leases.delay(fence, after="7h"),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "zombie"),
+    "hold": lambda engine, fence: engine.leases.hold(fence, "zombie", "zombie", steps=[Step("zombie", b"1")]),
+    "continue_with": lambda engine, fence: engine.leases.continue_with(fence, b"zombie", steps=[Step("zombie", b"1")]),
 }
 
 
@@ -211,6 +213,19 @@ async def delayed(engine: Engine, clock: VirtualClock) -> Lease:
     return lease
 
 
+async def held_by_itself(engine: Engine, clock: VirtualClock) -> Lease:
+    lease = await leased(engine)
+    await engine.leases.hold(lease.fence, "diverged", "look at it")
+    return lease
+
+
+async def continued_and_taken(engine: Engine, clock: VirtualClock) -> Lease:
+    lease = await leased(engine)
+    await engine.leases.continue_with(lease.fence, b"next")
+    await claim_again(engine, lease)
+    return lease
+
+
 @dataclass(frozen=True)
 class Former:
     """A way to become a former owner, and what it is told afterwards."""
@@ -250,6 +265,8 @@ FORMER = [
     Former(released, _OVER, State.WAITING),
     Former(released_and_taken, _OVER, State.ACTIVE),
     Former(delayed, _OVER, State.DELAYED),
+    Former(held_by_itself, _OVER, State.BLOCKED),
+    Former(continued_and_taken, _OVER, State.ACTIVE),
 ]
 
 

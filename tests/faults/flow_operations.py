@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from flowfabric.engine import Child, Edge, EdgeKind, Engine, Fence, Graph, any_of
+from flowfabric.engine import Child, ChildSubmission, Edge, EdgeKind, Engine, Fence, Graph, Submission, any_of
 from flowfabric.testing import VirtualClock
 from tests import flows, scenarios
 from tests.faults.operations import OPERATIONS, STEPS, Act, Arrange, Operation, duty, lease, nothing
 from tests.faults.wait_operations import WAITS
+
+LONER = ChildSubmission("loner", Submission(kind="loner", signals=["go"]), detached=True)
 
 # One end moves everything here: a race is won, a handler is skipped, and what hangs on the loser too.
 SHAPE: flows.Shape = {
@@ -115,6 +117,9 @@ FLOWS: dict[str, Operation] = {
     "cancel_flow, pending": op(racing, lambda e, part: e.flows.cancel(part.id, "enough", policy="cancel_pending")),
     "replay a member": op(finished, lambda e, part: e.operator.replay(part.member, expected_generation=0)),
     "replay a skipped member": op(skipped, lambda e, id_: e.operator.replay(id_, expected_generation=0)),
+    "submit_children, one of them detached": op(
+        lease, lambda e, found: e.leases.submit_children(found.fence, [LONER, flows.child("kid")], steps=STEPS)
+    ),
     "submit_children": op(
         lease, lambda e, found: e.leases.submit_children(found.fence, [flows.child("kid")], steps=STEPS)
     ),

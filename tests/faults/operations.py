@@ -191,6 +191,7 @@ OPERATIONS: dict[str, Operation] = {
     "fail, for good": Operation(last_lease, lambda e, found: e.leases.fail(found.fence, "broken")),
     "delay": Operation(lease, lambda e, found: e.leases.delay(found.fence, after="1h", steps=STEPS)),
     "release": Operation(lease, lambda e, found: e.leases.release(found.fence)),
+    "own hold": Operation(lease, lambda e, found: e.leases.hold(found.fence, "diverged", "look at it", steps=STEPS)),
     "own cancel": Operation(lease, lambda e, found: e.leases.cancel(found.fence, "no use")),
     "reclaim": Operation(granted, lambda e, grant: e.leases.reclaim(grant, WORKER)),
     "reclaim, once too often": Operation(granted_too_often, reclaim_at_last),

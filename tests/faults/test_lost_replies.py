@@ -20,7 +20,8 @@ CALLS = [
 ]  # fmt: skip
 MORE_CALLS = [
     "submit with a key", "submit_many", "claim", "renew", "progress", "checkpoint", "complete_many",
-    "complete, not plain", "fail, for good", "release", "own cancel", "revoke_lease", "grant_reclaim", "replay", "hold",
+    "complete, not plain", "fail, for good", "release", "own cancel", "own hold", "continue_with",
+    "create_waitpoints", "revoke_lease", "grant_reclaim", "replay", "hold",
     "unhold", "change_priority", "create_waitpoint", "suspend with a key", "suspend, satisfied at once",
     "suspends of one caller", "deliver_signal, buffered", "deliver_signal, appended", "approve", "send",
     "operator resume", "close_waitpoint", "rotate to a drawn key", "seed",

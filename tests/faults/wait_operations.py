@@ -140,6 +140,9 @@ WAITS: dict[str, Operation] = {
     "create_waitpoints": Operation(
         handed_out, lambda e, slot: e.waitpoints.create_many(slot.fence, ["boss", "chief"], steps=STEPS)
     ),
+    "continue_with": Operation(
+        signalled_early, lambda e, slot: e.leases.continue_with(slot.fence, b"next", steps=STEPS)
+    ),
     "suspend": Operation(
         lease, lambda e, found: e.leases.suspend(found.fence, ["boss", "chief"], timeout="1h", steps=STEPS)
     ),

@@ -95,6 +95,8 @@ TABLE: dict[str, Row] = {
     "HOLD": Row(
         ("waiting", "delayed"), "blocked", SAME, "paused_by_operator", 0, "operator.held", "execution_not_eligible"
     ),
+    "HOLD_OWN": Row(_LEASED, "blocked", "attempt_interrupted", "paused_by_operator", 1, "operator.held", _GONE),
+    "CONTINUE": Row(_LEASED, "waiting", "attempt_interrupted", "waiting_for_worker", 1, "lease.continued", _GONE),
     "UNHOLD": Row(("blocked",), "waiting", SAME, "waiting_for_worker", 0, "operator.unheld", "execution_not_eligible"),
     "UNHOLD_DELAYED": Row(
         ("blocked",), "delayed", SAME, "waiting_for_delay", 0, "operator.unheld", "execution_not_eligible"
@@ -146,7 +148,7 @@ def _accompanied(name: str) -> dict[str, Any]:
         return {"ready_at": T0 + MINUTE, "hold_reason": None}
     if name in ("REPLAY", "REPLAY_BLOCKED"):
         return {"ended_at": None, "purge_at": None, "generation": 1, "replay_count": 1}
-    if name == "HOLD":
+    if name in ("HOLD", "HOLD_OWN"):
         return {"hold_reason": "look"}
     if name in ("UNHOLD", "UNHOLD_BLOCKED", "UNBLOCK"):
         return {"hold_reason": None}

@@ -40,6 +40,7 @@ class Surroundings:
     now: datetime
     dependencies: Dependencies | None = None
     workers: Sequence[Worker] = ()
+    hold_report: str | None = None
 
 
 def explain(execution: Execution, around: Surroundings) -> Explanation:
@@ -103,6 +104,10 @@ def _delayed(execution: Execution, around: Surroundings) -> _Told:
 def _blocked(execution: Execution, around: Surroundings) -> _Told:
     if execution.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR:
         reason = execution.hold_reason or "no reason given"
+        if around.hold_report is not None:
+            facts = {"hold_reason": execution.hold_reason, "report": around.hold_report}
+            first_line = around.hold_report.strip().partition("\n")[0]
+            return f"Its worker holds it ({reason}): {first_line}; repair that, then unhold it to let it go on.", facts
         return f"An operator holds it ({reason}); unhold it to let it go on.", {"hold_reason": execution.hold_reason}
     if around.dependencies is not None:
         return tell_blocked(around.dependencies)

@@ -261,13 +261,17 @@ def _in_order(members: Mapping[str, Drawn]) -> tuple[Drawn, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ChildSubmission:
-    """A child to be submitted by a worker; `key` tells it apart from its parent's other children."""
+    """A child to be submitted by a worker; `key` tells it apart from its parent's other children. A detached one is
+    stored with them, under an id that follows from the key, but is on its own then: no part of a flow, not cancelled
+    with it."""
 
     key: str
     submission: Submission
+    detached: bool = False
 
     def __post_init__(self) -> None:
         limits.name(self.key, "key")
+        limits.truth(self.detached, "detached")
         if not isinstance(self.submission, Submission):
             message = f"a child must be a Submission, not {type(self.submission).__name__}"
             raise InvalidRequest("invalid_type", message, field="submission")

@@ -132,6 +132,12 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """The lease was given up; the execution goes on from the start, as its next generation with its new input, as soon
+    as a worker takes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unheld:
     """The execution is no longer held; it is now in this state."""
 

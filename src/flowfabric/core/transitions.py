@@ -2,6 +2,7 @@
 
     submit ─→ waiting or delayed           delayed ─ ready ─→ waiting
     waiting, delayed ─ hold ─→ blocked     blocked ─ unhold ─→ waiting or delayed
+    active ─ its worker holds it ─→ blocked, ─ continues with other input ─→ waiting
     waiting ─ claim ─→ active              active ─ delay, retry ─→ delayed
     suspended ─ resume ─→ waiting, delayed active ─ suspend ─→ suspended
     terminal ─ replay ─→ waiting           active ─ release, lease lost ─→ waiting
@@ -157,6 +158,12 @@ HOLD = Transition(
     name="hold", sources=frozenset({State.WAITING, State.DELAYED}), target=State.BLOCKED, event=("operator", "held"),
     refusal=_NOT_ELIGIBLE, reason=BlockingReason.PAUSED_BY_OPERATOR,
 )  # fmt: skip
+HOLD_OWN = Transition(
+    name="hold", sources=_ACTIVE, target=State.BLOCKED, event=("operator", "held"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.PAUSED_BY_OPERATOR,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+CONTINUE = replace(RELEASE, name="continue_with", event=("lease", "continued"))
 UNHOLD = Transition(
     name="unhold", sources=frozenset({State.BLOCKED}), target=State.WAITING, event=("operator", "unheld"),
     refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
@@ -200,6 +207,7 @@ TRANSITIONS = (
     EXHAUST, TIME_OUT, EXPIRE, CANCEL, SUSPEND, SATISFY_AT_ONCE, DELIVER, BUFFER, RESUME, RESUME_DELAYED, OVERRIDE,
     OVERRIDE_DELAYED, WAIT_FAILED, ESCALATE, CLOSE_WAITPOINT, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
     BLOCK, UNBLOCK, UNBLOCK_DELAYED, SKIP, WAIT_CHILDREN, UNHOLD_BLOCKED, REQUEST_CANCEL, REPLAY_BLOCKED,
+    HOLD_OWN, CONTINUE,
 )  # fmt: skip
 
 

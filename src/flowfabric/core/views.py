@@ -118,6 +118,7 @@ class Description(Summary):
     attempts: tuple[Attempt, ...]
     suspension: SuspendedView | None
     waitpoints: tuple[WaitpointView, ...]
+    hold_report: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +166,13 @@ def summarize(execution: Execution) -> Summary:
 
 def describe_execution(
     execution: Execution, requires: Sequence[str], attempts: Sequence[Attempt], suspension: SuspendedView | None,
-    waitpoints: Sequence[WaitpointView],
+    waitpoints: Sequence[WaitpointView], hold_report: str | None = None,
 ) -> Description:  # fmt: skip
     """The full public view of an execution."""
     return Description(
         **_summary_values(execution), payload=execution.payload, encoding=execution.encoding, policy=execution.policy,
         requires=tuple(requires), attempts=tuple(attempts), suspension=suspension, waitpoints=tuple(waitpoints),
+        hold_report=hold_report,
     )  # fmt: skip
 
 

@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from flowfabric.core import limits, requests
+from flowfabric.core.continuing import REPORT_BYTES, Continuation, OwnHold
 from flowfabric.core.ids import parse_id
 from flowfabric.core.looking import Look, places
+from flowfabric.core.outcomes import Continued, Held
 from flowfabric.core.records import Fence, RecordedStep
+from flowfabric.core.requests import Step
 from flowfabric.engine.claims import Claims
+from flowfabric.ops.continue_with import continue_with
+from flowfabric.ops.hold import hold_own
 from flowfabric.ops.look import look
 
 
 class DurableLeases(Claims):
-    """Lets a worker look around while it works."""
+    """Lets a worker look around while it works, hold what needs a person, and begin anew."""
 
     async def recorded(self, fence: Fence, limit: int = limits.STEPS_PER_EXECUTION) -> list[RecordedStep]:
         """The steps that answer at present, in their order, by one statement. It is a plain read."""
@@ -28,3 +33,24 @@ class DurableLeases(Claims):
         id_, asked = requests.fence(fence).execution_id, places(waitpoints)
         ids = [parse_id(item, "children") for item in limits.batch(children, "children")]
         return await self._context.store.read_single(lambda tx: look(tx, self._context.namespace, id_, asked, ids))
+
+    async def hold(self, fence: Fence, reason: str, report: str, *, steps: Sequence[Step] = ()) -> Held:
+        """Gives up the lease until somebody unholds the execution; the same attempt goes on then. The report, for
+        whoever repairs it, is shown with the execution and kept in its history; `unhold_all` finds it by the reason."""
+        request = OwnHold(
+            fence=requests.fence(fence), reason=limits.text(reason, "reason"),
+            report=limits.text(report, "report", REPORT_BYTES), steps=requests.steps(steps),
+        )  # fmt: skip
+        return await self._context.store.run(lambda tx: hold_own(tx, self._context.namespace, request))
+
+    async def continue_with(
+        self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()
+    ) -> Continued:
+        """Gives up the lease; the same execution begins anew with this input, as its next generation. Its journal holds
+        nothing but these steps. Whoever waits for it, its children and its standing waitpoints with their signals
+        stay, other waitpoints close, and no attempt is used."""
+        request = Continuation(
+            fence=requests.fence(fence), payload=limits.payload(payload, "payload"),
+            encoding=limits.name(encoding, "encoding"), steps=requests.steps(steps),
+        )  # fmt: skip
+        return await self._context.store.run(lambda tx: continue_with(tx, self._context.namespace, request))

@@ -152,7 +152,8 @@ class Leases(DurableLeases):
             fence=requests.fence(fence), children=tuple(zip(items, routes, strict=True)), steps=requests.steps(steps)
         )
         answers = await self._context.store.run(lambda tx: submit_children(tx, self._context.namespace, request))
-        self._context.linked.add(request.fence.lease_id)
+        if not all(item.detached for item in items):
+            self._context.linked.add(request.fence.lease_id)
         self._context.due_at(None)
         return answers
 

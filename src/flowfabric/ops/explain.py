@@ -11,7 +11,7 @@ from flowfabric.core.flows import StoredEdge
 from flowfabric.core.records import Execution
 from flowfabric.core.states import State
 from flowfabric.ops.locking import read
-from flowfabric.ops.observing import views
+from flowfabric.ops.observing import hold_report, views
 from flowfabric.store.routing import LaneState
 from flowfabric.store.transaction import Transaction
 
@@ -28,6 +28,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
         lane_is_paused=await tx.lanes.state(namespace, execution.lane) is LaneState.PAUSED,
         requires=await tx.routes.requires(execution.route_id), wait=wait, now=now,
         dependencies=await _dependencies(tx, execution),
+        hold_report=await hold_report(tx, execution),
         workers=await tx.workers.on_lane(namespace, execution.lane, now, _MOST_WORKERS) if looks else (),
     )  # fmt: skip
     return explain_execution(execution, around)

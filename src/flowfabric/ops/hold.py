@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from flowfabric.core import limits
+from flowfabric.core.continuing import OwnHold, decide_own_hold
 from flowfabric.core.control import decide_hold, decide_unhold, is_held
 from flowfabric.core.flows import GroupState
 from flowfabric.core.outcomes import AlreadySatisfied, Held, Unheld
@@ -13,6 +14,7 @@ from flowfabric.core.records import Execution
 from flowfabric.core.requests import Command, Holds
 from flowfabric.ops.locking import lock, lock_to_end
 from flowfabric.ops.writing import write
+from flowfabric.ops.yielding import give_up_lease
 from flowfabric.store.transaction import Transaction
 
 
@@ -22,6 +24,12 @@ async def hold(tx: Transaction, namespace: str, id_: UUID, command: Command) -> 
     decision = decide_hold(execution, command, now)
     await write(tx, [decision])
     return decision.answer
+
+
+async def hold_own(tx: Transaction, namespace: str, request: OwnHold) -> Held:
+    """That it is held, and the lease given up; the same request again is answered alike."""
+    await give_up_lease(tx, namespace, request, decide_own_hold)
+    return Held(request.reason)
 
 
 async def unhold(tx: Transaction, namespace: str, id_: UUID, command: Command) -> Unheld | AlreadySatisfied:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from flowfabric.core.control import is_held
 from flowfabric.core.errors import NotFound
+from flowfabric.core.records import Execution
+from flowfabric.core.transitions import HOLD
 from flowfabric.core.views import SuspendedView, WaitpointView, view_suspension, view_waitpoint
 from flowfabric.core.waits import Signal, Suspension, Waitpoint
 from flowfabric.ops.locking import read
@@ -58,6 +61,14 @@ async def views(tx: Transaction, id_: UUID) -> tuple[SuspendedView | None, Seque
     counting = (await tx.waits.heard([id_])).counting.get(id_, ()) if suspension else ()
     shown = view_suspension(suspension, waitpoints, counting) if suspension else None
     return shown, [_view(item, suspension) for item in waitpoints]
+
+
+async def hold_report(tx: Transaction, execution: Execution) -> str | None:
+    """What the worker that holds an execution had to say; an operator says no more than the reason."""
+    if not is_held(execution):
+        return None
+    event = await tx.events.last_named(execution.id, *HOLD.event)
+    return event.details.get("report") if event is not None and event.details else None
 
 
 def _view(waitpoint: Waitpoint, suspension: Suspension | None) -> WaitpointView:

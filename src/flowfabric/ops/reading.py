@@ -8,7 +8,7 @@ from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.states import State
 from flowfabric.core.views import Description, Outcome, Summary, Tally, describe_execution, outcome_of, summarize
 from flowfabric.ops.locking import read
-from flowfabric.ops.observing import views
+from flowfabric.ops.observing import hold_report, views
 from flowfabric.store.executions import Listing
 from flowfabric.store.transaction import Transaction
 
@@ -20,7 +20,8 @@ async def describe(tx: Transaction, namespace: str, id_: UUID) -> Description:
     execution = await read(tx, namespace, id_)
     requires = await tx.routes.requires(execution.route_id)
     suspension, waitpoints = (None, []) if execution.plain else await views(tx, id_)
-    return describe_execution(execution, requires, await tx.attempts.of(id_), suspension, waitpoints)
+    report = await hold_report(tx, execution)
+    return describe_execution(execution, requires, await tx.attempts.of(id_), suspension, waitpoints, report)
 
 
 async def result(tx: Transaction, namespace: str, id_: UUID) -> Outcome | None:

@@ -2,6 +2,7 @@
 
 The first children of an execution make it the root of a flow of its own id; children of a member join its flow. The
 id of a child follows from its parent, the parent's generation and its key, so a repeated submit makes no second one.
+A detached one is made in the same way and belongs to nobody.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ async def submit_children(tx: Transaction, namespace: str, request: SubmitChildr
     ]
     known = await tx.executions.get(None, [row.id for row in rows]) if rows else {}
     new = [row for row in rows if row.id not in known]
-    for row in rows:
-        if row.id in known and known[row.id].fingerprint != row.submission.fingerprint(namespace):
-            raise _mismatch(row.id, row.member_name)
+    for row, (child, _) in zip(rows, request.children, strict=True):
+        if row.id in known and not _is_same(known[row.id], row, namespace):
+            raise _mismatch(row.id, child.key)
     moved = await record_steps(tx, parent, request.steps, now)
-    if new:
-        await _insert(tx, namespace, parent, flow, new, now)
+    members = [row for row in new if row.flow_id is not None]
+    if members:
+        await _join(tx, parent, flow, len(members), now)
         moved = replace(moved, plain=False, has_children=True)
+    if new:
+        await _insert(tx, namespace, new, now)
     if moved != parent:
         await store(tx, [Decision(None, parent, moved)])
     states = {row.id: row.state for row in new}
@@ -70,9 +74,8 @@ def child_id(parent: Execution, key: str) -> UUID:
     return derived_id(parent.id, "child", str(parent.generation), key)
 
 
-async def _insert(
-    tx: Transaction, namespace: str, parent: Execution, flow: Flow | None, rows: Sequence[NewExecution], now: datetime
-) -> None:
+async def _join(tx: Transaction, parent: Execution, flow: Flow | None, number: int, now: datetime) -> None:
+    """Makes room for so many members in the flow of the parent, which is made if this is its first child."""
     if flow is None:
         flow = _implicit(parent, now)
         if not await tx.flows.add([flow]):
@@ -80,6 +83,10 @@ async def _insert(
     if flow.is_frozen:
         message = f"flow {flow.id} is cancelled, so nothing is started in it any more"
         raise Refused("flow_already_terminal", message, flow_id=flow.id)
+    await tx.flows.put([replace(flow, open_members=flow.open_members + number, changed_at=now)])
+
+
+async def _insert(tx: Transaction, namespace: str, rows: Sequence[NewExecution], now: datetime) -> None:
     for row in rows:
         check_deadline(row.submission, now)
     stored = await tx.hot.insert(rows)
@@ -89,7 +96,6 @@ async def _insert(
     waits = [standing(row.id, 0, row.submission.signals, now) for row in rows if row.submission.signals]
     if waits:
         await tx.waits.apply(waits)
-    await tx.flows.put([replace(flow, open_members=flow.open_members + len(rows), changed_at=now)])
 
 
 async def _route_id(tx: Transaction, namespace: str, child: ChildSubmission, known: int | None) -> int:
@@ -102,7 +108,13 @@ async def _route_id(tx: Transaction, namespace: str, child: ChildSubmission, kno
 
 def _row(namespace: str, parent: Execution, child: ChildSubmission, route: int, now: datetime) -> NewExecution:
     row = new_row(namespace, Arrival(child_id(parent, child.key), route, child.submission), now)
+    if child.detached:
+        return row
     return replace(row, flow_id=parent.flow_id or parent.id, member_name=child.key, parent_id=parent.id)
+
+
+def _is_same(known: Execution, row: NewExecution, namespace: str) -> bool:
+    return known.parent_id == row.parent_id and known.fingerprint == row.submission.fingerprint(namespace)
 
 
 def _implicit(parent: Execution, now: datetime) -> Flow:

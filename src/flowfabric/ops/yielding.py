@@ -1,4 +1,4 @@
-"""What all operations share by which a worker gives up its lease: complete, fail, delay, release and its own cancel."""
+"""What operations share by which a worker gives up its lease: complete, fail, delay, release, its own cancel, hold."""
 
 from __future__ import annotations
 

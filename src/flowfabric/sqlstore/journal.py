@@ -63,6 +63,9 @@ class SqlSteps:
         found = await self._session.fetch("step_named", execution_id=execution_id, name=name)
         return rows.step(found[0]) if found else None
 
+    async def clear(self, execution_id: UUID) -> None:
+        await self._session.fetch("delete_steps", ids=[execution_id])
+
     async def strike(self, execution_id: UUID, seq: int, generation: int) -> None:
         await self._session.fetch("strike_steps", execution_id=execution_id, seq=seq, generation=generation)
 
@@ -77,6 +80,10 @@ class SqlEvents:
     async def append(self, events: Sequence[Event]) -> None:
         await self._session.write(("append_event", [rows.event_parameters(item) for item in events]))
         self._news.note_events(events)
+
+    async def last_named(self, execution_id: UUID, family: str, name: str) -> Event | None:
+        found = await self._session.fetch("last_event_named", execution_id=execution_id, family=family, name=name)
+        return rows.event(found[0]) if found else None
 
     async def history(self, namespace: str, execution_id: UUID, after: int, limit: int) -> list[Event]:
         found = await self._session.fetch(

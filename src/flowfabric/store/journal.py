@@ -40,6 +40,9 @@ class Steps(Protocol):
     async def named(self, execution_id: UUID, name: str) -> RecordedStep | None:
         """The step of that name that answers."""
 
+    async def clear(self, execution_id: UUID) -> None:
+        """Removes all steps, struck out or not."""
+
     async def strike(self, execution_id: UUID, seq: int, generation: int) -> None:
         """Strikes out that step and all later ones: they stay readable in the table but answer no more."""
 
@@ -49,6 +52,9 @@ class Events(Protocol):
 
     async def append(self, events: Sequence[Event]) -> None:
         """Adds events, in the transaction that makes them true."""
+
+    async def last_named(self, execution_id: UUID, family: str, name: str) -> Event | None:
+        """The newest event of an execution with this name."""
 
     async def history(self, namespace: str, execution_id: UUID, after: int, limit: int) -> list[Event]:
         """The events of an execution with a version above `after`, in order."""

@@ -36,3 +36,13 @@ WHERE e.execution_id = :execution_id
     AND e.version > :after
 ORDER BY e.version
 LIMIT :limit
+
+-- name: last_event_named
+SELECT
+{event}
+FROM ff.event AS e
+WHERE e.execution_id = :execution_id
+    AND e.family = :family
+    AND e.name = :name
+ORDER BY e.version DESC
+LIMIT 1

@@ -76,7 +76,7 @@ WITH item (
     step_seq BIGINT, progress_percent INTEGER, progress_message TEXT, failure_message TEXT, failure_category TEXT,
     cancelled_by TEXT, cancel_reason TEXT, hold_reason TEXT, signal_seq BIGINT, suspension_count INTEGER,
     resume_suspension_id UUID, resume_trigger TEXT, has_children BOOLEAN, cancel_due_at TIMESTAMPTZ,
-    cancel_request TEXT, old_epoch BIGINT, old_version BIGINT, old_state TEXT
+    cancel_request TEXT, payload BYTEA, encoding TEXT, old_epoch BIGINT, old_version BIGINT, old_state TEXT
 ) AS (
     VALUES :items
 )
@@ -134,7 +134,9 @@ SET
     resume_trigger = item.resume_trigger,
     has_children = item.has_children,
     cancel_due_at = item.cancel_due_at,
-    cancel_request = item.cancel_request{order_of_events}
+    cancel_request = item.cancel_request,
+    payload = item.payload,
+    encoding = item.encoding{order_of_events}
 FROM item
 WHERE e.id = item.execution_id
     AND e.epoch = item.old_epoch
