@@ -77,7 +77,7 @@ class SubmitChild(DurableCall[Any]):
         return Handle(self.run.app, self.child_id, self.task)
 
     async def _submit(self, status: StepStatus) -> None:
-        child = ChildSubmission(self.path, self.submission)
+        child = ChildSubmission(self.path, self.submission, detached=self.is_detached)
         await self.run.commits.submit(child, self.made.record(status, child=str(self.child_id)))
 
 
