@@ -32,7 +32,7 @@ Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
 
 _FIRST_LOOK_S = 1.0
 _LONGEST_LOOK_S = 10.0
-_DIVERGED = "diverged"
+_HELD_BY_CODE = ("diverged", "input_mismatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> O
 def refuse_if_diverged(found: Description) -> None:
     """Raises the report of an execution that is held because its code no longer does what is recorded."""
     is_held = found.state is State.BLOCKED and found.vector.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
-    if is_held and (found.hold_reason or "").startswith(_DIVERGED):
-        raise Diverged(found.hold_reason or "")
+    if is_held and found.hold_reason in _HELD_BY_CODE:
+        raise Diverged(found.hold_report or found.hold_reason or "")
 
 
 async def read_end(engine: Engine, id_: UUID, outcome: Outcome, task: Task[..., Any] | None, form: Form[Any]) -> End:
