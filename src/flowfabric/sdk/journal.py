@@ -174,7 +174,7 @@ class Journal:
         rows, size = [], max([len(scope.made), *(index + 1 for index in recorded)])
         for index in range(size):
             before, now = recorded.get(index, ""), scope.made[index] if index < len(scope.made) else ""
-            differs = (bool(before) and before != now) or (made is not None and made.index == index)
+            differs = made.index == index if made is not None else not now
             rows.append(f"{'>' if differs else ' '} {index} {before:<27} {now}".rstrip())
         if made is not None and made.index == KEYED:
             rows.append(f"> - {made.path:<27} {made.path}")

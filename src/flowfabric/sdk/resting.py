@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.units import Unit
 
 _MOST_EMPTY_WAKES = 3
+_LOOK_S = 0.5
 
 
 class Resting:
@@ -119,13 +120,18 @@ class Resting:
                 self.settle_soon()
 
     def _arm(self) -> None:
-        """While other branches are active, parked ones are looked after when the next of them is due."""
-        due = earliest(list(self.parked))
+        """While other branches are active, parked ones are looked after: when the next of them is due, and those that
+        wait for somebody now and then."""
+        due, pauses = earliest(list(self.parked)), []
+        if due is not None:
+            pauses.append((self.settle_soon, (due - self._run.now()).total_seconds()))
+        if any(wait.condition() is not None for wait in self.parked):
+            pauses.append((self.look_again, _LOOK_S))
         if self._timer is not None:
             self._timer.cancel()
-        if due is not None:
-            left_s = (due - self._run.now()).total_seconds()
-            self._timer = self._run.loop.call_later(max(0.0, left_s), self.settle_soon)
+        if pauses:
+            look, pause_s = min(pauses, key=lambda item: item[1])
+            self._timer = self._run.loop.call_later(max(0.0, pause_s), look)
 
     async def _judge(self, *, look: bool) -> bool:
         """Resolves the waits that have ended; False if there are none."""
