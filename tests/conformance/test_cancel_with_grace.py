@@ -132,3 +132,12 @@ async def test_a_replay_forgets_the_request(engine: Engine, clock: VirtualClock)
     clock.advance("2h")
     await engine.reconcilers.tick()
     assert await states(engine, lease.execution_id) == ["active"]
+
+
+async def test_a_worker_that_leaves_as_it_was_asked_cancels_for_the_reason_it_was_asked(engine: Engine) -> None:
+    submitted = await engine.executions.submit("k")
+    [lease] = await engine.leases.claim(["default"], "w")
+    await engine.operator.cancel(submitted.id, "enough", grace=60)
+    await engine.leases.cancel(lease.fence)
+    outcome = await engine.executions.result(submitted.id)
+    assert outcome is not None and outcome.cancel_reason == "enough"

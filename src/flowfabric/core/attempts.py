@@ -65,13 +65,13 @@ def decide_pause(execution: Execution, request: Pause, now: datetime) -> Decisio
 
 
 def decide_own_cancel(execution: Execution, request: OwnCancel, now: datetime) -> Decision[Ended]:
-    """The worker cancels the execution that it works on."""
+    """The worker cancels the execution that it works on; without a reason of its own, for the reason it was asked."""
+    asked = execution.cancel_request
     principal = execution.lease.worker.instance if execution.lease else LEASE_HOLDER
-    after = move(
-        execution, CANCEL, now, digest=request.digest(), cancelled_by=LEASE_HOLDER, cancel_reason=request.reason
-    )
+    reason = request.reason or (asked.reason if asked else "")
+    after = move(execution, CANCEL, now, digest=request.digest(), cancelled_by=LEASE_HOLDER, cancel_reason=reason)
     attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
-    facts = {"principal": principal, "reason": request.reason, "details": {"source": LEASE_HOLDER}}
+    facts = {"principal": principal, "reason": reason, "details": {"source": LEASE_HOLDER}}
     return decided(Ended(State.CANCELLED), execution, after, CANCEL, attempt, **facts)
 
 

@@ -100,8 +100,7 @@ async def _fail(run: Run, error: BaseException) -> None:
 
 
 async def _cancel(run: Run) -> None:
-    reason = "left after a request to cancel"
-    await run.commits.carry(lambda steps: run.engine.leases.cancel(run.lease.fence, reason, steps=steps))
+    await run.commits.carry(lambda steps: run.engine.leases.cancel(run.lease.fence, steps=steps))
 
 
 def _ordinary(error: BaseException) -> BaseException:
