@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.bars import Report
 from benchmarks.filling import postgres_filler, sqlite_filler
 from benchmarks.flows import chains, races
+from benchmarks.functions import durable_functions
 from benchmarks.measure import Ratio, Stopwatch, in_turns, server_cpu_s
 from benchmarks.peers import pgbench_rate, pgbench_script, raw_sqlite_rate
 from benchmarks.queues import Store, backlog, leases_in_flight, routing, unroutable
@@ -109,6 +110,7 @@ async def bench_postgres(dsn: str, plan: Plan, report: Report) -> None:
         await routing("PostgreSQL", engine.within("routing"), report)
         await unroutable("PostgreSQL", engine, report)
         await many_signals("PostgreSQL", engine.within("signals"), plan.signals, report)
+    await durable_functions("PostgreSQL", dsn, plan.seconds, report, in_flight=1_024)
     waking = partial(connect, dsn, schema="waking")
     await wake_up_cost("PostgreSQL", waking, single_rate, plan.seconds, plan.rounds, report)
     await start_latency("PostgreSQL", waking, 6.0, report)
@@ -153,6 +155,7 @@ async def bench_sqlite(path: str, plan: Plan, report: Report) -> None:
         await chains("SQLite", engine.within("chains"), plan.seconds, report.beside())
         for siblings, most_ms in ((100, 20), (1000, 200)):
             await races("SQLite", engine.within("races"), siblings, plan.races, most_ms, report.beside())
+    await durable_functions("SQLite", f"{path}.functions", plan.seconds, report, in_flight=IN_FLIGHT)
     # Another process is noticed by a look at the file every 20 ms.
     await start_latency("SQLite", partial(connect, f"{path}.waking"), 25.0, report)
     paths = (f"{path}.small", f"{path}.large")
