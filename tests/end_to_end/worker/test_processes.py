@@ -11,7 +11,7 @@ from tests.end_to_end.worker.performers import completed, submit_many
 from tests.end_to_end.worker.processes import worker_process
 from tests.stores import TestStore, opened
 
-LEASE_S = 2.0
+LEASE_S = 3.0
 
 
 async def test_what_a_killed_process_held_goes_on_within_two_leases(store: TestStore) -> None:
