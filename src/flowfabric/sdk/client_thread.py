@@ -1,4 +1,5 @@
-"""Where plain code waits for the async verbs: one daemon thread with an event loop in each process."""
+"""Where plain code waits for the async verbs: one daemon thread with an event loop in each process. In a step it is the
+worker's loop, which has an engine already and is free while the step runs in a thread."""
 
 from __future__ import annotations
 
@@ -29,17 +30,8 @@ class ClientThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def wait_for(self, call: Durable[T]) -> T:
-        """The result of a call that is awaited in the thread. Interrupted, the call is cancelled."""
-        # It is awaited in an empty context: what is durable or part of a step was settled when the call was made.
-        future: Future[T] = Context().run(asyncio.run_coroutine_threadsafe, _awaited(call), self._running())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def running(self) -> asyncio.AbstractEventLoop:
+        """The loop, started by the first call."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -54,12 +46,14 @@ os.register_at_fork(after_in_child=_thread.begin_anew)
 def wait_for(make: Callable[[], Durable[T]]) -> T:
     """The result of an async verb in plain code. Inside a task that is a plain function it is a durable call."""
     refuse_on_a_loop()
-    if units.UNIT.get() is not None and units.in_step() is None:
+    step = units.in_step()
+    if step is not None:
+        return _awaited_on(step.run.loop, make())
+    if units.UNIT.get() is not None:
         from flowfabric.sdk import bridge
 
         return bridge.call(make)
-    # The verb is made here, where it is known who calls it, and only awaited there.
-    return _thread.wait_for(make())
+    return _awaited_on(_thread.running(), make())
 
 
 def refuse_on_a_loop() -> None:
@@ -69,6 +63,18 @@ def refuse_on_a_loop() -> None:
     except RuntimeError:
         return
     raise InvalidRequest("blocks_the_loop", "this would block the running event loop; await the async verb instead")
+
+
+def _awaited_on(loop: asyncio.AbstractEventLoop, call: Durable[T]) -> T:
+    """The result of a call that was made here, where it is known who calls, and is awaited on another thread's loop.
+    Interrupted, the call is cancelled."""
+    # It is awaited in an empty context: what is durable or part of a step was settled when the call was made.
+    future: Future[T] = Context().run(asyncio.run_coroutine_threadsafe, _awaited(call), loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 async def _awaited(call: Durable[T]) -> T:

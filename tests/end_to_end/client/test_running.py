@@ -1,0 +1,122 @@
+"""`app.run`: a worker in the foreground, and one result with everything that it takes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowfabric import App, InvalidRequest, Signal, Task, step
+
+PROGRAM = """
+from flowfabric import App, Signal, step, wait_signal
+
+app = App("program.db")
+go = Signal("go", int)
+
+@app.task(lane="slow", requires=["gpu"])
+async def part(number: int) -> int:
+    return await step(abs, number)
+
+@app.task(signals=[go])
+async def job(number: int) -> int:
+    print("begun", flush=True)
+    received = await wait_signal(go)
+    return await part.run(number) + received.value
+
+if __name__ == "__main__":
+    print("result", app.run(job.options(key="one"), -7), flush=True)
+"""
+WORKER = "from program import app; app.run(concurrency=2)"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def started(program: Path, *command: str) -> subprocess.Popen[str]:
+    """The program, or another command beside it, which has begun with the job when this returns."""
+    process = subprocess.Popen(
+        [sys.executable, *(command or (str(program),))], cwd=program.parent, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def known(program: Path) -> tuple[App, Task[[int], int]]:
+    """The program's app as another process has it."""
+    app = App(str(program.parent / "program.db"))
+
+    @app.task(signals=[Signal("go", int)])
+    async def job(number: int) -> int:
+        return number
+
+    return app, job
+
+
+def test_run_works_on_everything_until_the_result_is_there(tmp_path: Path) -> None:
+    app = App(str(tmp_path / "run.db"))
+
+    @app.task(lane="slow", requires=["gpu"])
+    async def part(number: int) -> int:
+        return await step(abs, number)
+
+    @app.task
+    def job(number: int) -> int:
+        return part.sync.run(number) + 1
+
+    assert app.run(job, -7) == 8
+    assert app.run(part.options(lane="other"), -2) == 2
+
+
+def test_a_store_in_memory_will_do() -> None:
+    app = App(":memory:")
+
+    @app.task
+    async def job(number: int) -> int:
+        return await step(abs, number)
+
+    assert app.run(job, -7) == 7
+
+
+def test_interrupted_it_stays_stored_and_is_attached_to_again(program: Path) -> None:
+    with started(program) as first:
+        first.send_signal(signal.SIGINT)
+        _, complaint = first.communicate(timeout=60)
+        assert "KeyboardInterrupt" in complaint
+    app, job = known(program)
+    handle = job.options(key="one").sync.submit(-7)
+    handle.signal(Signal("go", int), 100)
+    app.sync.close()
+    with started(program) as second:
+        assert second.communicate(timeout=60)[0].endswith("result 107\n")
+
+
+def test_a_worker_in_the_foreground_ends_by_sigterm_and_uses_no_attempt(program: Path) -> None:
+    app, job = known(program)
+    handle = job.sync.submit(1)
+    with started(program, "-c", WORKER) as worker:
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=60)
+        assert worker.returncode == 0
+    status = handle.status()
+    assert (status.state.is_terminal, status.retry_count, status.reclaim_count) == (False, 0, 0)
+    app.sync.close()
+
+
+def test_a_task_of_another_app_is_refused(tmp_path: Path) -> None:
+    app, other = App(str(tmp_path / "a.db")), App(str(tmp_path / "b.db"))
+
+    @other.task
+    async def job() -> None: ...
+
+    with pytest.raises(InvalidRequest, match="another app"):
+        app.run(job)
