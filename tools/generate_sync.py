@@ -91,7 +91,7 @@ def calls() -> str:
         for node in source.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _named(node.value.func) == "TypeVar"
     ]
-    aliases = ast.parse("from flowfabric.sdk.approvals import Ends, Notify").body
+    aliases = ast.parse("from typing import Generic\nfrom flowfabric.sdk.approvals import Ends, Notify").body
     return _text(CALLS_HEAD, [*_imports(sources.values(), without=own), *aliases], [*_unique(type_variables), *nodes])
 
 

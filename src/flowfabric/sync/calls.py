@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from random import Random
-from typing import Any, Concatenate, TypeVar, overload
+from typing import Any, Concatenate, Generic, TypeVar, overload
 from uuid import UUID
 
 from typing_extensions import TypeForm

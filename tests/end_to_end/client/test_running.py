@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowfabric import App, InvalidRequest, Signal, Task, step
+from flowfabric import App, Diverged, InvalidRequest, Signal, Task, step
 
 PROGRAM = """
 from flowfabric import App, Signal, step, wait_signal
@@ -119,4 +119,23 @@ def test_a_task_of_another_app_is_refused(tmp_path: Path) -> None:
     async def job() -> None: ...
 
     with pytest.raises(InvalidRequest, match="another app"):
+        app.run(job)
+
+
+def test_code_that_diverged_is_told_to_whoever_waits(tmp_path: Path) -> None:
+    app = App(str(tmp_path / "diverged.db"))
+    calls: list[str] = []
+
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    @app.task
+    async def job() -> None:
+        calls.append("run")
+        await step(first if len(calls) == 1 else second)
+        if len(calls) == 1:
+            raise ConnectionError("run again")
+
+    with pytest.raises(Diverged, match="second"):
         app.run(job)
