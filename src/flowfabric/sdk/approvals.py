@@ -180,13 +180,14 @@ class Approval(_Deciding[R_co]):
         return _ApprovalWait(self, due, is_old=is_old or self.is_open)
 
     def decisions(self, signals: Iterable[Accepted]) -> list[Decision]:
-        """The first decision of each approver, in the order of acceptance."""
-        found: dict[str, Decision] = {}
+        """The decisions in the order of acceptance. A token decides once; an operator may decide otherwise later, and
+        then both count, as they do for what wakes the execution."""
+        found: dict[tuple[str, str], Decision] = {}
         for signal in signals:
             by = signal.waitpoint.rpartition("[")[2][:-1] if self.question.by else signal.source_identity
             if signal.name in (APPROVE, REJECT):
                 said = Decision(by, signal.name == APPROVE, _comment(signal), signal.accepted_at)
-                found.setdefault(by, said)
+                found.setdefault((by, signal.name), said)
         return list(found.values())
 
     def decided(self, verdict: Verdict) -> Record:

@@ -110,7 +110,7 @@ class Branches:
         units = [unit for unit, _ in self._running.values()]
         for unit in units:
             unit.drop()
-        children = self._open_children()
+        children = self.open_children()
         self.run.resting.drop()
         if cancel_steps:
             for task, unit in tuple(self.run.in_flight.items()):
@@ -118,6 +118,8 @@ class Branches:
                     task.cancel()
         await self.cancel_children(children)
         await self.ended()
+        # Those that were just being submitted are there only now.
+        await self.cancel_children([child for unit in units for child in unit.children])
 
     async def ended(self) -> None:
         """Returns when every member that was started has ended."""
@@ -128,9 +130,6 @@ class Branches:
 
     def open_children(self) -> list[UUID]:
         """The children that members wait for."""
-        return self._open_children()
-
-    def _open_children(self) -> list[UUID]:
         return [child for unit, _ in self._running.values() for child in unit.children]
 
     async def cancel_children(self, children: Sequence[UUID]) -> None:

@@ -148,13 +148,12 @@ class RunChild(SubmitChild, _Awaits):
         return self.value_of(record)
 
     async def fresh(self) -> Any:
-        is_old = self.record is not None
+        is_old, unit = self.record is not None, here(self)
+        unit.awaits(self.child_id)
         if not is_old:
             await self._submit(StepStatus.OPEN)
-        children = here(self).children
-        children.add(self.child_id)
         record = await self.ended(self.child_id, None, is_old=is_old)
-        children.discard(self.child_id)
+        unit.has_awaited(self.child_id)
         return self.value_of(record)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Durable, T
 from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
 from flowfabric.sdk.durable import DurableCall, here
-from flowfabric.sdk.errors import AllFailed, StepFailed, Unwind
+from flowfabric.sdk.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
 from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
 from flowfabric.sdk.units import Unit, require_unit
 
@@ -102,10 +102,31 @@ class Group(DurableCall[Any]):
         else:
             await branches.drop(cancel_steps=cancel_steps)
 
+    async def conclude(self, branches: Branches, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
+        """Ends the other members once one has decided the group. That is recorded before their children are cancelled,
+        and which these are: a later run must not take the end of one of them for what decided."""
+        if self.decided() is not None:
+            self.remember(status, **self._facts())
+            return
+        losers = branches.open_children()
+        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers]}
+        if losers:
+            await self.run.commits.write(self.made.record(StepStatus.OPEN, **facts))
+        await branches.drop(cancel_steps=cancel_steps)
+        self.remember(status, **facts)
+
+    async def cancel_again(self, branches: Branches) -> None:
+        """Cancels what a run that was interrupted may not have got to."""
+        if self.record is not None and not self.record.is_final:
+            await branches.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
+
     def remember(self, status: StepStatus, **facts: Any) -> None:
         """Records with the next commit that the group was decided."""
         if self.record is None or not self.record.is_final:
             self.run.commits.ride(self.made.record(status, **facts))
+
+    def _facts(self) -> Mapping[str, Any]:
+        return {} if self.record is None else self.record.facts
 
 
 class Gather(Group):
@@ -113,19 +134,18 @@ class Gather(Group):
 
     async def decide(self, branches: Branches) -> Any:
         values: dict[int, Any] = {}
+        await self.cancel_again(branches)
         async for index, ending in branches.endings(only=self.decided()):
             if ending.error is None:
                 values[index] = ending.value
                 continue
-            await self._fail(branches, index, ending.error)
+            if self.is_left(ending.error):
+                await branches.ended()
+            else:
+                await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=False)
             raise ending.error
         self.remember(StepStatus.OK)
         return tuple(values[index] for index in range(len(self.members)))
-
-    async def _fail(self, branches: Branches, index: int, error: BaseException) -> None:
-        if not self.is_left(error):
-            self.remember(StepStatus.FAILED, member=index)
-        await self.leave(branches, error, cancel_steps=False)
 
 
 class Settle(Group):
@@ -147,12 +167,10 @@ class Race(Group):
 
     async def decide(self, branches: Branches) -> Any:
         failed: dict[int, ErrorInfo] = {}
-        winner = self.decided()
-        if winner is not None:
-            await self._cancel_again(branches)
-        async for index, ending in branches.endings(only=winner):
+        await self.cancel_again(branches)
+        async for index, ending in branches.endings(only=self.decided()):
             if ending.error is None:
-                await self._win(branches, index)
+                await self.conclude(branches, index, StepStatus.OK, cancel_steps=True)
                 return Winner(index, ending.value)
             if self.ends_with(ending.error):
                 await self.leave(branches, ending.error, cancel_steps=True)
@@ -161,23 +179,6 @@ class Race(Group):
         self.remember(StepStatus.OK)
         raise AllFailed([failed[index] for index in sorted(failed)])
 
-    async def _win(self, branches: Branches, index: int) -> None:
-        """Records the winner before the losers are cancelled, and them with it: who comes after a crash goes on."""
-        if self.record is not None and self.record.is_final:
-            return
-        losers = branches.open_children()
-        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers]}
-        if losers:
-            await self.run.commits.write(self.made.record(StepStatus.OPEN, **facts))
-        await branches.drop(cancel_steps=True)
-        self.run.commits.ride(self.made.record(StepStatus.OK, **facts))
-
-    async def _cancel_again(self, branches: Branches) -> None:
-        if self.record is not None and not self.record.is_final:
-            losers = [UUID(child) for child in self.record.facts.get("losers", ())]
-            await branches.cancel_children(losers)
-            self.run.commits.ride(self.made.record(StepStatus.OK, **self.record.facts))
-
 
 def _info(error: BaseException) -> ErrorInfo:
-    return error.error if isinstance(error, StepFailed) else failures.error_info(error)
+    return error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)

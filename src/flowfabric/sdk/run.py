@@ -105,8 +105,9 @@ class Run:
         return ending
 
     async def _restart(self) -> None:
+        await self.commits.flushed()
         await self.commits.drained()
-        self.is_over = self.must_restart = False
+        self.must_restart, self.is_over = False, self.loss is not None
         self._begin_anew()
         await self._load(may_be_new=False)
 

@@ -44,6 +44,18 @@ class Unit:
         """True once the group that it is a branch of has no use for it any more."""
         return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
 
+    def awaits(self, child: UUID) -> None:
+        """Notes a child that this branch waits for, and so do the branches that it is part of."""
+        self.children.add(child)
+        if self.parent is not None:
+            self.parent.awaits(child)
+
+    def has_awaited(self, child: UUID) -> None:
+        """The child has ended."""
+        self.children.discard(child)
+        if self.parent is not None:
+            self.parent.has_awaited(child)
+
     def drop(self) -> None:
         """Lets nothing durable happen any more in this branch and in those within it."""
         self._is_dropped = True

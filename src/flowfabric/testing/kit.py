@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 
 from flowfabric.core import limits
 from flowfabric.core.ids import IdMinter
+from flowfabric.core.outcomes import DuplicateSignal
 from flowfabric.engine.connecting import connect
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk import results, signals
@@ -60,6 +61,7 @@ class Kit:
         self._connecting = connect(store, namespace=app.namespace, clock=self.clock, notify=False, **options)
         self._is_own = store == ":memory:"
         self._delivers_twice = False
+        self._decisions: dict[tuple[UUID, str], tuple[Word, UUID]] = {}
         self.engine: Engine
 
     async def __aenter__(self) -> Self:
@@ -159,7 +161,13 @@ class Kit:
 
     async def _decided(self, handle: Handle[Any], name: str, by: str, word: Word, comment: str) -> Delivery:
         waitpoint = await open_approval(self.engine, handle.id, name, by)
-        return await self._delivered(lambda: decide(self.engine, waitpoint, by, word, comment))
+        first = self._decisions.get((waitpoint.id, by))
+        if first is not None and first[0] != word:
+            # As with the approver's token: the first decision counts, and a second one is answered with it.
+            return DuplicateSignal(first[1])
+        answer = await self._delivered(lambda: decide(self.engine, waitpoint, by, word, comment))
+        self._decisions.setdefault((waitpoint.id, by), (word, answer.signal_id))
+        return answer
 
     async def _delivered(self, deliver: Callable[[], Awaitable[Delivery]]) -> Delivery:
         first = await deliver()

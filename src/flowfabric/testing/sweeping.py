@@ -20,9 +20,11 @@ _MOMENTS: tuple[Moment, ...] = ("after", "before")
 
 @dataclass(frozen=True, slots=True)
 class Swept(Generic[T]):
-    """What the program came to every time, and how many crashes it was put through."""
+    """What the program came to every time, its effects in order if nothing went wrong, and how many crashes it was put
+    through."""
 
     result: T
+    effects: tuple[Any, ...]
     crashes: int
 
 
@@ -35,6 +37,7 @@ async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] 
     and compared likewise.
     """
     plain = await _run(make, program, effects, "plainly", None, None)
+    happened = tuple(effects or ())
     for replay in _REPLAYS:
         found = await _run(make, program, effects, f"with replay at {replay}", replay, None)
         _compare(plain, found)
@@ -44,7 +47,7 @@ async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] 
             crash = Crash(moment, number=number)
             _compare(plain, await _run(make, program, effects, f"with {crash}", None, crash))
             crashes += 1
-    return Swept(plain.result, crashes)
+    return Swept(plain.result, happened, crashes)
 
 
 @dataclass(frozen=True, slots=True)

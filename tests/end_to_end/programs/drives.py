@@ -138,5 +138,5 @@ PROGRAMS = {
     ),
     "agent": Program(agent.app, review, "a poem, longer, in rhyme", ("thought 1", "thought 2", "thought 3")),
     "poller": Program(poller.app, watch_job, "job-1 ready at 4", ("asked",) * 4),
-    "poll": Program(polling.app, poll_job, ("https://files.example/job-1", ["ready"]), ("asked",) * 200),
+    "poll": Program(polling.app, poll_job, ("https://files.example/job-1", ["ready"]), ("asked",) * 20),
 }  # fmt: skip
