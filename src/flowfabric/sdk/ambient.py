@@ -7,13 +7,17 @@ import json
 import logging
 from datetime import datetime
 from random import Random
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.requests import StepStatus
 from flowfabric.sdk.journal import KEYED, Made
 from flowfabric.sdk.records import Current
 from flowfabric.sdk.units import STEP, UNIT, Unit, require_unit
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.run import Run
 
 
 def now() -> datetime:
@@ -61,7 +65,7 @@ def progress(percent: float, message: str = "") -> None:
     if not 0 <= percent <= 100:
         raise InvalidRequest("out_of_range", "percent must be between 0 and 100", field="percent")
     if not run.calls.is_replaying:
-        run.report_progress(int(percent), message)
+        run.loop.call_soon_threadsafe(lambda: run.beside.add(run.loop.create_task(_tell(run, int(percent), message))))
 
 
 def current() -> Current:
@@ -71,11 +75,19 @@ def current() -> Current:
         raise InvalidRequest("outside_of_task", "current works inside of a task or a step only")
     run = unit.run
     lease = run.lease
+    cancelled = run.is_over or run.cancel_due_at is not None or (step is not None and step.is_left)
     return Current(
         execution_id=lease.execution_id, kind=lease.kind, attempt=lease.attempt_index, epoch=lease.epoch,
-        replaying=run.calls.is_replaying, cancelled=run.is_over or run.cancel_due_at is not None,
+        replaying=run.calls.is_replaying, cancelled=cancelled,
         idempotency_key=step.key if step is not None else str(lease.execution_id), tags=lease.tags,
     )  # fmt: skip
+
+
+async def _tell(run: Run, percent: int, message: str) -> None:
+    try:
+        await run.engine.leases.progress(run.lease.fence, percent, message or None)
+    except FlowFabricError as error:
+        logger.info("the progress of %s could not be told: %s", run.lease.execution_id, error)
 
 
 class _SilentWhileReplaying(logging.Filter):

@@ -40,6 +40,12 @@ async def run_body(run: Run, unit: Unit) -> Ending:
     return body.result() if body.done() else Ending()
 
 
+def drop(run: Run) -> None:
+    """Stops waiting for a body that does not leave."""
+    if run.dropped is not None and not run.dropped.done():
+        run.loop.call_soon_threadsafe(run.dropped.set_result, None)
+
+
 def start_branch(unit: Unit, body: Callable[[], Any]) -> asyncio.Task[Ending]:
     """A coroutine function being run as a branch of its own."""
     context = Context()

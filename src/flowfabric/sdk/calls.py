@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
+from flowfabric.sdk.bodies import drop
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.journal import Journal, Made, Mismatch, Record, Scope
 
@@ -89,7 +90,7 @@ class Calls:
         self._swallowed += 1
         if self.is_cut_off:
             LOG.error("%s swallows Unwind for ever and is dropped; let BaseException pass", self._run.task.name)
-            self._run.drop()
+            drop(self._run)
         raise self._run.reason_to_leave()
 
     def check_cancel(self, call: DurableCall[Any]) -> None:

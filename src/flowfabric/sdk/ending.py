@@ -46,6 +46,14 @@ async def end(run: Run, ending: Ending) -> None:
         await _fail(run, ending.error)
 
 
+async def give_back(run: Run) -> None:
+    """Releases a lease that nothing can be done with here."""
+    try:
+        await run.engine.leases.release(run.lease.fence)
+    except FlowFabricError as error:
+        LOG.info("%s could not be given back: %s", run.lease.execution_id, error)
+
+
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """True if running the body again would come to the same: what failed is recorded, or can never work."""
     if isinstance(error, BaseExceptionGroup):

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.flow_outcomes import WaitingForChildren
-from flowfabric.core.limits import BATCH
-from flowfabric.core.looking import Look
-from flowfabric.core.outcomes import Satisfied
-from flowfabric.core.waits import Rest
-from flowfabric.sdk.commits import insist
-from flowfabric.sdk.errors import Unwind
-from flowfabric.sdk.parking import MOST_TOGETHER, Verdict, Wait, earliest, only_children, wake
+from flowfabric.sdk.errors import CancelRequested, Unwind
+from flowfabric.sdk.giving_up import give_up, look_around
+from flowfabric.sdk.parking import Verdict, Wait, earliest
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -41,6 +33,7 @@ class Resting:
 
     async def park(self, unit: Unit, wait: Wait) -> Verdict:
         """How the wait ended. If every branch rests, the run is suspended and this raises `Unwind`."""
+        self._run.calls.check_alive(unit)
         self.parked[wait] = unit
         self.active -= 1
         self.settle_soon()
@@ -65,6 +58,16 @@ class Resting:
         for wait, unit in list(self.parked.items()):
             if unit.is_dropped:
                 self.resolve(wait, Unwind())
+
+    def tell_cancel(self) -> None:
+        """Tells the first branch that waits of a request to cancel, unless the lease is being given up: then the next
+        run is told."""
+        run = self._run
+        is_due = run.cancel_due_at is not None and not run.calls.cancel_delivered
+        if is_due and self.parked and not self.is_giving_up and not run.is_over:
+            wait = next(iter(self.parked))
+            run.calls.deliver_cancel(wait.call)
+            self.resolve(wait, CancelRequested())
 
     def goes(self) -> None:
         """One more branch is active."""
@@ -136,7 +139,7 @@ class Resting:
     async def _judge(self, *, look: bool) -> bool:
         """Resolves the waits that have ended; False if there are none."""
         waits = list(self.parked)
-        seen = await self._look(waits) if look else None
+        seen = await look_around(self._run, waits) if look else None
         now, any_ended = self._run.now() if seen is None else max(seen.now, self._run.now()), False
         for wait in waits:
             verdict = wait.judge(seen, now) if wait in self.parked else None
@@ -145,32 +148,11 @@ class Resting:
                 self.resolve(wait, verdict)
         return any_ended
 
-    async def _look(self, waits: Sequence[Wait]) -> Look | None:
-        keys = {key: after for wait in waits for key, after in wait.keys().items()}
-        children = [wait.child for wait in waits if wait.child is not None]
-        for wait in waits:
-            wait.is_unseen = False
-        if not keys and not children:
-            return None
-        seen = await self._look_at(keys, children[:BATCH])
-        for start in range(BATCH, len(children), BATCH):
-            more = await self._look_at({}, children[start : start + BATCH])
-            seen = replace(more, signals=seen.signals, children={**seen.children, **more.children})
-        return seen
-
-    async def _look_at(self, keys: Mapping[str, int], children: Sequence[UUID]) -> Look:
-        run = self._run
-        seen = await insist(run, lambda: run.engine.leases.look(run.lease.fence, keys, children))
-        run.calls.check_over()
-        if seen is None:
-            raise Unwind
-        return seen
-
     async def _give_up(self) -> None:
         """Gives the lease up until one branch can go on; if one can already, the lease is kept."""
         self.is_giving_up = True
         try:
-            is_kept = await self._ask(list(self.parked))
+            is_kept = await give_up(self._run, list(self.parked))
         finally:
             self.is_giving_up = False
         if self._run.loss is not None:
@@ -179,27 +161,7 @@ class Resting:
             self._run.is_given_up = True
             self._run.unwind()
             return
-        self._run.tell_cancel()
+        self.tell_cancel()
         self._empty_wakes = 0 if await self._judge(look=True) else self._empty_wakes + 1
         if self._empty_wakes >= _MOST_EMPTY_WAKES:
             raise InvalidRequest("wait_not_understood", "the store says that a wait has ended, but none has")
-
-    async def _ask(self, waits: Sequence[Wait]) -> bool | None:
-        """True if the lease is kept, because there is nothing to wait for."""
-        commits, leases, fence = self._run.commits, self._run.engine.leases, self._run.lease.fence
-        if all(wait.condition() is None for wait in waits):
-            due = earliest(waits)
-            await commits.carry(lambda steps: leases.delay(fence, until=due, steps=steps))
-            return False
-        children = only_children(waits)
-        if children is not None and len(children) > MOST_TOGETHER:
-            answer = await commits.carry(lambda steps: leases.wait_children(fence, children, steps=steps))
-            return not isinstance(answer, WaitingForChildren)
-        wanted = wake(waits)
-        found = await commits.carry(
-            lambda steps: leases.suspend(
-                fence, wanted.bindings, wanted.condition, reason=wanted.reason, timeout_at=wanted.timeout_at,
-                on_timeout=wanted.on_timeout, rest=Rest.KEEP, steps=steps,
-            )
-        )  # fmt: skip
-        return isinstance(found, Satisfied)

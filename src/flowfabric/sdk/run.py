@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.outcomes import Lease
-from flowfabric.core.records import RecordedStep
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk.bodies import Ending, run_body
 from flowfabric.sdk.calls import Calls
 from flowfabric.sdk.commits import Commits, insist
-from flowfabric.sdk.ending import end
-from flowfabric.sdk.errors import CancelRequested, InputMismatch, LeaseLost, Unwind
+from flowfabric.sdk.ending import end, give_back
+from flowfabric.sdk.errors import InputMismatch, LeaseLost, Unwind
 from flowfabric.sdk.journal import Record, Scope
 from flowfabric.sdk.probes import SILENT, Probe
 from flowfabric.sdk.resting import Resting
@@ -56,7 +55,7 @@ class Run:
         self.continuation: bytes | None = None
         self.cancel_due_at = lease.cancel_due_at
         self.dropped: asyncio.Future[None] | None = None
-        self._told: set[asyncio.Task[None]] = set()
+        self.beside: set[asyncio.Task[None]] = set()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -78,17 +77,14 @@ class Run:
             pass
         except FlowFabricError as error:
             LOG.warning("%s %s is given back: %s", self.task.name, self.lease.execution_id, error)
-            await self._give_back()
+            await give_back(self)
 
     async def _load(self, *, may_be_new: bool) -> None:
         """Reads the journal, unless nobody has had a lease before."""
         if may_be_new and self.lease.epoch <= 1:
             return
-        for step in await insist(self, self._recorded) or ():
+        for step in await insist(self, lambda: self.engine.leases.recorded(self.lease.fence)) or ():
             self.calls.remember(Record.from_step(step))
-
-    async def _recorded(self) -> list[RecordedStep]:
-        return await self.engine.leases.recorded(self.lease.fence)
 
     async def _run_once(self) -> Ending:
         self.probe.begins(self)
@@ -111,30 +107,16 @@ class Run:
         self._begin_anew()
         await self._load(may_be_new=False)
 
-    async def _give_back(self) -> None:
-        try:
-            await self.engine.leases.release(self.lease.fence)
-        except FlowFabricError as error:
-            LOG.info("%s could not be given back: %s", self.lease.execution_id, error)
-
     def lease_lost(self, error: FlowFabricError) -> None:
         """Stops everything: the lease is no longer ours."""
+        self.loss = error
         if not self.is_over:
-            self.loss = error
             self.unwind()
 
     def cancel_requested(self, due_at: datetime) -> None:
         """Lets the body clean up: it is told at the open wait, or at the next durable call."""
         self.cancel_due_at = due_at
-        self.tell_cancel()
-
-    def tell_cancel(self) -> None:
-        """Tells the first branch that waits, unless the lease is being given up: then the next run is told."""
-        is_due = self.cancel_due_at is not None and not self.calls.cancel_delivered
-        if is_due and self.resting.parked and not self.resting.is_giving_up and not self.is_over:
-            wait = next(iter(self.resting.parked))
-            self.calls.deliver_cancel(wait.call)
-            self.resting.resolve(wait, CancelRequested())
+        self.resting.tell_cancel()
 
     def drain(self) -> None:
         """Unwinds at the next durable call; steps in flight finish and are recorded first."""
@@ -162,21 +144,6 @@ class Run:
     def reason_to_leave(self) -> Unwind:
         """What is raised in the body so that it is left."""
         return LeaseLost() if self.loss is not None else Unwind()
-
-    def drop(self) -> None:
-        """Stops waiting for a body that does not leave."""
-        if self.dropped is not None and not self.dropped.done():
-            self.loop.call_soon_threadsafe(self.dropped.set_result, None)
-
-    def report_progress(self, percent: int, message: str) -> None:
-        """Tells how far the task is, without waiting for it."""
-        self.loop.call_soon_threadsafe(lambda: self._told.add(self.loop.create_task(self._tell(percent, message))))
-
-    async def _tell(self, percent: int, message: str) -> None:
-        try:
-            await self.engine.leases.progress(self.lease.fence, percent, message or None)
-        except FlowFabricError as error:
-            LOG.info("the progress of %s could not be told: %s", self.lease.execution_id, error)
 
     def now(self) -> datetime:
         """About the store's time, never before the lease was given out."""

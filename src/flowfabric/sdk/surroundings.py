@@ -31,7 +31,7 @@ def new_worker(
     in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
     return Worker(
         engine, Runner(app, threads), concurrency=concurrency, lanes=tuple(lanes), capabilities=capabilities,
-        renewal=None if in_memory else lambda: connect(app.store, namespace=app.namespace), threads=threads,
+        renewal=None if in_memory else lambda: connect(app.store, namespace=app.namespace, notify=False, pool_size=1), threads=threads,
     )  # fmt: skip
 
 
