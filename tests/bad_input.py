@@ -171,6 +171,8 @@ ROLES = {
         ["x", 7, [None], [Submission(kind="a")], [ChildSubmission("a", Submission(kind="a"))] * 2], good=([],)
     ),
     "Sequence[UUID | str]": Role(["x", b"x", 7, *([bad] for bad in _NO_IDS)], good=([],)),
+    "Callable[[Any], Any]": Role(["function", 7, b"x"]),
+    "Callable[[Any], Step]": Role(["function", 7, b"x"]),
     "Clock": Role(["clock", 7, _WHEN]),
     **dict.fromkeys(
         [

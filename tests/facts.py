@@ -16,6 +16,20 @@ from tests.stores import TestStore, snapshot
 ENDED = ("completed", "failed", "cancelled", "expired")
 LIVE = [situation for situation in SITUATIONS if situation not in ENDED]
 
+
+async def _asynchronously(connection: object) -> None:
+    """A function that takes part in a transaction on PostgreSQL."""
+
+
+def _at_once(connection: object) -> None:
+    """The same for SQLite."""
+
+
+def taking_part(engine: Engine) -> Callable[[Any], Any]:
+    """A function that takes part in a transaction of the engine's and does nothing."""
+    return _asynchronously if hasattr(engine._context.store, "_pool") else _at_once
+
+
 LATE_CHILD = ChildSubmission("late", Submission(kind="late"))
 
 # Every write that a worker makes under a fence.
@@ -33,6 +47,7 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "create waitpoints": lambda engine, fence: engine.waitpoints.create_many(fence, ["late"], steps=[Step("late")]),
     "submit children": lambda engine, fence: engine.leases.submit_children(fence, [LATE_CHILD]),
     "wait children": lambda engine, fence: engine.leases.wait_children(fence, [fence.execution_id]),
+    "transact": lambda engine, fence: engine.leases.transact(fence, taking_part(engine), lambda _: Step("late")),
     "hold": lambda engine, fence: engine.leases.hold(fence, "late", "late", steps=[Step("late")]),
     "continue with": lambda engine, fence: engine.leases.continue_with(fence, b"late", steps=[Step("late")]),
     "release": lambda engine, fence: engine.leases.release(fence),

@@ -19,6 +19,7 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.testing import VirtualClock
 from tests.bad_input import bad_values, parameters, role_of, shown
+from tests.facts import taking_part
 from tests.scenarios import leased
 from tests.stores import TestStore, snapshot
 
@@ -57,6 +58,7 @@ GOOD: dict[str, Any] = {
     "graph": Graph("empty"),
     "upstream": "a",
     "downstream": "b",
+    "record": lambda _: Step("t"),
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
     "delay": {"after": 60},
@@ -82,6 +84,7 @@ async def _arguments(engine: Engine, name: str, method: Callable[..., Any]) -> d
     lease = await leased(engine)
     token = (await engine.waitpoints.create(lease.fence, "early")).token
     good = GOOD | {"id": lease.execution_id, "execution_id": lease.execution_id, "fence": lease.fence, "token": token}
+    good |= {"body": taking_part(engine)}
     good |= {"steps": [Step("s")], "children": [], "flow_id": (await engine.flows.create("open")).flow_id}
     required = [item.name for item in parameters(method) if item.default is inspect.Parameter.empty]
     return {name: good[name] for name in required} | COMPANIONS.get(name, {})

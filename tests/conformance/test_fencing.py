@@ -23,7 +23,7 @@ from flowfabric.engine import (
     TerminalOutcome,
 )  # fmt: skip
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused
+from tests.facts import nothing_written, refused, taking_part
 from tests.scenarios import KEEPING, ONE_SHOT, STEADY, leased, submitted
 from tests.stores import TestStore
 
@@ -38,6 +38,9 @@ OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
     "delay": lambda engine, fence: engine.leases.delay(fence, after="7h"),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "zombie"),
+    "transact": lambda engine, fence: engine.leases.transact(
+        fence, taking_part(engine), lambda _: Step("zombie", b"1")
+    ),
     "hold": lambda engine, fence: engine.leases.hold(fence, "zombie", "zombie", steps=[Step("zombie", b"1")]),
     "continue_with": lambda engine, fence: engine.leases.continue_with(fence, b"zombie", steps=[Step("zombie", b"1")]),
 }

@@ -75,6 +75,13 @@ def fit_fuse(engine: Engine) -> Fuse:
         store._writer._connection = FusedSqlite(store._writer._connection, fuse)
     else:
         vars(store)["_pool"] = FusedPool(vars(store)["_pool"], fuse)
+        sharing = vars(store)["_sharing"]
+        open_shared = sharing.pool
+
+        async def fused() -> FusedPool:
+            return FusedPool(await open_shared(), fuse)
+
+        vars(sharing)["pool"] = fused
     return fuse
 
 

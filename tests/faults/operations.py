@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from flowfabric.engine import (
     Backoff,
     BackoffKind,
+    Conflict,
     Engine,
     Lease,
     OnAttemptTimeout,
@@ -23,6 +24,7 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests import scenarios
+from tests.facts import taking_part
 
 WORKER = scenarios.WORKER
 STEPS = (Step("first", b"1"), Step("second", b"2"))
@@ -84,6 +86,16 @@ async def with_steps(engine: Engine, clock: VirtualClock) -> UUID:
 
 async def two_held(engine: Engine, clock: VirtualClock) -> list[UUID]:
     return [await scenarios.held(engine, clock) for _ in range(2)]
+
+
+async def transacted(engine: Engine, found: Lease) -> object:
+    """A call that was repeated is told that its step is recorded."""
+    try:
+        return await engine.leases.transact(found.fence, taking_part(engine), lambda _: STEPS[0])
+    except Conflict as refused:
+        if refused.code != "step_already_recorded":
+            raise
+        return None
 
 
 def due_after(wait: str, **options: Any) -> Arrange:
@@ -191,6 +203,7 @@ OPERATIONS: dict[str, Operation] = {
     "fail, for good": Operation(last_lease, lambda e, found: e.leases.fail(found.fence, "broken")),
     "delay": Operation(lease, lambda e, found: e.leases.delay(found.fence, after="1h", steps=STEPS)),
     "release": Operation(lease, lambda e, found: e.leases.release(found.fence)),
+    "transact": Operation(lease, transacted),
     "own hold": Operation(lease, lambda e, found: e.leases.hold(found.fence, "diverged", "look at it", steps=STEPS)),
     "own cancel": Operation(lease, lambda e, found: e.leases.cancel(found.fence, "no use")),
     "reclaim": Operation(granted, lambda e, grant: e.leases.reclaim(grant, WORKER)),

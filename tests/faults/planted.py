@@ -27,7 +27,7 @@ LONGEST_S = 120.0
 TRIES = 3
 
 
-POSTGRES = "backends/postgres/store.py"
+POSTGRES, RUNNING = "backends/postgres/store.py", "backends/postgres/running.py"
 POSTGRES_SQL, SQLITE_SQL = "backends/postgres/sql/hot.sql", "backends/sqlite/sql/hot.sql"
 REFUSE_CONFLICTS = """
 def refuse(error: Exception) -> bool:
@@ -198,12 +198,16 @@ PLANTED = (
     Planted(
         "event outside the transaction",
         f"{STATEMENTS}[postgres]",
-        Edit(POSTGRES, "async with connection.transaction(isolation=isolation, readonly=readonly):", "if True:"),
+        Edit(
+            RUNNING,
+            "async with connection.transaction(isolation=manner.isolation, readonly=manner.readonly):",
+            "if True:",
+        ),
     ),
     Planted(
         "failed operation not rolled back",
         f"{STATEMENTS}[sqlite]",
-        Edit("backends/sqlite/writer.py", 'self._connection.execute("ROLLBACK TO operation")', "pass"),
+        Edit("backends/sqlite/writer.py", 'self._connection.execute(f"ROLLBACK TO {SAVEPOINT}")', "pass"),
     ),
     Planted(
         "client clock",
@@ -214,8 +218,9 @@ PLANTED = (
     Planted(
         "retry mapped to stale",
         f"{CONFLICTS}[postgres]",
-        Edit(POSTGRES, "if not is_conflict(error):", "if not is_conflict(error) or refuse(error):", after="def run("),
-        Edit(POSTGRES, "class Settings(Protocol)", REFUSE_CONFLICTS + "class Settings(Protocol)"),
+        Edit(RUNNING, "if not is_conflict(error):", "if not is_conflict(error) or refuse(error):"),
+        Edit(RUNNING, "errors import Unavailable", "errors import InvalidRequest, Unavailable"),
+        Edit(RUNNING, "async def run_in_transaction(", REFUSE_CONFLICTS + "async def run_in_transaction("),
     ),
     Planted("unscoped key", f"{KEYS}[sqlite]", Edit("ops/submit.py", "tx.keys.take(namespace,", 'tx.keys.take("",')),
     Planted(
@@ -255,9 +260,9 @@ PLANTED = (
     Planted(
         "connection lost with a cancelled call",
         f"{AWAITS}[postgres]",
-        Edit(POSTGRES, "async with self._pool.acquire(", "connection = await self._pool.acquire("),
-        Edit(POSTGRES, "_timeout_s) as connection:", "_timeout_s)"),
-        Edit(POSTGRES, "    yield connection", "yield connection\n            await self._pool.release(connection)"),
+        Edit(RUNNING, "async with pool.acquire(", "connection = await pool.acquire("),
+        Edit(RUNNING, "wait_s) as connection:", "wait_s)", after="def borrowed"),
+        Edit(RUNNING, "    yield connection", "yield connection\n        await pool.release(connection)"),
     ),
 )
 

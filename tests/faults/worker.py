@@ -32,7 +32,7 @@ from flowfabric.engine import (
 )
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.news import Telling
-from flowfabric.store.transaction import Body, JoinedBody, Store, Transaction
+from flowfabric.store.transaction import Body, JoinedBody, SharedBody, Store, Transaction
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
 
 Answer = TypeVar("Answer")
@@ -66,6 +66,9 @@ class WatchedStore:
 
     async def run(self, body: Body[Answer]) -> Answer:
         return await self._watched(self._store.run, body, IN_TRANSACTION)
+
+    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
+        return await self._store.run_shared(body)
 
     async def run_single(self, body: Body[Answer]) -> Answer:
         return await self._watched(self._store.run_single, body, self._single)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowfabric.backends.postgres import running
 from flowfabric.backends.postgres import store as postgres
 from flowfabric.backends.sqlite import connection as sqlite
 from flowfabric.engine import InvalidRequest
@@ -96,6 +97,6 @@ def test_a_database_that_is_new_enough_is_taken() -> None:
 
 
 def test_a_transaction_in_conflict_waits_longer_each_time_and_a_tenth_of_a_second_at_most() -> None:
-    waits = [postgres.longest_backoff_s(tries) for tries in range(1, 10)]
+    waits = [running.longest_backoff_s(tries) for tries in range(1, 10)]
     assert waits == sorted(waits)
     assert (waits[0], waits[-1], sum(waits) < 1) == (0.01, 0.1, True)

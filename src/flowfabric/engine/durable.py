@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from flowfabric.core import limits, requests
 from flowfabric.core.continuing import REPORT_BYTES, Continuation, OwnHold
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.ids import parse_id
 from flowfabric.core.looking import Look, places
 from flowfabric.core.outcomes import Continued, Held
@@ -16,10 +18,11 @@ from flowfabric.engine.claims import Claims
 from flowfabric.ops.continue_with import continue_with
 from flowfabric.ops.hold import hold_own
 from flowfabric.ops.look import look
+from flowfabric.ops.transact import Transact, transact
 
 
 class DurableLeases(Claims):
-    """Lets a worker look around while it works, hold what needs a person, and begin anew."""
+    """Lets a worker look around while it works, write with its own code, hold what needs a person, begin anew."""
 
     async def recorded(self, fence: Fence, limit: int = limits.STEPS_PER_EXECUTION) -> list[RecordedStep]:
         """The steps that answer at present, in their order, by one statement. It is a plain read."""
@@ -42,6 +45,23 @@ class DurableLeases(Claims):
             report=limits.text(report, "report", REPORT_BYTES), steps=requests.steps(steps),
         )  # fmt: skip
         return await self._context.store.run(lambda tx: hold_own(tx, self._context.namespace, request))
+
+    async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
+        """Runs `body` on a connection inside the engine's own transaction; the step that `record` makes of its answer
+        is written with it, all or nothing. What either raises takes everything back, and is raised as it is.
+
+        On PostgreSQL, `body` is an async function of an asyncpg connection with the defaults of the server and the
+        role, but for the statement timeout and the time zone, which is UTC; after a conflict with other transactions it
+        runs again. On SQLite it is a plain function of the `sqlite3` connection that writes, on the thread that writes,
+        while nobody else can. It must not end the transaction; savepoints are fine. A step that was recorded before is
+        refused with `step_already_recorded`, and nothing of the call is kept.
+        """
+        for name, function in (("body", body), ("record", record)):
+            if not callable(function):
+                message = f"{name} must be a function, not {type(function).__name__}"
+                raise InvalidRequest("invalid_type", message, field=name)
+        request = Transact(fence=requests.fence(fence), body=body, record=record)
+        return await self._context.store.run_shared(lambda tx: transact(tx, self._context.namespace, request))
 
     async def continue_with(
         self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()

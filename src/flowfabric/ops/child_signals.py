@@ -1,5 +1,5 @@
-"""Telling parents that wait by a condition: the end of a child is a signal, named after the outcome, in the transaction
-that ends the child."""
+"""Telling those that wait by a condition, parents or others: the end of an execution is a signal, named after the
+outcome, in the transaction that ends it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from flowfabric.ops.waiting import open_waits
 from flowfabric.store.transaction import Transaction
 
 
-async def signal_parents(tx: Transaction, ended: Mapping[UUID, State], now: datetime) -> None:
-    """Delivers to every open waitpoint that stands for one of these children. Their flow is locked."""
+async def signal_waiting(tx: Transaction, ended: Mapping[UUID, State], now: datetime) -> None:
+    """Delivers to every open waitpoint that stands for one of these executions. They are locked, and their flow is."""
     left = await tx.flows.members.awaited(list(ended)) if ended else []
     while left:
         # One signal for each parent at a time: the first may end its wait.

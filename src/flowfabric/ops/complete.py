@@ -9,6 +9,7 @@ from flowfabric.core.attempts import decide_complete
 from flowfabric.core.outcomes import Ended
 from flowfabric.core.requests import Completion
 from flowfabric.core.states import State
+from flowfabric.ops.child_signals import signal_waiting
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.resolving import resolve
 from flowfabric.ops.yielding import give_up_lease
@@ -40,6 +41,7 @@ async def complete_linked(tx: Transaction, namespace: str, items: Sequence[Compl
         flows = {locked[end.id].id: locked[end.id] for end in told}
         if told:
             await resolve(tx, flows, told, now)
+        await signal_waiting(tx, {end.id: end.state for end in ends if end.id not in locked}, now)
     return [Ended(State.COMPLETED) if item.fence.execution_id in done else None for item in items]
 
 

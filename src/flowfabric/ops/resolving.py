@@ -16,7 +16,7 @@ from flowfabric.core.flows import SIBLING, Flow, GroupState, MemberEnd, MemberFa
 from flowfabric.core.membership import Resolution
 from flowfabric.core.records import Event
 from flowfabric.core.states import BlockingReason, State
-from flowfabric.ops.child_signals import signal_parents
+from flowfabric.ops.child_signals import signal_waiting
 from flowfabric.store.flows import Ending, Release
 from flowfabric.store.transaction import Transaction
 
@@ -44,7 +44,7 @@ async def settle_flows(
     await _move_members(tx, resolution)
     await _put_graph(tx, resolution, [end.id for end in (*ends, *caused) if not end.ran])
     await _put_flows(tx, flows, resolution, [*ends, *caused])
-    await signal_parents(tx, {end.id: end.state for end in (*ends, *caused) if end.parent_id is not None}, now)
+    await signal_waiting(tx, {end.id: end.state for end in (*ends, *caused)}, now)
 
 
 async def _work_out(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:

@@ -21,7 +21,14 @@ from flowfabric.core.outcomes import Satisfied, Suspended
 from flowfabric.core.records import Execution
 from flowfabric.core.suspending import EMPTY, Room, Suspend, decide_suspend, shown
 from flowfabric.core.waits import Effect, Suspension, Trigger, Waitpoint, WaitpointKind, WaitpointState
-from flowfabric.ops.awaited_children import child_facts, children_in, with_children
+from flowfabric.ops.awaited_children import (
+    child_facts,
+    children_in,
+    expect_ends,
+    has_strangers,
+    lock_with_strangers,
+    with_children,
+)
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.journaling import record_steps
 from flowfabric.ops.key_ring import KeySource, minting_ring, read_ring, shared_ring
@@ -64,16 +71,19 @@ async def _together(
 
 async def _alone(tx: Transaction, namespace: str, item: Suspend, keys: KeySource) -> Answer:
     """Suspends one execution, whose row is waited for, or says why not."""
+    id_ = item.fence.execution_id
     if children_in(item):
-        await tx.flows.lock_of([item.fence.execution_id], wait=True)
-    found = await tx.executions.lock(namespace, [item.fence.execution_id])
-    if not found:
+        found = await lock_with_strangers(tx, namespace, item)
+    else:
+        found = await tx.executions.lock(namespace, [id_])
+    if id_ not in found:
         raise not_found(item.fence)
     now = await tx.now()
     ring = await minting_ring(tx, keys, now) if _must_mint([item]) else await read_ring(tx, keys)
-    answer = (await _suspend(tx, Minter(ring, namespace), [item], found, now, shared=False))[item.fence.execution_id]
+    answer = (await _suspend(tx, Minter(ring, namespace), [item], found, now, shared=False))[id_]
     if isinstance(answer, FlowFabricError):
         raise answer
+    await expect_ends(tx, [execution for other, execution in found.items() if other != id_])
     return answer
 
 
@@ -85,6 +95,9 @@ async def _suspend(
     waitpoints, named = await _around(tx, items, found)
     spaces = await rooms(tx, waitpoints, bound)
     children = await child_facts(tx, items)
+    if shared:
+        # Strangers are locked in order with the one that waits, which a batch cannot do.
+        items = [item for item in items if not has_strangers(item, children)]
     answers: dict[UUID, Answer | FlowFabricError] = {}
     decisions: dict[UUID, tuple[Suspend, Decision[Answer]]] = {}
     for item in items:
@@ -93,7 +106,7 @@ async def _suspend(
             known = named.get(execution.id) or await _given_up(tx, execution, item)
             before = None if known is None else await _answered_before(tx, minter, execution, known, item, now)
             if before is None:
-                room = with_children(spaces.get(execution.id, EMPTY), execution, item, children)
+                room = with_children(spaces.get(execution.id, EMPTY), execution, item, children, found)
                 decisions[execution.id] = item, _decide(execution, item, room, minter, now)
             else:
                 answers[execution.id] = before

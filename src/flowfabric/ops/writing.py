@@ -9,6 +9,7 @@ from flowfabric.core.decisions import Decision
 from flowfabric.core.flows import MemberEnd, counts_as_bad
 from flowfabric.core.records import Execution
 from flowfabric.core.states import TERMINAL, State
+from flowfabric.ops.child_signals import signal_waiting
 from flowfabric.ops.resolving import resolve
 from flowfabric.ops.storing import store
 from flowfabric.store.transaction import Transaction
@@ -23,6 +24,8 @@ async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
         # Nothing stays open on an execution that has ended, however it did.
         await tx.waits.end([execution.id for execution in ended], ended[0].changed_at)
         await _tell_flows(tx, ended)
+        alone = {execution.id: execution.state for execution in ended if execution.flow is None}
+        await signal_waiting(tx, alone, ended[0].changed_at)
 
 
 async def _tell_flows(tx: Transaction, ended: Sequence[Execution]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from flowfabric.core.records import Attempt, Event, Execution
+from flowfabric.core.requests import Step
 from flowfabric.core.trimming import EventKeeping
 from flowfabric.core.waits import WaitChanges
 from flowfabric.store.executions import Executions, HotStatements
@@ -127,7 +128,20 @@ class JoinedTransaction(Transaction, Protocol):
         happens than that they find it at their next look."""
 
 
+UserBody = Callable[[Any], Any]
+Recording = Callable[[Any], Step]
+Recorded = tuple[Any, Step]
+
+
+class SharedTransaction(Transaction, Protocol):
+    """A transaction of the engine in which code of the user's takes part."""
+
+    async def perform(self, body: UserBody, record: Recording) -> Recorded:
+        """Runs the user's code on the connection itself: its answer, and the step that is to be recorded for it."""
+
+
 Body = Callable[[Transaction], Coroutine[Any, Any, Answer]]
+SharedBody = Callable[[SharedTransaction], Coroutine[Any, Any, Answer]]
 JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Answer]]
 
 
@@ -140,6 +154,9 @@ class Store(Protocol):
 
     async def run(self, body: Body[Answer]) -> Answer:
         """Runs a body in one write transaction: all of it, or none. It may run more than once before it commits."""
+
+    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
+        """The same for a body that lets the user's code take part; what that raises is raised as it is."""
 
     async def run_single(self, body: Body[Answer]) -> Answer:
         """The same for a body that makes exactly one statement, which then needs no transaction around it."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncpg
 
@@ -15,22 +15,20 @@ from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
 from flowfabric.backends.postgres.links import async_link, sync_link
 from flowfabric.backends.postgres.migrate import migrate
+from flowfabric.backends.postgres.running import Manner, borrowed, run_in_transaction
 from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
+from flowfabric.backends.postgres.sharing import Sharing
 from flowfabric.backends.postgres.wakeups import PostgresEar, PostgresTelling
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
-from flowfabric.store.transaction import Answer, Body, JoinedBody
+from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
 
 _OLDEST = 14
-_TRIES = 10
-_FIRST_BACKOFF_S = 0.005
-_LONGEST_BACKOFF_S = 0.1
-_Isolation = Literal["read_committed", "repeatable_read"]
 
 
 class Settings(Protocol):
@@ -63,35 +61,54 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
         raise InvalidRequest("invalid_url", message) from None
     except Exception as error:
         raise translated(error) from error
+    try:
+        database = await _prepared(pool, dialect, settings)
+    except BaseException:
+        await _close(pool)
+        raise
     # A session that others share cannot listen, so behind a pooler it takes an address of its own.
     listen_url = settings.listen_url or (None if settings.pooler else url)
-    store = PostgresStore(pool, dialect, settings, clock, listen_url)
-    try:
-        await store.prepare()
-    except BaseException:
-        await store.close()
-        raise
-    return store
+    return PostgresStore(pool, dialect, settings, clock, Addresses(url, listen_url, database))
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the database is, where it can be listened to, and what it is called."""
+
+    url: str = field(repr=False)
+    listen_url: str | None = field(repr=False)
+    database: str
 
 
 class PostgresStore:
     """Runs operations on pooled connections; conflicts between transactions are retried inside."""
 
     def __init__(
-        self, pool: Pool[Any], dialect: Dialect, settings: Settings, clock: Clock | None, listen_url: str | None
+        self, pool: Pool[Any], dialect: Dialect, settings: Settings, clock: Clock | None, addresses: Addresses
     ) -> None:  # fmt: skip
         self._pool = pool
         self._dialect = dialect
         self._settings = settings
         self._clock = clock
         self._statements = load(dialect, "flowfabric.backends.postgres")
-        self._database = ""
+        self._place = Place(addresses.database, settings.schema)
+        self._sharing = Sharing(addresses.url, settings)
+        listen_url = addresses.listen_url
         ear = PostgresEar(listen_url, settings.schema, clock) if listen_url else None
         self.telling = PostgresTelling(pool, settings.schema, ear)
+        locally = ";".join(f"SET LOCAL {name} = {value}" for name, value in _locally(settings).items())
+        self._writing = Manner(wait_s=settings.statement_timeout_s, locally=locally)
+        self._reading = replace(self._writing, isolation="repeatable_read", readonly=True)
         self._closed = False
 
     async def run(self, body: Body[Answer]) -> Answer:
-        return await self._run(body, isolation="read_committed", readonly=False)
+        return await self._run(body, self._writing)
+
+    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
+        self._check_open()
+        answer, news = await self._sharing.run(body, self._session)
+        self.telling.committed(news)
+        return answer
 
     async def run_single(self, body: Body[Answer]) -> Answer:
         if self._settings.pooler:
@@ -112,7 +129,7 @@ class PostgresStore:
         return await (self.read(body) if self._settings.pooler else self.run_single(body))
 
     async def read(self, body: Body[Answer]) -> Answer:
-        return await self._run(body, isolation="repeatable_read", readonly=True)
+        return await self._run(body, self._reading)
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
@@ -132,42 +149,20 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
-        try:
-            await asyncio.wait_for(self._pool.close(), timeout=10)
-        except TimeoutError:
-            self._pool.terminate()
+        await self._sharing.close()
+        await _close(self._pool)
 
-    async def prepare(self) -> None:
-        """Checks the server and brings the schema up to date."""
-        async with self._connection() as connection:
-            await _check_server(connection, self._settings.durable)
-            await migrate(connection, self._settings.schema, self._dialect, self._settings.migrate)
-            self._database = await connection.fetchval("SELECT current_database()")
-
-    async def _run(self, body: Body[Answer], isolation: _Isolation, readonly: bool) -> Answer:
-        for tries in range(_TRIES):
-            if tries:
-                await asyncio.sleep(random.uniform(0, longest_backoff_s(tries)))
-            async with self._connection() as connection:
-                try:
-                    transaction = self._transaction(connection)
-                    async with connection.transaction(isolation=isolation, readonly=readonly):
-                        await _set_locally(connection, self._settings)
-                        answer = await body(transaction)
-                except Exception as error:
-                    if not is_conflict(error):
-                        raise
-                else:
-                    self.telling.committed(transaction.news)
-                    return answer
-        raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
+    async def _run(self, body: Body[Answer], manner: Manner) -> Answer:
+        self._check_open()
+        answer, transaction = await run_in_transaction(self._pool, manner, self._transaction, body)
+        self.telling.committed(transaction.news)
+        return answer
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements)
 
     async def _join(self, link: Queries, body: JoinedBody[Answer], savepoint: bool) -> Answer:
-        place = Place(self._database, self._settings.schema)
-        return await run_joined(link, self._session(link), place, body, savepoint=savepoint)
+        return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
 
     def _session(self, connection: Queries) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)
@@ -178,26 +173,32 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection of the pool; the driver's errors leave it translated, conflicts as they are."""
         self._check_open()
-        try:
-            async with self._pool.acquire(timeout=self._settings.statement_timeout_s) as connection:
-                yield connection
-        except Exception as error:
-            ours = translated(error)
-            if is_conflict(error) or ours is error:
-                raise
-            raise ours from error
+        async with borrowed(self._pool, self._settings.statement_timeout_s) as connection:
+            yield connection
 
 
-async def _set_locally(connection: PoolConnectionProxy[Any], settings: Settings) -> None:
+async def _prepared(pool: Pool[Any], dialect: Dialect, settings: Settings) -> str:
+    """Checks the server and brings the schema up to date; answers the name of the database."""
+    async with borrowed(pool, settings.statement_timeout_s) as connection:
+        await _check_server(connection, settings.durable)
+        await migrate(connection, settings.schema, dialect, settings.migrate)
+        return str(await connection.fetchval("SELECT current_database()"))
+
+
+async def _close(pool: Pool[Any]) -> None:
+    try:
+        await asyncio.wait_for(pool.close(), timeout=10)
+    except TimeoutError:
+        pool.terminate()
+
+
+def _locally(settings: Settings) -> dict[str, object]:
     """Behind a pooler the session is shared with others, so settings last for the transaction only."""
-    if settings.pooler:
-        timeout_ms = int(settings.statement_timeout_s * 1000)
-        await connection.execute(
-            f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL synchronous_commit = on; "
-            "SET LOCAL enable_seqscan = off"
-        )
+    if not settings.pooler:
+        return {}
+    timeout_ms = int(settings.statement_timeout_s * 1000)
+    return {"statement_timeout": timeout_ms, "synchronous_commit": "on", "enable_seqscan": "off"}
 
 
 def check_version(number: int) -> None:
@@ -205,11 +206,6 @@ def check_version(number: int) -> None:
     if number < _OLDEST * 10_000:
         message = f"PostgreSQL {number // 10_000} is too old, {_OLDEST} or later is needed"
         raise InvalidRequest("unsupported_version", message)
-
-
-def longest_backoff_s(tries: int) -> float:
-    """How long a transaction waits at most before it runs again, after so many conflicts."""
-    return min(_FIRST_BACKOFF_S * 2.0**tries, _LONGEST_BACKOFF_S)
 
 
 async def _check_server(connection: PoolConnectionProxy[Any], durable: bool) -> None:

@@ -28,9 +28,10 @@ from flowfabric.backends.sqlite.writer import Clock, Writer
 from flowfabric.core.errors import Unavailable
 from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.rows import when
+from flowfabric.sqlstore.sharing import RaisedByUser
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
-from flowfabric.store.transaction import Answer, Body, JoinedBody
+from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
 
 DIALECT = Dialect(table_prefix="ff_", numbered=False)
 _READERS = 2
@@ -71,6 +72,17 @@ class SqliteStore:
         self._check_usable()
         answer: Answer = await self._writer.run(body)
         return answer
+
+    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
+        self._check_usable()
+        try:
+            # Alone: it may take its time, and what it breaks must not be somebody else's.
+            answer: Answer = await self._writer.run(body, alone=True)
+        except RaisedByUser as raised:
+            error = raised.error
+        else:
+            return answer
+        raise error
 
     async def run_single(self, body: Body[Answer]) -> Answer:
         return await self.run(body)

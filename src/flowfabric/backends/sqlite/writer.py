@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,13 +21,12 @@ from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translated
 from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.backends.sqlite.sharing import SAVEPOINT, SqliteTransaction
 from flowfabric.core.errors import Unavailable
 from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.rows import since_1970_us, when
 from flowfabric.sqlstore.statements import Statement
-from flowfabric.sqlstore.transaction import SqlTransaction
 from flowfabric.store.news import News, Tell
-from flowfabric.store.transaction import Body
 
 Clock = Callable[[], datetime]
 _MOST_TOGETHER = 200
@@ -37,9 +36,10 @@ _log = logging.getLogger("flowfabric.sqlite")
 
 @dataclass(slots=True)
 class _Job:
-    body: Body[Any]
+    body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    alone: bool = False
     answer: Any = None
     error: BaseException | None = None
 
@@ -66,10 +66,10 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, body: Body[Any]) -> Any:
-        """The body's answer, after the commit that holds what it wrote."""
+    async def run(self, body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
+        """The body's answer, after the commit that holds what it wrote: with others, or with nothing else."""
         loop = asyncio.get_running_loop()
-        job = _Job(body, loop.create_future(), loop)
+        job = _Job(body, loop.create_future(), loop, alone)
         with self._wake:
             if self._closing:
                 raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
@@ -138,7 +138,10 @@ class Writer:
             while not self._jobs and not self._closing:
                 if not self._wake.wait(None if self._watch is None else _WATCH_EVERY_S):
                     self._look_for_others()
-            return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_TOGETHER))]
+            jobs = [self._jobs.popleft()] if self._jobs else []
+            while jobs and not jobs[0].alone and self._jobs and not self._jobs[0].alone and len(jobs) < _MOST_TOGETHER:
+                jobs.append(self._jobs.popleft())
+            return jobs
 
     def _look_for_others(self) -> None:
         """Tells if another connection has committed: this number changes by nothing else."""
@@ -157,7 +160,7 @@ class Writer:
         self._connection.execute("BEGIN IMMEDIATE")
         changes = self._connection.total_changes
         now = self._read_clock()
-        transaction = SqlTransaction(SqliteSession(self._connection, self._statements, now))
+        transaction = SqliteTransaction(SqliteSession(self._connection, self._statements, now), self._connection)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
@@ -171,16 +174,16 @@ class Writer:
         seen: datetime = when(newest)
         return max(self._clock(), seen)
 
-    def _run_in_savepoint(self, job: _Job, transaction: SqlTransaction) -> None:
-        self._connection.execute("SAVEPOINT operation")
+    def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
+        self._connection.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
             job.answer = drive(job.body(transaction))
         except BaseException as error:
             if not self._connection.in_transaction:
                 raise  # SQLite gave up the whole transaction, so nothing of the batch is left.
             job.error = error
-            self._connection.execute("ROLLBACK TO operation")
-        self._connection.execute("RELEASE operation")
+            self._connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+        self._connection.execute(f"RELEASE {SAVEPOINT}")
 
     def _checkpoint(self) -> None:
         try:
