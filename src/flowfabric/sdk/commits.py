@@ -39,6 +39,11 @@ class Commits:
         self._run.calls.journal.add(record)
         self._unwritten[record.path] = record
 
+    def forget(self, record: Record) -> None:
+        """The record is stored already, whatever was to be written under its path."""
+        self._run.calls.journal.add(record)
+        self._unwritten.pop(record.path, None)
+
     async def write(self, record: Record) -> None:
         """Returns once the record is stored."""
         self.ride(record)
@@ -64,9 +69,7 @@ class Commits:
         while self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 
-    async def carry(
-        self, operation: Callable[[tuple[Step, ...]], Awaitable[T]], *, goes_on: bool = False
-    ) -> T | None:
+    async def carry(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]], *, goes_on: bool = False) -> T | None:
         """The answer of an operation that takes along what is still to be written; more than fits is written before.
         None if the lease was lost meanwhile. `goes_on`: the lease is kept."""
         await self.drained()

@@ -53,6 +53,8 @@ class Steps:
         On SQLite it is a plain function of the `sqlite3` connection, on PostgreSQL a coroutine function of the asyncpg
         one. Keep it short: others wait for it.
         """
+        from flowfabric.sdk.transactions import TransactionCall
+
         return TransactionCall(require_unit("step.tx"), fn, args, kwargs, self._called)
 
     def options(
@@ -148,7 +150,8 @@ class StepCall(DurableCall[Any]):
         seconds = None if self.plan.timeout is None else self.plan.timeout.total_seconds()
         timer = asyncio.timeout(seconds)
         run.in_flight[task] = here(self)
-        token = STEP.set(StepContext(run, self.path))
+        context = StepContext(run, self.path)
+        token = STEP.set(context)
         try:
             async with timer:
                 return await _result(run.threads.steps, self.fn, call)
@@ -157,11 +160,14 @@ class StepCall(DurableCall[Any]):
                 raise TimeoutError(f"{self.path} took longer than {seconds:g} s") from None
             raise
         except asyncio.CancelledError:
-            if run.is_over or here(self).is_dropped:
+            if run.is_over:
                 raise Unwind from None
             run.commits.ride(self.made.record(StepStatus.ABANDONED))
+            if here(self).is_dropped:
+                raise Unwind from None
             raise
         finally:
+            context.is_left = True
             STEP.reset(token)
             run.in_flight.pop(task, None)
 
@@ -195,34 +201,6 @@ class StepCall(DurableCall[Any]):
             await self.run.resting.park(unit, wait)
         else:
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
-
-
-class TransactionCall(StepCall):
-    """A step inside the store's own transaction."""
-
-    kind = "transaction"
-
-    async def _succeed(self) -> Any:
-        run, form = self.run, checked_result(self.fn)
-
-        def record(result: Any) -> Any:
-            return self.made.record(StepStatus.OK, value=form.stored(result, self).data).to_step()
-
-        def body(connection: Any) -> Any:
-            return self.fn(connection, *self.args, **self.kwargs)
-
-        token = STEP.set(StepContext(run, self.path))
-        try:
-            step = await run.engine.leases.transact(run.lease.fence, body, record)
-        finally:
-            STEP.reset(token)
-        return form.restore(self._remembered(step))
-
-    def _remembered(self, step: Any) -> bytes:
-        record = Record.from_step(step)
-        self.run.calls.journal.add(record)
-        self.run.probe.recorded(self.run, record)
-        return record.value
 
 
 def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:

@@ -1,0 +1,61 @@
+"""Steps inside the store's own transaction: what they write and their record commit together, or neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowfabric.core.errors import Conflict
+from flowfabric.core.requests import Step, StepStatus
+from flowfabric.sdk.commits import insist
+from flowfabric.sdk.errors import Unwind
+from flowfabric.sdk.journal import Record
+from flowfabric.sdk.steps import StepCall
+from flowfabric.sdk.storing import checked_result
+from flowfabric.sdk.units import STEP, StepContext
+
+
+class TransactionCall(StepCall):
+    """One call of a function with the store's connection."""
+
+    kind = "transaction"
+
+    async def _succeed(self) -> Any:
+        token = STEP.set(StepContext(self.run, self.path))
+        try:
+            record = await self._transact()
+        finally:
+            STEP.reset(token)
+        # A try that failed before is over now, and must not be written any more.
+        self.run.commits.forget(record)
+        self.run.probe.recorded(self.run, record)
+        self.run.calls.check_over()
+        return checked_result(self.fn).restore(record.value)
+
+    async def _transact(self) -> Record:
+        run, form, made = self.run, checked_result(self.fn), list[Record]()
+
+        def body(connection: Any) -> Any:
+            return self.fn(connection, *self.args, **self.kwargs)
+
+        def record(result: Any) -> Step:
+            made[:] = [self.made.record(StepStatus.OK, value=form.stored(result, self).data)]
+            run.probe.recording(run, made[0])
+            return made[0].to_step()
+
+        try:
+            await insist(run, lambda: run.engine.leases.transact(run.lease.fence, body, record))
+        except Conflict as error:
+            if error.code != "step_already_recorded":
+                raise
+            return await self._recorded()
+        if not made or run.loss is not None:
+            raise Unwind
+        return made[0]
+
+    async def _recorded(self) -> Record:
+        """What an earlier try has stored whose reply was lost."""
+        steps = await insist(self.run, lambda: self.run.engine.leases.recorded(self.run.lease.fence))
+        for step in steps or ():
+            if step.name == self.path:
+                return Record.from_step(step)
+        raise Unwind
