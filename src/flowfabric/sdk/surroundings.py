@@ -6,6 +6,7 @@ These are the only imports that point upwards, and they are made when somebody a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ def new_worker(
     app.check()
     threads = ThreadPools(concurrency)
     in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
+    renewal = partial(connect, app.store, namespace=app.namespace, notify=False, pool_size=1)
     return Worker(
         engine, Runner(app, threads), concurrency=concurrency, lanes=tuple(lanes), capabilities=capabilities,
-        renewal=None if in_memory else lambda: connect(app.store, namespace=app.namespace, notify=False, pool_size=1), threads=threads,
+        renewal=None if in_memory else renewal, threads=threads,
     )  # fmt: skip
 
 
