@@ -20,7 +20,7 @@ from flowfabric.core.waits import Signal as Accepted
 from flowfabric.sdk.aliases import Durable, Duration, T
 from flowfabric.sdk.commits import insist
 from flowfabric.sdk.deciding import APPROVE, REJECT
-from flowfabric.sdk.durable import DurableCall
+from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.links import callback_url, link
 from flowfabric.sdk.parking import Heard, Verdict, Wait
@@ -121,6 +121,7 @@ class _Deciding(WaitCall[R_co]):
             )
             tokens = {item.key: item.token for item in opened or () if item.token is not None}
         run.calls.check_over()
+        here(self).opens([item.key for item in wanted])
         self.record, self.is_open = run.calls.journal.get(self.path), True
         return due, {key: token.reveal() for key, token in tokens.items()}
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.waits import WaitpointState
 from flowfabric.sdk.bodies import Ending, start_branch, start_thread
 from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.durable import DurableCall, here
@@ -60,7 +62,7 @@ class Branches:
         """Members that the journal answers need no branch of their own."""
         for index in tuple(self._waiting):
             member = self._members[index]
-            if isinstance(member, DurableCall) and member.record is not None and member.record.is_final:
+            if isinstance(member, DurableCall) and member.is_answered:
                 self._waiting.remove(index)
                 yield index, await _outcome(member)
 
@@ -106,17 +108,18 @@ class Branches:
 
     async def drop(self, *, cancel_steps: bool) -> None:
         """Ends the members that are still running: nothing new happens in them. Steps that run are waited for, or
-        cancelled; children are cancelled."""
+        cancelled; children are cancelled, waitpoints closed."""
         units = [unit for unit, _ in self._running.values()]
         for unit in units:
             unit.drop()
-        children = self.open_children()
+        children, waitpoints = self.open_children(), self.open_waitpoints()
         self.run.resting.drop()
         if cancel_steps:
             for task, unit in tuple(self.run.in_flight.items()):
                 if unit.is_dropped:
                     task.cancel()
         await self.cancel_children(children)
+        await self.close_waitpoints(waitpoints)
         await self.ended()
         # Those that were just being submitted are there only now.
         await self.cancel_children([child for unit in units for child in unit.children])
@@ -132,13 +135,26 @@ class Branches:
         """The children that members wait for."""
         return [child for unit, _ in self._running.values() for child in unit.children]
 
+    def open_waitpoints(self) -> list[str]:
+        """The keys of the waitpoints that are there for members alone."""
+        return [key for unit, _ in self._running.values() for key in unit.waitpoints]
+
+    async def close_waitpoints(self, keys: Collection[str]) -> None:
+        """Closes what members wait at: what comes there would be lost."""
+        after: UUID | None = None
+        waitpoints, reason = self.run.engine.waitpoints, f"{self._group.path} has ended"
+        while keys and (page := await waitpoints.list(self.run.lease.execution_id, after=after)):
+            after = page[-1].id
+            for waitpoint in page:
+                if waitpoint.key in keys and waitpoint.state is not WaitpointState.CLOSED:
+                    with suppress(FlowFabricError):
+                        await waitpoints.close(waitpoint.id, reason, principal="program")
+
     async def cancel_children(self, children: Sequence[UUID]) -> None:
         """Cancels what members wait for; who has ended meanwhile has ended."""
         for child in children:
-            try:
+            with suppress(FlowFabricError):
                 await self.run.engine.operator.cancel(child, f"{self._group.path} has ended", children=True)
-            except FlowFabricError:
-                continue
 
     def _leave_out(self, indexes: Any) -> None:
         """Members that are not run at all count as awaited."""

@@ -40,6 +40,12 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         return self.unit.run
 
     @property
+    def is_answered(self) -> bool:
+        """True if its outcome is recorded. A call that was given up has none."""
+        record = self.record
+        return record is not None and record.is_final and record.status is not StepStatus.ABANDONED
+
+    @property
     def path(self) -> str:
         """Under which the call is recorded."""
         return self.made.path
@@ -74,7 +80,11 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
             message = f"{self.path} waits, which an asyncio task of your own cannot; await it in the task's function"
             raise InvalidRequest("wait_in_raw_task", message, path=self.path)
         wait.together = unit.together
-        return await self.run.resting.park(unit, wait)
+        opened = wait.opened()
+        unit.opens(opened)
+        verdict = await self.run.resting.park(unit, wait)
+        unit.closes(opened)
+        return verdict
 
     def begin(self) -> Coroutine[Any, Any, T_co]:
         """The call being performed; a call is awaited once."""

@@ -103,15 +103,19 @@ class Group(DurableCall[Any]):
             await branches.drop(cancel_steps=cancel_steps)
 
     async def conclude(self, branches: Branches, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
-        """Ends the other members once one has decided the group. That is recorded before their children are cancelled,
-        and which these are: a later run must not take the end of one of them for what decided."""
+        """Ends the other members once one has decided the group. That is recorded before their children are cancelled
+        and their waitpoints closed, and which these are: a later run must not take the end of one of them for what
+        decided."""
         if self.decided() is not None:
             self.remember(status, **self._facts())
             return
-        losers = branches.open_children()
-        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers]}
-        if losers:
-            await self.run.commits.write(self.made.record(StepStatus.OPEN, **facts))
+        losers, closed = branches.open_children(), branches.open_waitpoints()
+        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers], "closed": closed}
+        record = self.made.record(StepStatus.OPEN, **facts)
+        if losers or closed:
+            await self.run.commits.write(record)
+        else:
+            self.run.commits.ride(record)
         await branches.drop(cancel_steps=cancel_steps)
         self.remember(status, **facts)
 
@@ -119,6 +123,7 @@ class Group(DurableCall[Any]):
         """Cancels what a run that was interrupted may not have got to."""
         if self.record is not None and not self.record.is_final:
             await branches.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
+            await branches.close_waitpoints(self._facts().get("closed", ()))
 
     def remember(self, status: StepStatus, **facts: Any) -> None:
         """Records with the next commit that the group was decided."""

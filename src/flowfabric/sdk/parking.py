@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from flowfabric.core.bindings import Bound, Child, Timer
+from flowfabric.core.bindings import Bound, Child, Fresh, Timer
 from flowfabric.core.conditions import AllOf, AnyOf, Condition, Count, Distinct, Single
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.looking import Look, Override
@@ -70,6 +70,11 @@ class Wait:
         return self.call.path
 
     @property
+    def wakes_at(self) -> datetime | None:
+        """When its time lets the branch go on; never, if the engine is to do something else at that time."""
+        return self.due if self.on_timeout is None else None
+
+    @property
     def child(self) -> UUID | None:
         """The execution whose end is waited for."""
         return None
@@ -82,6 +87,10 @@ class Wait:
         """What a suspension binds for it."""
         return ()
 
+    def opened(self) -> list[str]:
+        """The waitpoints that are there for it alone."""
+        return [item.key for item in self.bindings() if isinstance(item, Fresh)]
+
     def condition(self) -> Condition | None:
         """What ends it, beside its time."""
         return None
@@ -91,13 +100,14 @@ class Wait:
         found = None if look is None else self._found(look)
         if found is not None:
             return found
-        return Due(self.due) if self.due is not None and now >= self.due else None
+        due = self.wakes_at
+        return Due(due) if due is not None and now >= due else None
 
     def _found(self, look: Look) -> Verdict | None:
         return None
 
     def _in_time(self, signal: Signal) -> bool:
-        return self.due is None or signal.accepted_at <= self.due
+        return self.wakes_at is None or signal.accepted_at <= self.wakes_at
 
 
 class ChildWait(Wait):
@@ -136,8 +146,8 @@ class Wake:
 
 
 def earliest(waits: Sequence[Wait]) -> datetime | None:
-    """When the first of the waits has its time."""
-    return min((wait.due for wait in waits if wait.due is not None), default=None)
+    """When the first of the waits goes on by its time."""
+    return min((wait.wakes_at for wait in waits if wait.wakes_at is not None), default=None)
 
 
 def only_children(waits: Sequence[Wait]) -> list[UUID] | None:
@@ -150,7 +160,8 @@ def only_children(waits: Sequence[Wait]) -> list[UUID] | None:
 
 def wake(waits: Sequence[Wait]) -> Wake:
     """What wakes the execution as soon as one of its branches can go on."""
-    bindings = tuple(binding for wait in waits for binding in wait.bindings())
+    # Several waits for one signal share its waitpoint.
+    bindings = tuple({binding.key: binding for wait in waits for binding in wait.bindings()}.values())
     if len(waits) == 1:
         return _alone(waits[0], bindings)
     members: list[Condition] = []
@@ -161,13 +172,20 @@ def wake(waits: Sequence[Wait]) -> Wake:
         message = f"{len(bindings)} waits at once are too many, the limit is {MOST_TOGETHER}; use children"
         raise InvalidRequest("too_many_waits", message, limit=MOST_TOGETHER)
     members += [Single(timer.key) for timer in timers]
-    return Wake((*bindings, *timers), AnyOf(members), None, OnTimeout.AUTO_RESUME, waits[0].reason)
+    timeout_at, on_timeout = _end(waits)
+    return Wake((*bindings, *timers), AnyOf(members), timeout_at, on_timeout, waits[0].reason)
 
 
 def _alone(wait: Wait, bindings: tuple[Bound, ...]) -> Wake:
     condition = wait.condition()
     assert condition is not None, "a wait without a condition is only a time, for which there is a delay"
     return Wake(bindings, condition, wait.due, wait.on_timeout or OnTimeout.AUTO_RESUME, wait.reason)
+
+
+def _end(waits: Sequence[Wait]) -> tuple[datetime | None, OnTimeout]:
+    """When the engine is to do something about the execution because one of its waits took too long, and what."""
+    ends = [(wait.due, wait.on_timeout) for wait in waits if wait.due is not None and wait.on_timeout is not None]
+    return min(ends, default=(None, OnTimeout.AUTO_RESUME))
 
 
 def _groups(waits: Sequence[Wait]) -> list[list[Wait]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Collection
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,6 +26,7 @@ class Unit:
 
     __slots__ = (
         "_is_dropped", "children", "is_bridging", "is_plain", "parent", "run", "scope", "task", "thread", "together",
+        "waitpoints",
     )  # fmt: skip
 
     def __init__(self, run: Run, scope: Scope, parent: Unit | None = None, *, is_plain: bool = False) -> None:
@@ -38,6 +40,7 @@ class Unit:
         self.task: asyncio.Task[Any] | None = None
         self.thread: int | None = None
         self.children: set[UUID] = set()
+        self.waitpoints: set[str] = set()
 
     @property
     def is_dropped(self) -> bool:
@@ -55,6 +58,18 @@ class Unit:
         self.children.discard(child)
         if self.parent is not None:
             self.parent.has_awaited(child)
+
+    def opens(self, waitpoints: Collection[str]) -> None:
+        """Notes waitpoints, by their keys, that are there for this branch alone."""
+        self.waitpoints.update(waitpoints)
+        if self.parent is not None:
+            self.parent.opens(waitpoints)
+
+    def closes(self, waitpoints: Collection[str]) -> None:
+        """Nobody waits at these waitpoints any more."""
+        self.waitpoints.difference_update(waitpoints)
+        if self.parent is not None:
+            self.parent.closes(waitpoints)
 
     def drop(self) -> None:
         """Lets nothing durable happen any more in this branch and in those within it."""
@@ -88,13 +103,15 @@ class Unit:
 
 
 class StepContext:
-    """The step that runs just now; verbs of the client inside it are given keys by it, so that a repeat is harmless."""
+    """The step that runs just now; verbs of the client inside it are given keys by it, so that a repeat is harmless.
+    `is_left` tells a thread, which cannot be stopped, that nobody waits for its result any more."""
 
-    __slots__ = ("_uses", "path", "run")
+    __slots__ = ("_uses", "is_left", "path", "run")
 
     def __init__(self, run: Run, path: str) -> None:
         self.run = run
         self.path = path
+        self.is_left = False
         self._uses = 0
 
     @property

@@ -171,7 +171,7 @@ class SignalWait(Wait):
     def bindings(self) -> Sequence[Bound]:
         if self._is_standing:
             return (Standing(self._key, self._used()),)
-        return (Fresh(self._key),)
+        return (Fresh(self._key, ends_at=self.due),)
 
     def condition(self) -> Condition:
         return Single(self._key)

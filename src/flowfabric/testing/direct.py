@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, cast
 from uuid import uuid4
@@ -58,13 +59,15 @@ class _DirectUnit(Unit):
         self._run: Run | None = None
         self.scope, self.parent, self.together, self.thread = Scope(), None, None, None
         self.is_bridging = self._is_dropped = False
-        self.children = set()
+        self.children, self.waitpoints = set(), set()
 
     @property
     def run(self) -> Run:  # type: ignore[override]
         loop = _running_loop()
         if self._run is None or loop not in (None, self._run.loop):
-            self._run = wait_for(self._new_run) if loop is None else _DirectRun(self._app, self._threads)
+            # Plain code has its calls awaited elsewhere; whoever asks for that is not part of a task.
+            make = self._new_run
+            self._run = Context().run(wait_for, make) if loop is None else _DirectRun(self._app, self._threads)
         return self._run
 
     async def _new_run(self) -> Run:

@@ -1,0 +1,357 @@
+"""What steps, polls, sleeps and the calls without an await do, and what is recorded of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from flowfabric import App, ExecutionFailed, StepFailed, changed, now, poll, rng, sleep, sleep_until, step, uuid4
+from flowfabric.testing import Kit
+
+
+class Oven:
+    """Something whose methods are steps."""
+
+    def bake(self) -> str:
+        return "bread"
+
+
+async def test_a_step_is_named_after_its_function(app: App, kit: Kit) -> None:
+    def inner() -> int:
+        return 1
+
+    @app.task
+    async def task() -> None:
+        await step(inner)
+        await step(Oven().bake)
+        await step(lambda: None)
+
+    handle = await kit.start(task)
+
+    assert await kit.steps(handle) == ["inner", "Oven.bake", "<lambda>"]
+
+
+async def test_a_step_may_have_a_name_of_its_own(app: App, kit: Kit) -> None:
+    @step.policy(name="old_name")
+    def renamed() -> int:
+        return 1
+
+    @app.task
+    async def task() -> None:
+        await step(renamed)
+        await step.options(name="given")(renamed)
+
+    handle = await kit.start(task)
+
+    assert await kit.steps(handle) == ["old_name", "given"]
+
+
+async def test_a_step_is_performed_when_it_is_awaited(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+
+    @app.task
+    async def task() -> None:
+        call = step(seen.append, "performed")
+        seen.append("made")
+        await call
+
+    await kit.run(task)
+
+    assert seen == ["made", "performed"]
+
+
+async def test_a_coroutine_function_runs_on_the_loop_and_a_plain_one_in_a_thread(app: App, kit: Kit) -> None:
+    async def on_loop() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    def plainly() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    @app.task
+    async def task() -> list[bool]:
+        return [await step(on_loop), await step(plainly)]
+
+    assert await kit.run(task) == [True, False]
+
+
+async def test_a_recorded_result_answers_in_later_runs(app: App, kit: Kit) -> None:
+    drawn: list[float] = []
+
+    def draw() -> float:
+        drawn.append(random.random())
+        return drawn[-1]
+
+    @app.task
+    async def task() -> float:
+        value = await step(draw)
+        await sleep("1h")
+        return value
+
+    assert [await kit.run(task)] == drawn
+
+
+async def test_a_recorded_failure_is_raised_again_in_later_runs(app: App, kit: Kit) -> None:
+    tried: list[str] = []
+    seen: list[str] = []
+
+    def fail() -> None:
+        tried.append("once")
+        raise ValueError("no")
+
+    @app.task
+    async def task() -> None:
+        try:
+            await step.options(retries=0)(fail)
+        except StepFailed as failed:
+            seen.append(f"{failed.path} {failed.error.type} {failed.error.message}")
+        await sleep("1h")
+
+    await kit.run(task)
+
+    assert tried == ["once"]
+    assert seen == ["fail ValueError no"] * 2
+
+
+async def test_the_first_run_sees_what_is_stored(app: App, kit: Kit) -> None:
+    original = {"a": [1]}
+    seen: list[bool] = []
+
+    def make() -> dict[str, list[int]]:
+        return original
+
+    @app.task
+    async def task() -> None:
+        value = await step(make)
+        seen.append(value == original and value is not original)
+
+    await kit.run(task)
+
+    assert seen == [True]
+
+
+async def test_a_poll_is_asked_now_and_then_every_so_often_and_leaves_one_record(app: App, kit: Kit) -> None:
+    asked: list[datetime] = []
+
+    def ready() -> str | None:
+        asked.append(kit.now())
+        return "here" if len(asked) == 4 else None
+
+    @app.task
+    async def task() -> str:
+        return await poll("30s", ready)
+
+    handle = await kit.start(task)
+    begun = kit.now()
+
+    assert await kit.finish(handle) == "here"
+    assert [moment - begun for moment in asked] == [timedelta(seconds=30 * n) for n in range(4)]
+    assert await kit.steps(handle) == ["ready"]
+
+
+async def test_false_is_not_yet_for_a_poll_and_other_empty_values_are_answers(app: App, kit: Kit) -> None:
+    answers: list[bool | int | None] = [False, None, 0]
+
+    def ready() -> bool | int | None:
+        return answers.pop(0)
+
+    @app.task
+    async def task() -> int:
+        return await poll("30s", ready)
+
+    assert await kit.run(task) == 0
+    assert answers == []
+
+
+async def test_a_poll_goes_on_with_its_next_due_time_after_a_crash(app: App, kit: Kit) -> None:
+    asked: list[datetime] = []
+
+    def ready() -> bool:
+        asked.append(kit.now())
+        return len(asked) == 3
+
+    def crash() -> None: ...
+
+    @app.task
+    async def task() -> bool:
+        answer = await poll("10m", ready)
+        await step(crash)
+        return answer
+
+    handle = await kit.start(task)
+    begun = kit.now()
+    await kit.advance("5m")
+    kit.crash_after("crash")
+
+    assert await kit.finish(handle)
+    assert [moment - begun for moment in asked] == [timedelta(minutes=10 * n) for n in range(3)]
+
+
+async def test_a_sleep_is_over_when_it_is_due(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> datetime:
+        await sleep("1h")
+        return now()
+
+    handle = await kit.start(task)
+    due = kit.now() + timedelta(hours=1)
+    await kit.advance("59m")
+    assert await kit.engine.executions.result(handle.id) is None
+
+    assert await kit.finish(handle) == due
+    assert await kit.steps(handle) == ["sleep", "now"]
+
+
+async def test_a_changed_duration_changes_nothing_for_a_sleeper(app: App, kit: Kit) -> None:
+    duration = "1h"
+
+    @app.task
+    async def task() -> None:
+        await sleep(duration)
+
+    handle = await kit.start(task)
+    due = kit.now() + timedelta(hours=1)
+    duration = "30d"
+    await kit.finish(handle)
+
+    assert kit.now() == due
+
+
+async def test_sleep_until_a_time_that_has_passed_is_over_at_once(app: App, kit: Kit) -> None:
+    @app.task
+    async def task(until: datetime) -> None:
+        await sleep_until(until)
+
+    handle = await kit.start(task, kit.now() - timedelta(days=1))
+
+    assert await kit.engine.executions.result(handle.id) is not None
+
+
+async def test_now_uuid4_and_rng_are_the_same_in_every_run(app: App, kit: Kit) -> None:
+    seen: list[tuple[datetime, UUID, float]] = []
+
+    @app.task
+    async def task() -> None:
+        seen.append((now(), uuid4(), rng().random()))
+        await sleep("1h")
+
+    await kit.run(task)
+
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+async def test_each_call_of_now_uuid4_and_rng_is_another(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> list[datetime]:
+        assert uuid4() != uuid4()
+        assert rng().random() != rng().random()
+        before = now()
+        await sleep("1h")
+        return [before, now()]
+
+    before, after = await kit.run(task)
+
+    assert after - before == timedelta(hours=1)
+
+
+async def test_two_executions_draw_different_ids(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> UUID:
+        return uuid4()
+
+    assert await kit.run(task) != await kit.run(task)
+
+
+async def test_now_uuid4_and_rng_stand_outside_of_the_order(app: App, kit: Kit) -> None:
+    is_new = False
+
+    @app.task
+    async def task() -> None:
+        if is_new:
+            now(), uuid4(), rng()
+        await sleep("1h")
+
+    handle = await kit.start(task)
+    is_new = True
+    await kit.finish(handle)
+
+    assert sorted(await kit.steps(handle)) == ["now", "sleep"]
+
+
+async def test_now_is_written_with_the_next_commit(app: App, kit: Kit) -> None:
+    found: list[list[str]] = []
+
+    @app.task
+    async def task() -> None:
+        now()
+        await asyncio.sleep(0)
+        found.append(await kit.steps(handle))
+        await step(str)
+        found.append(await kit.steps(handle))
+
+    handle = await task.submit()
+    await kit.work()
+
+    assert found == [[], ["now", "str"]]
+
+
+async def test_changed_is_true_for_executions_that_had_not_passed(app: App, kit: Kit) -> None:
+    is_new = False
+
+    @app.task
+    async def task() -> list[str]:
+        done = []
+        if is_new and changed("audit"):
+            done.append(await step(str, "audited"))
+        await sleep("1h")
+        if is_new and changed("report"):
+            done.append(await step(str, "reported"))
+        return done
+
+    handle = await kit.start(task)
+    is_new = True
+
+    assert await kit.finish(handle) == ["reported"]
+    assert await kit.run(task) == ["audited", "reported"]
+
+
+async def test_changed_answers_the_same_in_every_run(app: App, kit: Kit) -> None:
+    seen: list[bool] = []
+
+    @app.task
+    async def task() -> None:
+        seen.append(changed("x"))
+        await step(str)
+        await sleep("1h")
+
+    handle = await kit.start(task)
+    await kit.finish(handle)
+
+    assert seen == [True, True]
+    assert await kit.steps(handle) == ["changed[x]", "str", "sleep"]
+
+
+async def test_a_durable_call_outside_of_a_task_says_where_it_belongs() -> None:
+    with pytest.raises(Exception, match="step works inside of a task only"):
+        await step(str)
+
+
+async def test_a_step_that_cannot_be_stored_fails_for_good_and_is_not_repeated(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    def order() -> object:
+        done.append("ordered")
+        return object()
+
+    @app.task
+    async def task() -> None:
+        await step(order)
+
+    with pytest.raises(ExecutionFailed, match="order failed"):
+        await kit.run(task)
+    assert done == ["ordered"]

@@ -1,0 +1,216 @@
+"""Waiting for signals: which are kept and which are not, and what ends a wait."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from flowfabric import (
+    AllOf,
+    App,
+    Count,
+    ExecutionFailed,
+    Handle,
+    Met,
+    NotFound,
+    Received,
+    Signal,
+    Single,
+    TimedOut,
+    WaitOverridden,
+    sleep,
+    step,
+    wait_for,
+    wait_signal,
+)
+from flowfabric.testing import Kit
+
+paid = Signal("paid", int)
+stopped = Signal("stopped", str)
+
+
+async def test_a_wait_for_a_signal_is_named_after_it(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> int:
+        return (await wait_signal(paid)).value + (await wait_signal(paid)).value
+
+    handle = await kit.start(task)
+    await kit.signal(handle, paid, 3)
+    await kit.signal(handle, paid, 4)
+
+    assert await kit.finish(handle) == 7
+    assert await kit.steps(handle) == ["signal:paid", "signal:paid#2"]
+
+
+async def test_a_declared_signal_is_kept_from_the_submit_on_in_order(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> list[int]:
+        await sleep("1h")
+        return [(await wait_signal(paid)).value for _ in range(3)]
+
+    handle = await task.submit()
+    for amount in (5, 6, 7):
+        await kit.signal(handle, paid, amount)
+
+    assert await kit.finish(handle) == [5, 6, 7]
+
+
+async def test_an_undeclared_signal_is_refused_while_nobody_awaits_it(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> int:
+        await sleep("1h")
+        return (await wait_signal(paid)).value
+
+    handle = await kit.start(task)
+    with pytest.raises(NotFound, match="neither declares signal 'paid' nor waits for it now"):
+        await kit.signal(handle, paid, 1)
+    await kit.advance("2h")
+    await kit.signal(handle, paid, 2)
+
+    assert await kit.finish(handle) == 2
+
+
+async def test_a_signal_says_what_who_and_when(app: App, kit: Kit) -> None:
+    seen: list[Received[int]] = []
+
+    @app.task(signals=[paid])
+    async def task() -> None:
+        seen.append(await wait_signal(paid))
+
+    handle = await kit.start(task)
+    sent = kit.now()
+    await kit.signal(handle, paid, 3)
+
+    [received] = seen
+    assert (received.value, received.at) == (3, sent)
+    assert "program" in received.source
+
+
+async def test_the_same_signal_answers_in_every_run(app: App, kit: Kit) -> None:
+    seen: list[int] = []
+
+    @app.task(signals=[paid])
+    async def task() -> None:
+        seen.append((await wait_signal(paid)).value)
+        await sleep("1h")
+
+    handle = await kit.start(task)
+    await kit.signal(handle, paid, 3)
+    await kit.signal(handle, paid, 4)
+    await kit.finish(handle)
+
+    assert seen == [3, 3]
+
+
+async def test_a_wait_times_out(app: App, kit: Kit) -> None:
+    seen: list[Received[int] | TimedOut] = []
+
+    @app.task(signals=[paid])
+    async def task() -> None:
+        seen.append(await wait_signal(paid, timeout="1h"))
+        await sleep("1h")
+
+    handle = await kit.start(task)
+    due = kit.now() + timedelta(hours=1)
+    await kit.finish(handle)
+
+    assert seen == [TimedOut(due)] * 2
+
+
+async def test_a_signal_after_the_timeout_is_for_the_next_wait(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> list[str]:
+        first = await wait_signal(paid, timeout="1h")
+        await sleep("1h")
+        second = await wait_signal(paid, timeout="1h")
+        return [type(first).__name__, type(second).__name__]
+
+    handle = await kit.start(task)
+    await kit.advance("90m")
+    await kit.signal(handle, paid, 3)
+
+    assert await kit.finish(handle) == ["TimedOut", "Received"]
+
+
+async def test_a_payload_that_does_not_fit_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> int:
+        return (await wait_signal(paid)).value
+
+    handle = await kit.start(task)
+    await kit.engine.signals.send(handle.id, "paid", b'"a lot"')
+    await kit.work()
+
+    with pytest.raises(ExecutionFailed, match=r"signal:paid got a payload that does not fit") as failed:
+        await handle
+    assert failed.value.error.type == "PermanentError"
+    assert (await handle.status()).attempt_index == 0
+
+
+async def test_a_condition_of_the_engine_is_waited_for_as_it_is(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+
+    @app.task(signals=[paid, stopped])
+    async def task() -> int:
+        met = await wait_for(AllOf([Count(2, "signals", ["paid"]), Single("stopped")]))
+        assert isinstance(met, Met)
+        seen.extend(signal.name for signal in met.signals)
+        return len(met.signals)
+
+    handle = await kit.start(task)
+    await kit.signal(handle, paid, 1)
+    await kit.signal(handle, stopped, "now")
+    assert seen == []
+    await kit.signal(handle, paid, 2)
+
+    assert await kit.finish(handle) == 3
+    assert seen == ["paid", "stopped", "paid"]
+    assert await kit.steps(handle) == ["wait_for"]
+
+
+async def test_a_condition_times_out(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> str:
+        return type(await wait_for(Single("paid"), timeout="1h")).__name__
+
+    assert await kit.run(task) == "TimedOut"
+
+
+async def resumed(kit: Kit, handle: Handle[str]) -> str:
+    await kit.engine.operator.resume(handle.id, "nobody will pay", principal="ann")
+    return await kit.finish(handle)
+
+
+async def test_an_operator_who_resumes_overrides_the_wait(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+
+    @app.task(signals=[paid])
+    async def task() -> str:
+        try:
+            await wait_signal(paid)
+        except WaitOverridden as overridden:
+            seen.append(f"{overridden.by}: {overridden.reason}")
+        await sleep("1h")
+        return "gave up"
+
+    handle = await kit.start(task)
+
+    assert await resumed(kit, handle) == "gave up"
+    assert seen == ["ann: nobody will pay"] * 2
+
+
+async def test_an_overridden_wait_that_nobody_catches_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    @app.task
+    async def task() -> str:
+        await step(done.append, "ordered")
+        await wait_signal(paid)
+        return "paid"
+
+    handle = await kit.start(task)
+
+    with pytest.raises(ExecutionFailed, match="ann ended the wait: nobody will pay"):
+        await resumed(kit, handle)
+    assert (await handle.status()).attempt_index == 0
