@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextvars import Context
-from weakref import WeakKeyDictionary
 
 from flowfabric.engine.connecting import Connecting, connect
 from flowfabric.engine.engine import Engine
@@ -24,13 +23,13 @@ class Engines:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._opening: WeakKeyDictionary[_Loop, asyncio.Task[Engine]] = WeakKeyDictionary()
-        self._open: WeakKeyDictionary[_Loop, AsyncGenerator[Engine, None]] = WeakKeyDictionary()
-        self._adopted: WeakKeyDictionary[_Loop, Engine] = WeakKeyDictionary()
+        self._opening: dict[_Loop, asyncio.Task[Engine]] = {}
+        self._open: dict[_Loop, AsyncGenerator[Engine, None]] = {}
+        self._adopted: dict[_Loop, Engine] = {}
 
     async def here(self, store: str) -> Engine:
         """The engine of the running loop. It is closed by `close`, or by the loop when that ends."""
-        self._forget_after_fork()
+        self._forget()
         loop = asyncio.get_running_loop()
         if loop in self._adopted:
             return self._adopted[loop]
@@ -48,7 +47,7 @@ class Engines:
 
     def adopt(self, engine: Engine | None) -> None:
         """From now on this engine is the running loop's, or again one that is opened; closing it is its owner's."""
-        self._forget_after_fork()
+        self._forget()
         loop = asyncio.get_running_loop()
         if engine is None:
             self._adopted.pop(loop, None)
@@ -74,10 +73,14 @@ class Engines:
         self._open[loop] = opened
         return engine
 
-    def _forget_after_fork(self) -> None:
+    def _forget(self) -> None:
+        """Forgets loops that have ended, and after a fork everything: closing what the parent opened would close the
+        parent's connections."""
         if self._process != os.getpid():
-            # What the parent opened is left alone: closing it here would close the parent's connections.
             self._begin()
+        for known in (self._opening, self._open, self._adopted):
+            for loop in [loop for loop in known if loop.is_closed()]:
+                known.pop(loop)
 
 
 async def _kept_open(connecting: Connecting) -> AsyncGenerator[Engine, None]:
