@@ -23,6 +23,7 @@ from flowfabric.reconcilers.loop import Reconcilers
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENGINE = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
 GROUPS = {
     "executions": Executions,
     "leases": Leases,
@@ -38,9 +39,14 @@ GROUPS = {
 }
 
 
+def blocks(text: str) -> list[str]:
+    """The Python blocks of a document."""
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 def programs() -> list[str]:
-    """The Python blocks of the README that are whole programs."""
-    return [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "asyncio.run" in block]
+    """The Python blocks about the engine that are whole programs."""
+    return [block for block in blocks(ENGINE) if "asyncio.run" in block]
 
 
 def run(program: str, folder: Path) -> str:
@@ -48,6 +54,17 @@ def run(program: str, folder: Path) -> str:
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_hello_of_the_readme_runs(tmp_path: Path) -> None:
+    hello, *_ = blocks(README)
+    assert run(hello, tmp_path) == "Hello, world!\n"
+
+
+def test_the_approval_of_the_readme_passes_the_test_of_the_readme(tmp_path: Path) -> None:
+    _, approval, test = blocks(README)
+    printed = run(f"{approval}\n{test}\nimport asyncio\nasyncio.run(test_two_people_must_agree())\n", tmp_path)
+    assert sorted(line.split(":")[0] for line in printed.splitlines()) == ["to finance", "to ops"]
 
 
 def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) -> None:
@@ -69,8 +86,8 @@ def test_the_flow_adds_up_what_its_members_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_readme_lists_exactly_the_operations_of_a_group(group: str) -> None:
-    [row] = [line for line in README.splitlines() if line.startswith(f"| `engine.{group}`")]
+def test_the_documents_list_exactly_the_operations_of_a_group(group: str) -> None:
+    [row] = [line for line in ENGINE.splitlines() if line.startswith(f"| `engine.{group}`")]
     listed = set(re.findall(r"`(\w+)`", row.split("|")[2]))
     offered = {name for name in dir(GROUPS[group]) if not name.startswith("_")} - {"hint", "hint_soon"}
     assert listed == offered
@@ -84,9 +101,9 @@ def test_the_rooms_of_the_architecture_are_the_rooms_of_the_package() -> None:
 
 
 def test_links_between_the_documents_lead_somewhere() -> None:
-    for document in ROOT.glob("*.md"):
+    for document in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
-            assert (ROOT / target).exists(), f"{document.name} links to {target}"
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
 def test_the_demo_ships_every_order() -> None:
