@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowfabric import App, Completed, ExecutionCancelled, TimedOut
+from flowfabric import App, Completed, ExecutionCancelled, TimedOut, Unavailable
 from flowfabric.engine import State, connect
 from tests.end_to_end.client.working_by_hand import complete
 
@@ -114,3 +114,17 @@ def test_an_engine_that_nobody_closed_is_closed_with_its_loop(shop: App) -> None
     with sqlite3.connect(shop.store) as connection:
         assert connection.execute("SELECT count(*) FROM ff_execution").fetchone() == (1,)
     connection.close()
+
+
+def test_a_store_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    app = App(str(tmp_path / "later" / "shop.db"))
+
+    @app.task
+    async def refund(order: str) -> str:
+        return order
+
+    with pytest.raises(Unavailable):
+        refund.sync.submit("a")
+    (tmp_path / "later").mkdir()
+    assert refund.sync.submit("a").status().state is State.WAITING
+    app.sync.close()
