@@ -1,0 +1,283 @@
+"""What the testing kit promises to those who test with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flowfabric import (
+    App,
+    Approved,
+    Diverged,
+    ExecutionFailed,
+    Signal,
+    approval,
+    gather,
+    sleep,
+    step,
+    sync,
+    wait_signal,
+)
+from flowfabric.engine import NotFound
+from flowfabric.testing import Kit, Stuck, direct, sweep
+
+app = App("never-made.db")
+calls: list[str] = []
+stop = Signal("stop", str)
+
+
+def do(what: str) -> str:
+    calls.append(what)
+    return what
+
+
+@app.task
+async def nap(name: str) -> str:
+    await sleep("1h")
+    first = await step(do, name)
+    await sleep("1h")
+    return first + await step(do, name)
+
+
+@app.task
+async def asks() -> str:
+    return "yes" if isinstance(await approval("plan", by="ann"), Approved) else "no"
+
+
+@app.task(signals=[stop])
+async def listens() -> str:
+    return (await wait_signal(stop)).value
+
+
+@app.task
+def plain(name: str) -> str:
+    first = sync.step(do, name)
+    sync.sleep("1h")
+    return first + "".join(sync.gather(lambda: sync.step(do, "x"), lambda: sync.step(do, "y")))
+
+
+@pytest.fixture(autouse=True)
+def _no_calls() -> None:
+    calls.clear()
+
+
+async def test_advance_stops_at_every_due_time_on_the_way() -> None:
+    async with Kit(app) as kit:
+        began = kit.now()
+        handle = await kit.start(nap, "a")
+        await kit.advance("90m")
+        assert calls == ["a"]
+        await kit.advance("90m")
+        assert calls == ["a", "a"]
+        assert (kit.now() - began).total_seconds() == 3 * 3600
+        assert await handle == "aa"
+
+
+async def test_finish_skips_time_and_no_more() -> None:
+    async with Kit(app) as kit:
+        began = kit.now()
+        assert await kit.run(nap, "a") == "aa"
+        assert (kit.now() - began).total_seconds() == 2 * 3600
+
+
+async def test_finish_says_who_is_waited_for() -> None:
+    async with Kit(app) as kit:
+        handle = await kit.start(asks)
+        with pytest.raises(Stuck, match=r"cannot go on: It waits since .* on 'approval:plan\[ann\]'"):
+            await kit.finish(handle)
+
+
+async def test_a_decision_that_nobody_asks_for_is_told() -> None:
+    async with Kit(app) as kit:
+        handle = await kit.start(asks)
+        with pytest.raises(NotFound, match=r"nobody asks bob for 'plan' now; open are approval:plan\[ann\]"):
+            await kit.approve(handle, "plan", by="bob")
+
+
+async def test_a_crash_after_a_record_repeats_nothing() -> None:
+    async with Kit(app) as kit:
+        kit.crash_after("do")
+        assert await kit.run(nap, "a") == "aa"
+        assert kit.watch.runs == 4
+    assert calls == ["a", "a"]
+
+
+async def test_a_crash_before_a_record_repeats_what_was_done() -> None:
+    async with Kit(app) as kit:
+        kit.crash_before("do#2")
+        assert await kit.run(nap, "a") == "aa"
+    assert calls == ["a", "a", "a"]
+
+
+async def test_a_crash_that_never_happens_is_told() -> None:
+    async def too_late() -> None:
+        async with Kit(app) as kit:
+            kit.crash_after("do#3")
+            await kit.run(nap, "a")
+
+    with pytest.raises(Stuck, match=r"never happened: crash_after\('do#3'\)"):
+        await too_late()
+
+
+async def test_a_signal_that_comes_twice_is_taken_once() -> None:
+    async with Kit(app) as kit:
+        kit.duplicate_delivery()
+        handle = await kit.start(listens)
+        await kit.signal(handle, stop, "now")
+        assert await kit.finish(handle) == "now"
+
+
+async def test_what_is_recorded_is_listed_in_order() -> None:
+    async with Kit(app) as kit:
+        handle = await kit.start(nap, "a")
+        assert await kit.steps(handle) == ["sleep"]
+        await kit.finish(handle)
+        assert await kit.steps(handle) == ["sleep", "do", "sleep#2", "do#2"]
+
+
+async def test_a_step_must_not_change_its_arguments() -> None:
+    def add(items: list[int]) -> int:
+        items.append(1)
+        return len(items)
+
+    own = App(":memory:")
+
+    @own.task
+    async def work() -> int:
+        return await step(add, [])
+
+    async with Kit(own) as kit:
+        with pytest.raises(ExecutionFailed, match="add changed its arguments"):
+            await kit.run(work)
+
+
+async def test_a_result_that_changes_when_it_is_stored_is_an_error() -> None:
+    @dataclass
+    class Point:
+        x: int
+
+    @dataclass
+    class Deep(Point):
+        y: int = 0
+
+    def make() -> Point:
+        return Deep(1, 2)
+
+    own = App(":memory:")
+
+    @own.task
+    async def work() -> Point:
+        return await step(make)
+
+    async with Kit(own) as kit:
+        with pytest.raises(ExecutionFailed, match="make"):
+            await kit.run(work)
+
+
+async def test_a_function_that_decides_by_the_outside_is_found_by_a_forced_replay() -> None:
+    own, turns = App(":memory:"), [0]
+
+    @own.task
+    async def work() -> str:
+        turns[0] += 1
+        return await step(do, str(turns[0])) + await step(do, "b")
+
+    async with Kit(own, replay="every record") as kit:
+        with pytest.raises(Diverged, match="its arguments are not those that were recorded"):
+            await kit.run(work)
+
+
+async def test_a_sweep_finds_a_step_that_was_left_out() -> None:
+    own, turns = App(":memory:"), [0]
+
+    @own.task
+    async def work() -> str:
+        turns[0] += 1
+        calls.append("outside of a step")
+        return await step(do, "a")
+
+    with pytest.raises(AssertionError, match=r"with replay at every record these effects happened again"):
+        await sweep(own, lambda kit: kit.run(work), effects=calls)
+
+
+async def test_several_executions_may_be_performed_at_once() -> None:
+    own = App(":memory:")
+
+    @own.task
+    async def square(n: int) -> int:
+        return n * n
+
+    @own.task
+    async def total() -> int:
+        return sum(await gather(*(square.run(n) for n in range(10))))
+
+    async with Kit(own, concurrency=8) as kit:
+        assert await kit.run(total) == 285
+
+
+def test_plain_code_has_the_same_kit() -> None:
+    with Kit(app, replay="every record").sync as kit:
+        kit.crash_after("do")
+        handle = kit.start(plain, "a")
+        kit.advance("30m")
+        assert kit.steps(handle) == ["do", "sleep"]
+        assert kit.finish(handle) == "axy"
+        assert kit.run(nap, "b") == "bb"
+        asked = kit.start(asks)
+        kit.approve(asked, "plan", by="ann")
+        assert kit.finish(asked) == "yes"
+    assert sorted(calls) == ["a", "b", "b", "x", "y"]
+
+
+async def test_a_task_function_can_be_called_directly() -> None:
+    with direct():
+        assert await nap.fn("a") == "aa"
+    assert calls == ["a", "a"]
+
+
+def test_a_plain_task_function_can_be_called_directly() -> None:
+    with direct():
+        assert plain.fn("a") == "axy"
+    assert sorted(calls) == ["a", "x", "y"]
+
+
+async def test_what_waits_for_somebody_cannot_be_called_directly() -> None:
+    with direct(), pytest.raises(Exception, match=r"approval:plan cannot be had by calling the function directly"):
+        await asks.fn()
+
+
+async def test_the_app_has_its_own_store_again_after_the_kit(tmp_path: Path) -> None:
+    own = App(str(tmp_path / "own.db"))
+
+    @own.task
+    async def work() -> int:
+        return 1
+
+    async with Kit(own) as kit:
+        handle = await kit.start(work)
+    async with own:
+        with pytest.raises(NotFound):
+            await handle.status()
+
+
+def test_the_fixtures_are_a_plugin_and_the_kit_needs_no_pytest(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["flowfabric.testing.fixtures"]\n')
+    (tmp_path / "test_it.py").write_text(
+        "from flowfabric import App, step\n"
+        "app = App()\n"
+        "@app.task\n"
+        "async def hello(name: str) -> str: return await step('Hello, {}!'.format, name)\n"
+        "def test_hello(sync_kit) -> None:\n"
+        "    made = sync_kit(app)\n"
+        "    assert made.run(hello, 'you') == 'Hello, you!'\n"
+        "    assert made.watch.runs == 2\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--replay=every record", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    script = "import sys, flowfabric.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
