@@ -34,6 +34,7 @@ class Calls:
         self.is_live = False
         self.cancel_delivered = False
         self._swallowed = 0
+        self._has_warned = False
 
     @property
     def is_replaying(self) -> bool:
@@ -48,6 +49,7 @@ class Calls:
     def remember(self, record: Record) -> None:
         """Takes a record over from an earlier run."""
         self.journal.add(record)
+        self._has_warned = len(self.journal) > _MANY_RECORDS
         if record.facts.get("cancel_requested"):
             self.cancel_delivered = True
         for name, seq in record.facts.get("used", {}).items():
@@ -113,7 +115,8 @@ class Calls:
 
     def _check_number(self) -> None:
         number, task = len(self.journal), self._run.task.name
-        if number == _MANY_RECORDS:
+        if number >= _MANY_RECORDS and not self._has_warned:
+            self._has_warned = True
             LOG.warning("%s %s has %d records; %s", task, self._run.lease.execution_id, number, _ADVICE)
         if number >= _MOST_RECORDS:
             message = f"it has {number} records, the limit is {_MOST_RECORDS}; {_ADVICE}"

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowfabric import App, Handle, current
-from flowfabric.engine import State
+from flowfabric.engine import State, WorkerId
+from flowfabric.sdk.run import Run, Runner
+from flowfabric.sdk.threads import ThreadPools
 from flowfabric.testing import Kit
 
 
@@ -39,3 +41,9 @@ async def children_of(kit: Kit, kind: str) -> list[State]:
     """The states of all executions of a kind, oldest first."""
     page = await kit.engine.executions.list(kind=kind)
     return [item.state for item in sorted(page.items, key=lambda item: item.created_at)]
+
+
+async def begin(kit: Kit) -> Run:
+    """A lease of the oldest execution that can go on, about to be performed; for what a worker tells it meanwhile."""
+    [lease] = await kit.engine.leases.claim(["default"], WorkerId("by-hand", "by-hand"), limit=1, lease_ttl=60)
+    return Runner(kit.app, ThreadPools(4)).begin(kit.engine, lease)

@@ -1,0 +1,357 @@
+"""What runs again and what does not, by what happened: waits, crashes, failures, replays and continuations."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from flowfabric import (
+    App,
+    Backoff,
+    ExecutionFailed,
+    Handle,
+    Signal,
+    StepFailed,
+    current,
+    gather,
+    logger,
+    now,
+    progress,
+    sleep,
+    step,
+    uuid4,
+    wait_signal,
+)
+from flowfabric.engine import State
+from flowfabric.testing import Kit
+from tests.end_to_end.durable.kits import begin, statuses
+
+paid = Signal("paid", int)
+
+
+async def test_after_a_wait_the_body_runs_from_the_top_and_its_records_answer(app: App, kit: Kit) -> None:
+    tops: list[int] = []
+    done: list[str] = []
+
+    @app.task
+    async def task() -> None:
+        tops.append(current().attempt)
+        await step(done.append, "a")
+        await sleep("1h")
+        await step(done.append, "b")
+
+    await kit.run(task)
+
+    assert tops == [0, 0]
+    assert done == ["a", "b"]
+
+
+async def test_after_a_crash_the_step_in_flight_runs_again_with_the_same_key(app: App, kit: Kit) -> None:
+    done: list[str] = []
+    keys: list[str] = []
+
+    def pay() -> None:
+        keys.append(current().idempotency_key)
+
+    @app.task
+    async def task() -> int:
+        await step(done.append, "a")
+        await step(pay)
+        return current().attempt
+
+    kit.crash_before("pay")
+    handle = await kit.start(task)
+
+    assert await kit.finish(handle) == 1
+    assert done == ["a"]
+    assert keys == [f"{handle.id}/pay"] * 2
+    assert (await handle.status()).reclaim_count == 1
+
+
+async def test_after_a_crash_a_recorded_step_answers(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    @app.task
+    async def task() -> None:
+        await step(done.append, "a")
+
+    kit.crash_after("list.append")
+    await kit.run(task)
+
+    assert done == ["a"]
+
+
+async def test_a_step_that_may_happen_at_most_once_is_not_run_again_after_a_crash(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    @step.policy(at_most_once=True)
+    def pay() -> None:
+        kit.crash_before("pay")
+        done.append("paid")
+
+    @app.task
+    async def task() -> str:
+        try:
+            await step(pay)
+        except StepFailed as failed:
+            return failed.error.type
+        return "paid"
+
+    assert await kit.run(task) == "StepInterrupted"
+    assert done == ["paid"]
+
+
+async def test_a_step_that_may_happen_at_most_once_happens_if_nothing_goes_wrong(app: App, kit: Kit) -> None:
+    @step.policy(at_most_once=True)
+    def pay() -> str:
+        return "paid"
+
+    @app.task
+    async def task() -> str:
+        paid = await step(pay)
+        await sleep("1h")
+        return paid
+
+    assert await kit.run(task) == "paid"
+
+
+async def test_after_a_failure_of_the_body_it_runs_again_after_its_backoff_as_the_next_attempt(
+    app: App, kit: Kit
+) -> None:
+    tops: list[timedelta] = []
+    done: list[str] = []
+    begun = kit.now()
+
+    @app.task(backoff=Backoff(initial="1m", jitter=False))
+    async def task() -> int:
+        tops.append(kit.now() - begun)
+        await step(done.append, "a")
+        if current().attempt == 0:
+            raise KeyError("lost")
+        return current().attempt
+
+    assert await kit.run(task) == 1
+    assert done == ["a"]
+    assert tops == [timedelta(0), timedelta(minutes=1)]
+
+
+async def test_a_step_with_tries_left_is_tried_again_in_the_same_attempt_while_others_go_on(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    def flaky() -> None:
+        done.append("tried")
+        if done.count("tried") < 3:
+            raise ConnectionError("not yet")
+
+    async def branch() -> None:
+        for number in range(3):
+            await step(done.append, f"other {number}")
+            await sleep("1s")
+
+    @app.task(backoff=Backoff(initial="1h", most="1h", jitter=False))
+    async def task() -> int:
+        await gather(step(flaky), branch())
+        return current().attempt
+
+    handle = await kit.start(task)
+    await kit.advance("1m")
+    assert done == ["tried", "other 0", "other 1", "other 2"]
+
+    assert await kit.finish(handle) == 0
+    assert done[4:] == ["tried", "tried"]
+
+
+async def test_a_drained_run_finishes_its_step_and_goes_on_elsewhere_in_the_same_attempt(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    async def slow() -> None:
+        run.drain()
+        done.append("slow")
+
+    @app.task
+    async def task() -> int:
+        await step(slow)
+        await step(done.append, "next")
+        return current().attempt
+
+    handle = await task.submit()
+    run = await begin(kit)
+    await run.perform()
+
+    assert done == ["slow"]
+    assert await statuses(kit, handle) == {"slow": "ok"}
+    assert (await handle.status()).state is State.WAITING
+    assert await kit.finish(handle) == 0
+    assert done == ["slow", "next"]
+
+
+async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    @app.task
+    async def task() -> int:
+        for name in ("a", "b", "c"):
+            await step(done.append, name)
+        return current().attempt
+
+    handle = await kit.start(task)
+    await handle.replay(from_step="list.append#2")
+
+    assert await kit.finish(handle) == 1
+    assert done == ["a", "b", "c", "b", "c"]
+    assert await kit.steps(handle) == ["list.append", "list.append#2", "list.append#3"]
+
+
+async def test_continue_with_starts_the_same_execution_over_with_nothing_recorded(app: App, kit: Kit) -> None:
+    ids: list[UUID] = []
+    drawn: list[UUID] = []
+
+    @app.task
+    async def task(turn: int = 0) -> str:
+        ids.append(current().execution_id)
+        drawn.append(uuid4())
+        await step(str, f"turn {turn}")
+        if turn < 2:
+            task.continue_with(turn + 1)
+        return f"after {turn}, attempt {current().attempt}"
+
+    handle = await kit.start(task)
+
+    assert await kit.finish(handle) == "after 2, attempt 0"
+    assert ids == [handle.id] * 3
+    assert len(set(drawn)) == 3
+    assert await kit.steps(handle) == ["str"]
+    assert (await handle.status()).generation == 2
+
+
+async def test_whoever_waits_for_an_execution_waits_on_when_it_continues(app: App, kit: Kit) -> None:
+    @app.task
+    async def child(turn: int = 0) -> int:
+        await sleep("1h")
+        if turn < 2:
+            child.continue_with(turn + 1)
+        return turn
+
+    @app.task
+    async def parent(other: Handle[int]) -> int:
+        return await other
+
+    other = await kit.start(child)
+    handle = await kit.start(parent, other)
+
+    assert await kit.finish(handle) == 2
+
+
+async def test_signals_stay_when_an_execution_continues_and_used_ones_are_not_seen_again(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task(seen: list[int]) -> list[int]:
+        seen = [*seen, (await wait_signal(paid)).value]
+        if len(seen) < 3:
+            task.continue_with(seen)
+        return seen
+
+    handle = await task.submit([])
+    for amount in (5, 6, 7):
+        await kit.signal(handle, paid, amount)
+
+    assert await kit.finish(handle) == [5, 6, 7]
+
+
+async def test_only_the_task_itself_can_be_continued(app: App, kit: Kit) -> None:
+    @app.task
+    async def other() -> None: ...
+
+    @app.task
+    async def task() -> None:
+        other.continue_with()
+
+    with pytest.raises(ExecutionFailed, match="task can only be continued with arguments of its own"):
+        await kit.run(task)
+
+
+async def test_current_says_whether_what_runs_is_a_repeat(app: App, kit: Kit) -> None:
+    seen: list[list[bool]] = []
+
+    @app.task
+    async def task() -> None:
+        said = [current().replaying]
+        seen.append(said)
+        await step(str)
+        said.append(current().replaying)
+        await sleep("1h")
+        said.append(current().replaying)
+        await step(int)
+        said.append(current().replaying)
+
+    await kit.run(task)
+
+    assert seen == [[False, False], [True, True, False, False]]
+
+
+async def test_the_logger_is_silent_while_replaying(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task
+    async def task() -> None:
+        logger.info("began")
+        await step(str)
+        logger.info("went on")
+        await sleep("1h")
+        await step(int)
+        logger.info("ended")
+
+    with caplog.at_level(logging.INFO, logger.name):
+        await kit.run(task)
+
+    assert [record.message for record in caplog.records if record.name == logger.name] == ["began", "went on", "ended"]
+
+
+async def test_progress_is_ignored_while_replaying(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> None:
+        progress(10)
+        await step(str)
+        progress(50, "half")
+        await step(str)
+        await sleep("1h")
+        await sleep("1h")
+
+    handle = await kit.start(task)
+    await kit.advance("90m")
+
+    status = await handle.status()
+    assert (status.progress_percent, status.progress_message) == (50, "half")
+
+
+async def test_a_thousand_records_are_warned_about(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task
+    async def task() -> None:
+        for _ in range(1_001):
+            now()
+        await step(str)
+        await sleep("1h")
+        await step(int)
+
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        await kit.run(task)
+
+    [warning] = [record.getMessage() for record in caplog.records if "records" in record.getMessage()]
+    assert "use poll for polling, continue_with for endless work" in warning
+
+
+async def test_ten_thousand_records_are_the_end(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    @app.task
+    async def task() -> None:
+        for _ in range(10_000):
+            now()
+        await step(done.append, "too many")
+
+    handle = await kit.start(task)
+
+    with pytest.raises(ExecutionFailed, match="the limit is 10000; use poll for polling, continue_with"):
+        await kit.finish(handle)
+    assert done == []
+    assert (await handle.status()).attempt_index == 0
