@@ -1,0 +1,266 @@
+"""What a body sees when its lease, its time or its worker is lost, and how the execution goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flowfabric import (
+    App,
+    ExecutionExpired,
+    ExecutionFailed,
+    Expired,
+    Handle,
+    Unwind,
+    current,
+    sleep,
+    step,
+    sync,
+)
+from flowfabric.engine import State
+from flowfabric.testing import Kit
+
+
+async def test_a_lost_lease_unwinds_the_body_and_cancels_the_step_which_runs_again_elsewhere(app: App) -> None:
+    in_step = asyncio.Event()
+    seen: list[str] = []
+    keys: list[str] = []
+
+    async def work() -> int:
+        keys.append(current().idempotency_key)
+        if len(keys) == 1:
+            in_step.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("CancelledError")
+                raise
+        return len(keys)
+
+    @app.task
+    async def task() -> int:
+        try:
+            return await step(work)
+        except Unwind:
+            seen.append("Unwind")
+            raise
+
+    @app.task
+    async def revoker(other: Handle[int]) -> None:
+        await in_step.wait()
+        await kit.engine.operator.revoke_lease(other.id)
+
+    async with Kit(app, concurrency=2) as kit:
+        handle = await task.submit()
+        _ = await kit.start(revoker, handle)
+
+        assert await kit.finish(handle) == 2
+        assert seen == ["CancelledError", "Unwind"]
+        assert keys[0] == keys[1]
+
+
+async def test_after_a_lost_lease_durable_calls_are_refused(app: App, kit: Kit) -> None:
+    done: list[int] = []
+
+    def work() -> None: ...
+
+    @app.task
+    async def task() -> int:
+        try:
+            await step(work)
+        finally:
+            await step(done.append, current().attempt)
+        return current().attempt
+
+    kit.crash_before("work")
+
+    assert await kit.run(task) == 1
+    assert done == [1]
+
+
+async def test_a_deadline_ends_a_waiting_execution_as_expired(app: App, kit: Kit) -> None:
+    @app.task(deadline="1h")
+    async def task() -> None:
+        await sleep("2h")
+
+    handle = await kit.start(task)
+    await kit.advance("1h")
+
+    assert isinstance(await handle.outcome(), Expired)
+    with pytest.raises(ExecutionExpired):
+        await handle.result()
+
+
+async def test_a_deadline_that_passes_in_a_step_refuses_what_comes_after(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    async def two_hours() -> None:
+        kit.clock.advance("2h")
+        await kit.engine.reconcilers.tick_due()
+
+    @app.task(deadline="1h")
+    async def task() -> None:
+        try:
+            await step(two_hours)
+        finally:
+            await step(done.append, "released")
+
+    handle = await kit.start(task)
+
+    assert isinstance(await handle.outcome(), Expired)
+    assert done == []
+
+
+async def test_an_attempt_timeout_is_the_next_attempt_which_finds_what_was_recorded(app: App, kit: Kit) -> None:
+    done: list[str] = []
+    attempts: list[int] = []
+
+    async def slow_at_first() -> int:
+        attempts.append(current().attempt)
+        if len(attempts) == 1:
+            kit.clock.advance("2m")
+            await kit.engine.reconcilers.tick_due()
+        return len(attempts)
+
+    @app.task(timeout="1m")
+    async def task() -> int:
+        await step(done.append, "once")
+        return await step(slow_at_first)
+
+    assert await kit.run(task) == 2
+    assert done == ["once"]
+    assert attempts == [0, 1]
+
+
+async def test_a_worker_that_stops_unwinds_at_the_next_call_and_the_work_goes_on_elsewhere(real_app: App) -> None:
+    begun, goes_on = asyncio.Event(), True
+    done: list[int] = []
+
+    async def count() -> int:
+        begun.set()
+        done.append(len(done))
+        await asyncio.sleep(0)
+        return len(done)
+
+    @real_app.task
+    async def task() -> int:
+        counted = 0
+        while goes_on or counted < 2:
+            counted = await step(count)
+            if not goes_on and counted == len(done):
+                break
+        return counted
+
+    async with real_app.worker() as worker:
+        handle = await task.submit()
+        await begun.wait()
+        await worker.stop()
+    status = await handle.status()
+    assert (status.state, status.attempt_index) == (State.WAITING, 0)
+    goes_on, before = False, len(done)
+    async with real_app.worker():
+        assert await handle.result(timeout=20) == before
+    # Each call that was begun was recorded before the body was left, so none was made again.
+    assert len(done) == before
+
+
+async def test_a_waiting_branch_is_unwound_when_the_worker_stops(real_app: App) -> None:
+    left: list[str] = []
+    begun = asyncio.Event()
+
+    async def long() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            left.append("step cancelled")
+            raise
+        return "never"
+
+    @real_app.task
+    async def task() -> str:
+        return "again" if left else await step(long)
+
+    async with real_app.worker() as worker:
+        handle = await task.submit()
+        await begun.wait()
+        await worker.stop(grace=0)
+    assert left == ["step cancelled"]
+    async with real_app.worker():
+        assert await handle.result(timeout=20) == "again"
+
+
+async def test_a_cancelled_error_that_nobody_asked_for_is_an_ordinary_failure(app: App, kit: Kit) -> None:
+    bodies: list[int] = []
+
+    @app.task(retries=1)
+    async def task() -> int:
+        bodies.append(len(bodies))
+        if len(bodies) == 1:
+            raise asyncio.CancelledError
+        return len(bodies)
+
+    assert await kit.run(task) == 2
+
+
+async def test_a_cancelled_error_from_a_task_of_the_users_own_is_an_ordinary_failure(app: App, kit: Kit) -> None:
+    @app.task(retries=0)
+    async def task() -> None:
+        inner = asyncio.create_task(asyncio.Event().wait())
+        inner.cancel()
+        await inner
+
+    with pytest.raises(ExecutionFailed, match="cancelled by its own code"):
+        await kit.run(task)
+
+
+@pytest.mark.parametrize("colour", ["async", "plain"])
+@pytest.mark.parametrize("place", ["body", "step"])
+async def test_system_exit_is_a_permanent_failure_and_never_the_end_of_the_worker(
+    real_app: App, colour: str, place: str
+) -> None:
+    def leave() -> None:
+        raise SystemExit("out")
+
+    async def leave_async() -> None:
+        raise SystemExit("out")
+
+    @real_app.task(name="task")
+    async def asynchronous() -> None:
+        if place == "body":
+            leave()
+        await step(leave_async)
+
+    @real_app.task
+    def plain() -> None:
+        if place == "body":
+            leave()
+        sync.step(leave)
+
+    @real_app.task
+    async def other() -> str:
+        return "works"
+
+    async with real_app.worker():
+        handle = await (asynchronous if colour == "async" else plain).submit()
+        with pytest.raises(ExecutionFailed, match="out"):
+            await handle.result(timeout=20)
+        assert (await handle.status()).attempt_index == 0
+        assert await (await other.submit()).result(timeout=20) == "works"
+
+
+async def test_an_execution_goes_on_after_its_process_was_killed(app: App, kit: Kit) -> None:
+    effects: list[str] = []
+
+    @app.task
+    async def task() -> int:
+        for name in ("a", "b"):
+            await step.options(name=name)(effects.append, name)
+        return current().attempt
+
+    kit.crash_before("b")
+
+    assert await kit.run(task) == 1
+    # What was in flight ran again, what was recorded did not.
+    assert effects == ["a", "b", "b"]
