@@ -164,14 +164,13 @@ def wake(waits: Sequence[Wait]) -> Wake:
     bindings = tuple({binding.key: binding for wait in waits for binding in wait.bindings()}.values())
     if len(waits) == 1:
         return _alone(waits[0], bindings)
-    members: list[Condition] = []
-    for group in _groups(waits):
-        members += _members(group)
     timers = _timers(waits)
     if len(bindings) + len(timers) > MOST_TOGETHER:
         message = f"{len(bindings)} waits at once are too many, the limit is {MOST_TOGETHER}; use children"
         raise InvalidRequest("too_many_waits", message, limit=MOST_TOGETHER)
-    members += [Single(timer.key) for timer in timers]
+    members: list[Condition] = [Single(timer.key) for timer in timers]
+    for group in _groups(waits):
+        members += _members(group)
     timeout_at, on_timeout = _end(waits)
     return Wake((*bindings, *timers), AnyOf(members), timeout_at, on_timeout, waits[0].reason)
 
