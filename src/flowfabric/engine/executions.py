@@ -42,18 +42,19 @@ class Executions(Joining):
         self._context = context
 
     async def submit(
-        self, kind: str, payload: bytes = b"", *, encoding: str = "json", lane: str = "default", priority: int = 0,
-        requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY, tags: Mapping[str, str] = _NO_TAGS,
+        self, kind: str | Submission, payload: bytes = b"", *, encoding: str = "json", lane: str = "default",
+        priority: int = 0, requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY,
+        tags: Mapping[str, str] = _NO_TAGS,
         id: UUID | str | None = None, key: str | None = None, ready_at: datetime | None = None,
         delay: limits.Duration | None = None, deadline: datetime | None = None, signals: Sequence[str] = (),
     ) -> Submitted:  # fmt: skip
-        """Stores one execution.
+        """Stores one execution: of a kind, or as a `Submission` describes it whole.
 
         Repeated with the same id or key and the same body it answers `Duplicate`; with another body it raises
         `Conflict` with code `idempotency_mismatch`. If the store does not answer, the `id` among the fields of the
         error makes repeating it harmless.
         """
-        submission = Submission(
+        submission = kind if isinstance(kind, Submission) else Submission(
             kind=kind, payload=payload, encoding=encoding, lane=lane, priority=priority, requires=requires,
             policy=policy, tags=tags, id=id, key=key, ready_at=ready_at, delay=delay, deadline=deadline,
             signals=signals,

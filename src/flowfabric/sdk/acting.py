@@ -56,9 +56,10 @@ def signal(handle: Handle[Any], signal: signals.Signal[T], value: T, key: str | 
 def cancel(handle: Handle[Any], reason: str, grace: Duration | None) -> Durable[None]:
     """Cancels an execution, or asks it to end."""
     known = handle.task.settings.cancel_grace if handle.task and grace is None else grace
+    look_up = handle.task is None and grace is None
     if effects.is_in_task():
-        return effects.as_step("cancel", _cancel, handle.app, handle.id, reason, known, handle.task is None)
-    return _cancel(handle.app, handle.id, reason, known, handle.task is None and grace is None)
+        return effects.as_step("cancel", _cancel, handle.app, handle.id, reason, known, look_up)
+    return _cancel(handle.app, handle.id, reason, known, look_up)
 
 
 async def status(handle: Handle[Any]) -> Description:

@@ -24,7 +24,7 @@ from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.links import checked_base
 from flowfabric.sdk.signals import Delivery, Signal
 from flowfabric.sdk.tasks import Call, Task
-from flowfabric.sdk.values import names_of
+from flowfabric.sdk.values import Form, names_of
 from flowfabric.sdk.working import DEFAULT_LANES
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class App:
         self.registry = registering.Registry()
         self.tasks = self.registry.tasks
         self.engines = Engines(self.namespace)
+        self.callbacks: dict[tuple[str, str], Form[Any]] = {}
         _apps.add(self)
 
     @property

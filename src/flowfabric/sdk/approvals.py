@@ -269,7 +269,8 @@ class Callback(_Deciding[R_co]):
 
     def __init__(self, unit: Unit, name: str, form: Any, timeout: Duration | None) -> None:
         super().__init__(unit, f"callback:{name}", "callback")
-        self.form = form_of(form, what=f"callback {name!r}")
+        self.form = form_of(form, what=f"callback {name!r}", limit=limits.SIGNAL_BYTES)
+        unit.run.app.callbacks[unit.run.task.name, self.path] = self.form
         self.timeout = None if timeout is None else limits.duration(timeout, "timeout")
 
     def token(self) -> Durable[str]:

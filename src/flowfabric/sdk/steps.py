@@ -17,7 +17,7 @@ from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Async, Durable, Duration, P, T
 from flowfabric.sdk.digests import arguments_digest
 from flowfabric.sdk.durable import DurableCall, here
-from flowfabric.sdk.ending import FINAL_MARK
+from flowfabric.sdk.ending import FINAL_MARK, is_final
 from flowfabric.sdk.errors import StepFailed, Unwind, ValueRefused
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import Wait
@@ -175,7 +175,7 @@ class StepCall(DurableCall[Any]):
         """When to try again; raises the failure if it is final."""
         declared = failures.declared(error, self.plan.raises)
         info = failures.error_info(error)
-        if failures.is_final(error, self.plan.raises) or tries > self.plan.retries:
+        if is_final(error, self.plan.raises) or tries > self.plan.retries:
             raise await self._failed(info, tries, declared, error)
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
         said = failures.to_json(info)

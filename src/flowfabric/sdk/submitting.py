@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.core import limits
@@ -20,8 +20,6 @@ from flowfabric.sdk.handles import Handle
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
     from flowfabric.sdk.tasks import Call, Task
-
-_FIELDS = tuple(item.name for item in fields(Submission))
 
 
 def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Handle[R]]:
@@ -126,7 +124,7 @@ async def _answered(engine: Engine, submission: Submission) -> Submitted | FlowF
 
 
 async def _submitted(engine: Engine, submission: Submission) -> Submitted:
-    return await engine.executions.submit(**{name: getattr(submission, name) for name in _FIELDS})
+    return await engine.executions.submit(submission)
 
 
 def _children(calls: Sequence[Call[R]]) -> Durable[list[Handle[R]]]:

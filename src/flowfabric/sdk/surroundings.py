@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flowfabric.core.errors import FlowFabricError
+
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
     from flowfabric.sdk.app import App
@@ -55,4 +57,15 @@ def receiver(app: App) -> Any:
     """The ASGI application of an app."""
     from flowfabric.asgi import asgi_app
 
-    return asgi_app(app.engine, close=app.engines.close)
+    return asgi_app(app.engine, payload_check=partial(_wrong_payload, app), close=app.engines.close)
+
+
+def _wrong_payload(app: App, kind: str, key: str, payload: bytes) -> str | None:
+    """What is wrong with the payload of a callback, if this process has seen the task wait for it."""
+    form = app.callbacks.get((kind, key))
+    try:
+        if form is not None:
+            form.restore(payload)
+    except FlowFabricError as error:
+        return error.message
+    return None
