@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextvars import Context
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError
@@ -25,6 +25,7 @@ from flowfabric.testing.watching import Watch
 
 WORKER = WorkerId("testing-kit", "testing-kit")
 _MOST_RUNS = 1_000
+_MOMENT = timedelta(milliseconds=1)
 # What is removed or counted by these moves no execution.
 _HOUSEKEEPING = frozenset({"key_collection", "retention", "flow_retention", "event_trimming", "worker_liveness"})
 
@@ -57,6 +58,8 @@ class Driver:
         self._start(await self._claim())
         if self._running:
             await self._until_one_ends()
+            if await self._bury_the_dead():
+                await self._engine.reconcilers.tick_due()
             return True
         ticks = await self._engine.reconcilers.tick_due()
         return any(tick.done or tick.more for tick in ticks) or await self._bury_the_dead()
@@ -107,11 +110,14 @@ class Driver:
         killed = {lease.fence for lease in self._watch.dead}
         self._watch.dead.clear()
         held = [lease for lease in await self._engine.leases.held(WORKER.instance) if lease.fence in killed]
-        for lease in held:
-            self._clock.advance_to(lease.expires_at)
-        if held:
-            self._clock.advance(0.001)
-        return bool(held)
+        if not held:
+            return False
+        last, now = max(lease.expires_at for lease in held), self._clock.now()
+        self._clock.advance_to(now + (last - now) / 2)
+        # The others are not dead, so their leases go on.
+        await self._tell_the_others()
+        self._clock.advance_to(last + _MOMENT)
+        return True
 
     async def next_due(self) -> datetime | None:
         """When something can go on by time alone."""

@@ -72,6 +72,8 @@ async def _run(
     try:
         async with kit:
             result = await program(kit)
+            # Executions side by side need not come to that record again.
+            kit.watch.crashes.clear()
     except Exception as error:
         error.add_note(f"while the program was run {how}")
         raise

@@ -89,6 +89,10 @@ async def fan(kit: Kit) -> object:
     return await kit.run(fan_out.total, 100)
 
 
+async def fan_a_few(kit: Kit) -> object:
+    return await kit.run(fan_out.total, 4)
+
+
 async def travel(kit: Kit) -> object:
     return await kit.run(trip.trip, ["flight", "hotel"])
 
@@ -131,6 +135,7 @@ PROGRAMS = {
         ("asked a", "asked b", "asked c"), concurrency=4,
     ),
     "fan-out": Program(fan_out.app, fan, sum(n * n for n in range(100)), ()),
+    "small fan-out": Program(fan_out.app, fan_a_few, 14, ()),
     "saga": Program(trip.app, travel, ["flight-1", "hotel-1"], ("booked flight", "booked hotel")),
     "saga undone": Program(
         trip.app, travel_in_vain, "step_failed: book#3 failed: PermanentError: no car left",

@@ -52,7 +52,7 @@ async def test_signals_that_come_twice_count_once(program: Program, store: TestS
     assert program.has_happened(happened)
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("race", "fan-out", "poll")])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("fan-out", "poll")])
 async def test_a_crash_at_any_record_changes_nothing(name: str, store: TestStore) -> None:
     program = PROGRAMS[name]
     swept = await sweep(lambda replay: kit_of(program, store, replay), program.drive, effects=happened)

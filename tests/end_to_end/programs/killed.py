@@ -1,0 +1,67 @@
+"""A worker process for one of the programs, which kills itself around a record; it says when an execution rests.
+
+python -m tests.end_to_end.programs.killed '{"url": …, "options": {…}, "program": …, "moment": "after", "number": 3}'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from flowfabric.engine import connect
+from flowfabric.sdk.journal import Record
+from flowfabric.sdk.probes import Silent
+from flowfabric.sdk.run import Run, Runner
+from flowfabric.sdk.threads import ThreadPools
+from flowfabric.worker import Worker, new_event_loop, run_until_signalled
+from tests.end_to_end.programs.drives import PROGRAMS
+
+SLOTS = 8
+
+
+class Killer(Silent):
+    """Ends the process without a word before or after the record of this number."""
+
+    def __init__(self, moment: str, number: int | None) -> None:
+        self._moment, self._number = moment, number
+        self._told: Counter[str] = Counter()
+
+    def recording(self, run: Run, record: Record) -> None:
+        self._note("before")
+
+    def recorded(self, run: Run, record: Record) -> None:
+        self._note("after")
+
+    def resting(self, run: Run) -> None:
+        os.write(sys.stdout.fileno(), b"rests\n")
+
+    def _note(self, moment: str) -> None:
+        if moment == self._moment and self._told[moment] == self._number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._told[moment] += 1
+
+
+async def work(order: dict[str, Any]) -> None:
+    """Works until it is killed, by itself or by the test."""
+    opening = partial(connect, order["url"], **order["options"])
+    app = PROGRAMS[order["program"]].app
+    async with opening() as engine:
+        app.engines.adopt(engine)
+        threads = ThreadPools(SLOTS)
+        runner = Runner(app, threads, Killer(order["moment"], order["number"]))
+        worker = Worker(
+            engine, runner, concurrency=SLOTS, lease_ttl=order["lease_ttl"], threads=threads,
+            renewal=partial(opening, notify=False),
+        )  # fmt: skip
+        await run_until_signalled(worker)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work(json.loads(sys.argv[1])))
