@@ -1,122 +1,168 @@
-"""One SQLite file, two worker processes, one of them killed at work: nothing is lost, nothing is done twice.
+"""One SQLite file, two worker processes, one of them killed at work: nothing is lost, and nothing counts twice.
 
-Run it with `python3 dev.py demo`.
+Twelve orders are shipped by durable functions. One printer jams, one order needs a signature, and the worker that packs
+order 5 is killed. Run it with `python3 dev.py demo`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from flowfabric.engine import (
-    Backoff,
-    Created,
-    Duplicate,
-    Engine,
-    Lease,
-    Policy,
-    State,
-    Step,
-    Submission,
-    WorkerId,
-    connect,
-)
+from flowfabric import App, Approved, Ask, Backoff, Handle, approval, current, step
 
 ORDERS = 12
-UNLUCKY = 5
-POLICY = Policy(lease_ttl="2s", max_retries=2, backoff=Backoff(initial="200ms"))
+JAMMED, UNLUCKY, PRECIOUS = 3, 5, 9
+FOLDER = Path(os.environ.get("DEMO_FOLDER", "."))
+LEDGER, LETTER = FOLDER / "ledger.txt", FOLDER / "letter.txt"
+app = App(str(FOLDER / "shop.db"))
+
+
+@app.task(backoff=Backoff(initial="100ms"))
+async def ship(order: int) -> str:
+    """Prints a label, asks for a signature if the order is precious, and packs it."""
+    await step(print_label, order)
+    if order == PRECIOUS:
+        match await approval("ship", by="the boss", notify=send_letter):
+            case Approved():
+                pass
+            case _:
+                return "sent back"
+    await step(pack, order)
+    return "shipped"
+
+
+async def print_label(order: int) -> None:
+    if order == JAMMED and times("jammed", order) == 0:
+        write("jammed", order)
+        raise OSError("the printer jammed")
+    write("label", order)
+
+
+async def pack(order: int) -> None:
+    if order == UNLUCKY and times("opened", order) == 0:
+        write("opened", order)
+        await asyncio.sleep(60)
+    write("parcel", order)
+
+
+def send_letter(ask: Ask) -> None:
+    LETTER.write_text(ask.token, encoding="utf-8")
+
+
+class Entry(NamedTuple):
+    """A line in the books of the outside world, which it keeps by itself."""
+
+    what: str
+    order: int
+    process: int
+    key: str
+
+
+def write(what: str, order: int) -> None:
+    """Enters it under the key of the step, which is the same in every try: who sees it twice knows."""
+    with LEDGER.open("a", encoding="utf-8") as ledger:
+        ledger.write(json.dumps(Entry(what, order, os.getpid(), current().idempotency_key)) + "\n")
+
+
+def entries() -> list[Entry]:
+    lines = LEDGER.read_text(encoding="utf-8").splitlines() if LEDGER.exists() else []
+    return [Entry(*json.loads(line)) for line in lines]
+
+
+def times(what: str, order: int) -> int:
+    return sum((entry.what, entry.order) == (what, order) for entry in entries())
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "shop.db")
-        async with connect(path) as engine, engine.reconcilers.running():
-            await submit_orders(engine)
-            workers = [start_worker(path, name) for name in ("anna", "bert")]
-            await kill_the_holder(engine, workers)
-            await report(engine)
-            for worker in workers:
-                worker.terminate()
-                worker.wait()
-
-
-async def submit_orders(engine: Engine) -> None:
-    orders = [
-        Submission(
-            kind="ship", payload=str(number).encode(), key=f"order-{number}", policy=POLICY, tags={"shop.city": "Bern"}
-        )
-        for number in range(ORDERS)
-    ]
-    first = await engine.executions.submit_many(orders)
-    again = await engine.executions.submit_many(orders)
-    created = sum(isinstance(answer, Created) for answer in first)
-    duplicates = sum(isinstance(answer, Duplicate) for answer in again)
-    say(f"submitted {created} orders; the same {duplicates} again were recognised as duplicates")
-
-
-def start_worker(path: str, name: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, __file__, "worker", path, name])
-
-
-async def kill_the_holder(engine: Engine, workers: list[subprocess.Popen[bytes]]) -> None:
-    """Waits until one worker is in the middle of the unlucky order, then kills that process."""
-    while True:
+    async with app:
+        orders = await submit_orders()
+        workers = [start_worker() for _ in range(2)]
+        await kill_whoever_packs()
+        began = time.monotonic()
+        await sign_the_letter()
+        results = Counter([await order for order in orders])
+        assert results == {"shipped": ORDERS}, results
+        say(f"all {ORDERS} orders were shipped, {time.monotonic() - began:.1f} s after the kill")
+        tell_the_books()
+        await tell_the_history(orders[UNLUCKY])
         for worker in workers:
-            for lease in await engine.leases.held(str(worker.pid)):
-                if lease.payload == str(UNLUCKY).encode():
-                    os.kill(worker.pid, signal.SIGKILL)
-                    say(f"killed the worker that was packing order {UNLUCKY}; nobody tells the engine")
-                    return
-        await asyncio.sleep(0.01)
+            worker.terminate()
+            worker.wait()
 
 
-async def report(engine: Engine) -> None:
-    began = time.monotonic()
-    page = await engine.executions.list(kind="ship", limit=ORDERS)
-    for order in page.items:
-        outcome = await engine.executions.wait(order.id, timeout="30s")
-        assert outcome is not None, "an order was lost"
-        assert outcome.state is State.COMPLETED, outcome
-    say(f"all {ORDERS} orders were shipped, {time.monotonic() - began:.1f} s after the kill")
-    unlucky = next(item for item in (await engine.executions.list(kind="ship")).items if item.reclaim_count)
+async def submit_orders() -> list[Handle[str]]:
+    first = [await ship.options(key=f"order-{number}").submit(number) for number in range(ORDERS)]
+    again = [await ship.options(key=f"order-{number}").submit(number) for number in range(ORDERS)]
+    assert [handle.id for handle in first] == [handle.id for handle in again]
+    say(f"submitted {ORDERS} orders; the same {ORDERS} again were recognised as duplicates")
+    return first
+
+
+async def kill_whoever_packs() -> None:
+    """Waits until a worker is in the middle of the unlucky order, then kills that process."""
+    await until(lambda: times("opened", UNLUCKY) > 0)
+    [opened] = [entry for entry in entries() if entry.what == "opened"]
+    os.kill(opened.process, signal.SIGKILL)
+    say(f"killed the worker that was packing order {UNLUCKY}; nobody tells the engine")
+
+
+async def sign_the_letter() -> None:
+    """The boss has a token that nobody else has, and signs."""
+    await until(lambda: LETTER.exists() and LETTER.read_text(encoding="utf-8") != "")
+    await app.approve(LETTER.read_text(encoding="utf-8"), "careful with it")
+    say(f"the boss signed for order {PRECIOUS}")
+
+
+def tell_the_books() -> None:
+    """A step that was cut off before it was recorded is done again, under the same key."""
+    made = [entry for entry in entries() if entry.what in ("label", "parcel")]
+    keys = {entry.key for entry in made}
+    assert len(keys) == 2 * ORDERS, keys
+    say(f"the books have {len(keys)} labels and parcels; {len(made) - len(keys)} came twice and were told by their key")
+
+
+async def tell_the_history(unlucky: Handle[str]) -> None:
     say(f"history of the order whose worker died ({unlucky.id}):")
-    for event in await engine.executions.history(unlucky.id):
-        name, worker = f"{event.family}.{event.name}", event.worker.name if event.worker else "-"
+    for event in await unlucky.history():
+        name, worker = f"{event.family}.{event.name}", event.worker.instance if event.worker else "-"
         say(f"  {event.version:>2}  {name:<22} attempt {event.attempt_index}  worker {worker}")
 
 
-async def work(path: str, name: str) -> None:
-    """A worker: claims an order, packs it in two durable steps, completes it. Order 7 fails the first time."""
-    async with connect(path) as engine, engine.reconcilers.running():
-        while True:
-            for lease in await engine.leases.claim(["default"], WorkerId(name, str(os.getpid()))):
-                await pack(engine, lease)
-            await asyncio.sleep(0.02)
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - another process tells by a file
+        await asyncio.sleep(0.01)
 
 
-async def pack(engine: Engine, lease: Lease) -> None:
-    order = int(lease.payload)
-    if order == UNLUCKY and lease.attempt_index == 0:
-        await asyncio.sleep(60)
-    if order == 7 and lease.attempt_index == 0:
-        await engine.leases.fail(lease.fence, "the printer jammed", category="printer")
-        return
-    await engine.leases.checkpoint(lease.fence, [Step("label", b'"printed"')])
-    await engine.leases.complete(lease.fence, b'"shipped"', steps=[Step("parcel", b'"packed"')])
+def start_worker() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, __file__, "worker"])
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
+def in_a_folder_of_its_own() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        surroundings = {**os.environ, "DEMO_FOLDER": folder}
+        return subprocess.call([sys.executable, __file__, "shop"], env=surroundings)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["worker"]:
-        asyncio.run(work(sys.argv[2], sys.argv[3]))
-    else:
-        asyncio.run(main())
+    match sys.argv[1:]:
+        case ["worker"]:
+            app.run(lease="2s")
+        case ["shop"]:
+            asyncio.run(main())
+        case _:
+            sys.exit(in_a_folder_of_its_own())

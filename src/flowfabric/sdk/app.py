@@ -25,7 +25,7 @@ from flowfabric.sdk.links import checked_base
 from flowfabric.sdk.signals import Delivery, Signal
 from flowfabric.sdk.tasks import Call, Task
 from flowfabric.sdk.values import Form, names_of
-from flowfabric.sdk.working import DEFAULT_LANES
+from flowfabric.sdk.working import DEFAULT_LANES, DEFAULT_LEASE
 
 if TYPE_CHECKING:
     from flowfabric.sdk import sync_client
@@ -113,7 +113,12 @@ class App:
 
     @overload
     def run(
-        self, *, concurrency: int = 16, lanes: Collection[str] = DEFAULT_LANES, capabilities: Collection[str] = ()
+        self,
+        *,
+        concurrency: int = 16,
+        lanes: Collection[str] = DEFAULT_LANES,
+        capabilities: Collection[str] = (),
+        lease: Duration = DEFAULT_LEASE,
     ) -> None: ...
     @overload
     def run(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -127,10 +132,16 @@ class App:
         return working.run_worker(self, **kwargs) if task is None else working.run_task(self, task, args, kwargs)
 
     def worker(
-        self, *, concurrency: int = 16, lanes: Collection[str] = DEFAULT_LANES, capabilities: Collection[str] = ()
+        self,
+        *,
+        concurrency: int = 16,
+        lanes: Collection[str] = DEFAULT_LANES,
+        capabilities: Collection[str] = (),
+        lease: Duration = DEFAULT_LEASE,
     ) -> AbstractAsyncContextManager[Worker]:
-        """A worker on the running loop, which works while the block is entered."""
-        return working.worker(self, concurrency=concurrency, lanes=lanes, capabilities=capabilities)
+        """A worker on the running loop, which works while the block is entered. What it works on is taken over by
+        others after at most two `lease` periods if its process dies."""
+        return working.worker(self, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
 
     def submit_many(self, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
         """Stores many calls, described by `task.call(…)`, in few statements; the handles are in their order."""

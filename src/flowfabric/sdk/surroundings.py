@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.core.errors import FlowFabricError
+from flowfabric.sdk.aliases import Duration
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
@@ -20,8 +21,9 @@ __all__ = ["Worker", "new_event_loop_factory", "new_worker", "receiver", "work_u
 
 
 def new_worker(
-    app: App, engine: Engine, *, concurrency: int, lanes: Collection[str], capabilities: Collection[str]
-) -> Worker:
+    app: App, engine: Engine, *, concurrency: int, lanes: Collection[str], capabilities: Collection[str],
+    lease: Duration,
+) -> Worker:  # fmt: skip
     """A worker for the tasks of an app, not yet started. Its leases are renewed by a thread with an engine of its own,
     unless the store is this process's memory, which no other engine sees."""
     from flowfabric.engine.connecting import connect
@@ -35,7 +37,7 @@ def new_worker(
     renewal = partial(connect, app.store, namespace=app.namespace, notify=False, pool_size=1)
     return Worker(
         engine, Runner(app, threads), concurrency=concurrency, lanes=tuple(lanes), capabilities=capabilities,
-        renewal=None if in_memory else renewal, threads=threads,
+        lease_ttl=lease, renewal=None if in_memory else renewal, threads=threads,
     )  # fmt: skip
 
 

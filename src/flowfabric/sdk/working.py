@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk import surroundings
+from flowfabric.sdk.aliases import Duration
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_LANES = ("default",)
+DEFAULT_LEASE = "30s"
 _SLOTS = 16
 
 
 def run_worker(
-    app: App, *, concurrency: int = _SLOTS, lanes: Collection[str] = DEFAULT_LANES, capabilities: Collection[str] = ()
-) -> None:
+    app: App, *, concurrency: int = _SLOTS, lanes: Collection[str] = DEFAULT_LANES,
+    capabilities: Collection[str] = (), lease: Duration = DEFAULT_LEASE,
+) -> None:  # fmt: skip
     """Works until the process is told to end."""
-    _in_own_loop(_until_signalled(app, concurrency, lanes, capabilities))
+    terms = {"concurrency": concurrency, "lanes": lanes, "capabilities": capabilities, "lease": lease}
+    _in_own_loop(_until_signalled(app, terms))
 
 
 def run_task(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
@@ -36,22 +40,21 @@ def run_task(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mappin
 
 @asynccontextmanager
 async def worker(
-    app: App, *, concurrency: int, lanes: Collection[str], capabilities: Collection[str]
-) -> AsyncIterator[Worker]:
+    app: App, *, concurrency: int, lanes: Collection[str], capabilities: Collection[str],
+    lease: Duration = DEFAULT_LEASE,
+) -> AsyncIterator[Worker]:  # fmt: skip
     """A worker that works while the block is entered."""
     engine = await app.engine()
     async with surroundings.new_worker(
-        app, engine, concurrency=concurrency, lanes=lanes, capabilities=capabilities
+        app, engine, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease
     ) as working:
         yield working
 
 
-async def _until_signalled(app: App, concurrency: int, lanes: Collection[str], capabilities: Collection[str]) -> None:
+async def _until_signalled(app: App, terms: Mapping[str, Any]) -> None:
     async with app:
         engine = await app.engine()
-        await surroundings.work_until_signalled(
-            surroundings.new_worker(app, engine, concurrency=concurrency, lanes=lanes, capabilities=capabilities)
-        )
+        await surroundings.work_until_signalled(surroundings.new_worker(app, engine, **terms))
 
 
 async def _until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
