@@ -34,16 +34,21 @@ async def run_body(run: Run, unit: Unit) -> Ending:
         run.mismatch = error
         return Ending()
     body = _start(run, unit, arguments)
-    run.dropped = run.loop.create_future()
-    either: list[asyncio.Future[Any]] = [body, run.dropped]
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    left = run.dropped = run.loop.create_future()
+    body.add_done_callback(lambda _: _finish(left))
+    await left
     return body.result() if body.done() else Ending()
 
 
 def drop(run: Run) -> None:
     """Stops waiting for a body that does not leave."""
-    if run.dropped is not None and not run.dropped.done():
-        run.loop.call_soon_threadsafe(run.dropped.set_result, None)
+    if run.dropped is not None:
+        run.loop.call_soon_threadsafe(_finish, run.dropped)
+
+
+def _finish(left: asyncio.Future[None]) -> None:
+    if not left.done():
+        left.set_result(None)
 
 
 def start_branch(unit: Unit, body: Callable[[], Any]) -> asyncio.Task[Ending]:
