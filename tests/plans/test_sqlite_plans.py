@@ -187,3 +187,5 @@ def test_a_page_and_a_history_begin_at_their_cursor(plans: Plans) -> None:
     assert any(step.endswith("ff_execution_by_state (namespace=? AND state=? AND id<?)") for step in page)
     [history] = reads(plans["history_of"], "event")
     assert history.endswith("ff_event_version (execution_id=? AND version>?)")
+    [live] = reads(plans["list_live_flows"], "flow")
+    assert live == "SEARCH flow USING INDEX ff_flow_live (namespace=? AND id<?)"

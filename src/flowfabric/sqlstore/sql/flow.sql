@@ -254,6 +254,16 @@ WHERE f.namespace = :namespace
 ORDER BY f.id DESC
 LIMIT :limit
 
+-- name: list_live_flows
+SELECT
+{flow}
+FROM ff.flow AS f
+WHERE f.namespace = :namespace
+    AND f.finished IS NULL
+    AND f.id < :before
+ORDER BY f.id DESC
+LIMIT :limit
+
 -- name: delete_edges
 DELETE FROM ff.edge
 WHERE flow_id IN :ids
