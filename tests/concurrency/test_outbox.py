@@ -27,6 +27,8 @@ from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
 
 WRITERS = 8
+# How many times in a row to look for more in vain.
+PATIENCE = 100
 
 
 async def test_four_readers_miss_nothing_of_what_eight_writers_write(
@@ -87,9 +89,10 @@ def readings(store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger]
 
 
 async def until_seen(ledgers: dict[str, Ledger], every: int, ends: int) -> None:
-    """Waits until the readers have as many events as there are, which may be never; then the ledgers tell."""
+    """Waits until the readers have as many events as there are, or get no more; then the ledgers tell."""
     wanted = {"live": every, "cursors": every, "named": every, "ends": ends}
-    for _ in range(100):
-        if all(len(ledgers[name].seen) >= number for name, number in wanted.items()):
-            return
+    seen, patience = -1, PATIENCE
+    while patience and any(len(ledgers[name].seen) < number for name, number in wanted.items()):
         await asyncio.sleep(0.1)
+        now = sum(len(ledgers[name].seen) for name in wanted)
+        seen, patience = now, PATIENCE if now > seen else patience - 1
