@@ -38,10 +38,15 @@ SIDE_BY_SIDE = (
     "tests/conformance", "tests/plans", "tests/concurrency", "tests/migration", "tests/model", "tests/unit",
     "tests/faults/test_statements_fail.py", "tests/faults/test_cancelled_awaits.py",
     "tests/faults/test_lost_replies.py", "tests/faults/test_lost_answers.py", "tests/faults/test_planted.py",
-    "tests/adversity/test_connecting.py",
+    "tests/faults/test_large_flows.py", "tests/faults/test_narrow_places.py",
+    "tests/adversity/test_connecting.py", "tests/adversity/test_conflicts.py", "tests/adversity/test_many_signals.py",
+    "tests/adversity/test_neighbours.py",
     "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
-    "tests/adversity/test_original_faults_in_flows.py",
-    "tests/adversity/test_pooler.py", "tests/adversity/test_sqlite_storage.py",
+    "tests/adversity/test_original_faults_in_flows.py", "tests/adversity/test_original_faults_in_waits.py",
+    "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
+    "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_sqlite_log.py",
+    "tests/adversity/test_sqlite_processes.py", "tests/adversity/test_sqlite_storage.py",
+    "tests/end_to_end/test_cli.py", "tests/test_docs.py", "tests/test_public_api.py", "tests/test_tidy.py",
 )  # fmt: skip
 
 # What `dev.py faults` runs at full size.
@@ -99,7 +104,7 @@ def test(arguments: list[str]) -> int:
 def test_everything(arguments: list[str]) -> int:
     """Tests that only need a store of their own go side by side; those that kill, freeze and time go alone after."""
     apart = [f"--ignore={folder}" for folder in SIDE_BY_SIDE]
-    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", *SIDE_BY_SIDE, *arguments)
+    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *SIDE_BY_SIDE, *arguments)
     alone = run(PYTHON, "-m", "pytest", "-q", *apart, *arguments)
     return together or alone
 

@@ -1,9 +1,9 @@
-"""What every test can ask for: how long it may run (`--full`, `--all`) and a PostgreSQL server."""
+"""What every test can ask for: how long it may run (`--full`, `--all`), a PostgreSQL server, and a scoreboard."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from flowfabric.testing import VirtualClock
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.sizes import Size
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore, opened
+
+LINES = pytest.StashKey[list[str]]()
 
 # A plain run judges a change by the same examples every time; `--all` looks for new ones.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
@@ -35,6 +37,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if item.get_closest_marker("long")]
     items[:] = [item for item in items if not item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=long)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if lines := config.stash.get(LINES, []):
+        terminalreporter.section("scoreboard")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def scoreboard(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Takes a line that is shown after the tests, whether they passed or not."""
+    lines = request.config.stash.setdefault(LINES, [])
+    return lambda line: lines.append(f"{request.node.name}: {line}")
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ _SHAPE = """
     FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE nspname = $1
 """
+Snapshot = dict[str, list[dict[str, Any]]]
 TABLES = (
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route", "suspension",
     "waitpoint", "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker",
@@ -147,11 +148,29 @@ class PostgresSchemas:
         await store.drop()
 
 
-async def snapshot(store: TestStore) -> dict[str, list[str]]:
+async def snapshot(store: TestStore) -> Snapshot:
     """Everything that is stored, table by table; equal snapshots mean that nothing was written."""
     found = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
     contents = zip(TABLES, found, strict=True)
-    return {table: sorted(repr(sorted(row.items())) for row in rows) for table, rows in contents}
+    return {table: sorted(rows, key=lambda row: repr(sorted(row.items()))) for table, rows in contents}
+
+
+def moved(before: Snapshot, after: Snapshot) -> list[str]:
+    """What differs between two snapshots: rows that came or went, and of those that stayed each column that moved."""
+    found = []
+    for table in TABLES:
+        gone = [row for row in before[table] if row not in after[table]]
+        new = [row for row in after[table] if row not in before[table]]
+        for old in gone:
+            row = next((row for row in new if "id" in old and row["id"] == old["id"]), None)
+            if row is None:
+                found.append(f"{table}: gone {old}")
+                continue
+            new.remove(row)
+            columns = {name: f"{old[name]!r} -> {row[name]!r}" for name in old if old[name] != row[name]}
+            found.append(f"{table} {old['id']} ({old.get('state')}): {columns}")
+        found += [f"{table}: new {row}" for row in new]
+    return found
 
 
 @asynccontextmanager

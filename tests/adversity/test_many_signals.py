@@ -53,7 +53,7 @@ async def test_a_delivery_costs_the_same_however_many_came_before(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, run_all: bool
 ) -> None:
     wait = await suspended(engine, ["go"], Single("go", "approved"))
-    number = 5000 if run_all else 200
+    number = 5000 if run_all else 60
     costs = []
     for _ in range(2):
         async with measured(monkeypatch) as meter:
@@ -67,7 +67,7 @@ async def test_what_counts_is_bounded_by_the_condition(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, run_all: bool
 ) -> None:
     wait = await suspended(engine, ["go", "end"], Count(3, "sources", ["go", "end"]))
-    number = 1000 if run_all else 100
+    number = 1000 if run_all else 40
     costs = []
     for _ in range(2):
         async with measured(monkeypatch) as meter:
@@ -81,7 +81,7 @@ async def test_a_wait_does_not_read_what_came_to_waitpoints_that_it_does_not_bin
 ) -> None:
     await engine.keys.rotate("k1")
     costs = []
-    for buffered in (0, 100):
+    for buffered in (0, 40):
         lease = await leased(engine, signals=["mail"])
         for _ in range(buffered):
             await engine.signals.send(lease.execution_id, "mail")

@@ -11,8 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric.engine import Engine, Policy
+from flowfabric.engine import Engine, FlowState, Policy, ending
 from flowfabric.wakeups import wakeups
+from tests.flows import built
 from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
@@ -74,6 +75,24 @@ async def test_work_of_this_process_wakes_it_without_the_database(store: TestSto
             await asyncio.sleep(0)
             await engine.leases.complete(lease.fence, b"out")
             assert await asyncio.wait_for(ending, IN_TIME_S) is not None
+
+
+@pytest.mark.parametrize("whose", ["this process", "another"])
+async def test_the_end_of_a_flow_wakes_who_waits_for_it(
+    store: TestStore, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    for pause in ("_FIRST_LOOK_S", "_LONGEST_LOOK_S", "_LONGEST_LOOK_ALIVE_S"):
+        monkeypatch.setattr(ending, pause, 60.0)
+    async with opened(store) as engine, opened(store) as other:
+        worker = engine if whose == "this process" else other
+        flow = await built(worker, {"a": [], "b": ["a"]})
+        waiting = asyncio.create_task(engine.flows.wait(flow.id))
+        await listening(engine)
+        await flow.complete("a")
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await flow.complete("b")
+        assert await asyncio.wait_for(waiting, IN_TIME_S) is FlowState.COMPLETED
 
 
 async def test_whatever_makes_work_ready_wakes(store: TestStore) -> None:

@@ -3,6 +3,9 @@
 A member that has ended decides its outgoing edges; the edges decide the group that they lead into; the group decides
 whether its member may start, must be skipped, or goes on waiting. So everything but the order of things follows from
 the ends, and a picture of a flow, taken at any moment, can be checked against it.
+
+A replay takes an end back, and only where nobody has acted on it yet: what an edge is then depends on what happened
+before, so edges are also checked from one picture to the next.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
+BAD = frozenset({"failed", "cancelled", "expired"})
 TAKEN = {
     "on_success": frozenset({"completed"}),
     "on_failure": frozenset({"failed", "expired"}),
@@ -29,7 +33,11 @@ class MemberPicture:
     blocking_reason: str
     started: bool
     cancelled_by: str | None
-    replayed: bool = False
+    generation: int = 0
+
+    @property
+    def replayed(self) -> bool:
+        return self.generation > 0
 
     @property
     def ended(self) -> bool:
@@ -65,7 +73,8 @@ class GroupPicture:
 
 @dataclass(frozen=True)
 class FlowPicture:
-    """A flow at one moment. Frozen is one whose cancellation has switched its edges off."""
+    """A flow at one moment. Frozen is one whose cancellation has switched its edges off; counted are the members on its
+    row that have not ended, and those that ended badly."""
 
     id: str
     sealed: bool
@@ -75,6 +84,7 @@ class FlowPicture:
     members: Mapping[str, MemberPicture]
     edges: tuple[EdgePicture, ...]
     groups: Mapping[tuple[str, int], GroupPicture]
+    counted: tuple[int, int] | None = None
 
     def edges_into(self) -> Mapping[tuple[str, int], list[EdgePicture]]:
         found: dict[tuple[str, int], list[EdgePicture]] = defaultdict(list)
@@ -108,13 +118,13 @@ def flow_outcome(flow: FlowPicture) -> str:
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:
         outgoing[edge.upstream].append(edge)
-    bad = [item for item in flow.members.values() if item.state in ("failed", "expired", "cancelled")]
+    bad = [item for item in flow.members.values() if item.state in BAD]
     alone = [item for item in bad if not _taken_up(flow, item, outgoing[item.id])]
     return "failed" if alone else "completed"
 
 
-def step_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
-    """What is wrong with the change from one picture to the next, with one call in between."""
+def step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
+    """What is wrong with the change from one picture to the next, with one call in between: perhaps a replay."""
     into = after.edges_into()
     for id_, now in after.members.items():
         was, group = before.members.get(id_), after.groups.get((id_, 0))
@@ -126,9 +136,45 @@ def step_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
         if now.state == "skipped" and verdict != "impossible":
             yield f"{now} was skipped, and its edges are {verdict}"
     for id_, was in before.members.items():
-        if was.ended and after.members[id_] != was:
+        if was.ended and after.members[id_] != was and id_ != replayed:
             yield f"{was} became {after.members[id_]}"
+    yield from _edge_step_problems(before, after, replayed)
     yield from _sibling_problems(before, after)
+
+
+def _edge_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None) -> Iterator[str]:
+    """What is wrong with what became of each edge."""
+    old = {(edge.upstream, edge.downstream, edge.seq): edge for edge in before.edges}
+    for edge in after.edges:
+        was = old.get((edge.upstream, edge.downstream, edge.seq))
+        expected = _next_state(before, after, edge, was.state if was else None, replayed)
+        if edge.state != expected:
+            yield f"{edge} was {was and was.state} and should be {expected}; replayed was {replayed}"
+
+
+def _next_state(
+    before: FlowPicture, after: FlowPicture, edge: EdgePicture, was: str | None, replayed: str | None
+) -> str:
+    """What an edge must be after the call. Once resolved it stays so, but for two replays: that of its upstream, while
+    its downstream has never started, and that of such a downstream, which waits again for what had become impossible.
+    An end that was there before counts once, when the edge is made."""
+    upstream = before.members.get(edge.upstream)
+    if was is None:
+        return edge_state(edge.kind, after.members[edge.upstream].state)
+    if was == "open":
+        is_news = upstream is not None and not upstream.ended
+        return edge_state(edge.kind, after.members[edge.upstream].state) if is_news else "open"
+    untouched = edge.seq == 0 and not before.members[edge.downstream].started
+    opens = edge.upstream == replayed or (edge.downstream == replayed and was == "impossible")
+    return "open" if untouched and opens else was
+
+
+def is_stuck(flow: FlowPicture) -> bool:
+    """True if a member that was replayed waits for one that ended before, which only another replay can end again."""
+    waiting = {member.id for member in flow.members.values() if member.state == "blocked"}
+    return any(
+        edge.state == "open" and edge.downstream in waiting and flow.members[edge.upstream].ended for edge in flow.edges
+    )
 
 
 def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
@@ -185,7 +231,7 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
         if (group.n, group.satisfied, group.impossible) != counted:
             yield f"{group} has edges {counted}"
         member = flow.members.get(group.member)
-        if flow.frozen or member is None or member.ended or member.replayed or group.draft:
+        if flow.frozen or member is None or member.ended or group.draft or _is_done_with(member, group):
             continue
         if group.state != group_state(group.join, group.k, states):
             yield f"{group} should be {group_state(group.join, group.k, states)}: {states}"
@@ -194,11 +240,18 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
             yield f"edges into {key} without a group"
 
 
+def _is_done_with(member: MemberPicture, group: GroupPicture) -> bool:
+    """True of one that runs again and got an edge when it had ended: that edge is recorded, and stops nobody."""
+    return member.replayed and member.started and group.state == "closed"
+
+
 def _member_problems(flow: FlowPicture) -> Iterator[str]:
     into = flow.edges_into()
     for member in flow.members.values():
         group = flow.groups.get((member.id, 0))
-        if group is None or member.replayed:
+        if not member.ended and member.cancelled_by is not None:
+            yield f"{member} lives, and was cancelled"
+        if group is None or _is_done_with(member, group):
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
         waits = member.state == "blocked" and member.blocking_reason == "waiting_for_children"
@@ -216,8 +269,10 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
 
 def _flow_problems(flow: FlowPicture) -> Iterator[str]:
     ended = bool(flow.members) and all(member.ended for member in flow.members.values())
-    if any(member.replayed for member in flow.members.values()):
-        return
+    bad = [item for item in flow.members.values() if item.state in BAD and item.cancelled_by != SIBLING]
+    counts = sum(not member.ended for member in flow.members.values()), len(bad)
+    if flow.counted not in (None, counts):
+        yield f"the flow counts {flow.counted} members that have not ended, and that ended badly; there are {counts}"
     if ended and flow.sealed and not flow.cancelled and flow.finished != flow_outcome(flow):
         yield f"the flow is {flow.finished} and should be {flow_outcome(flow)}"
     if flow.finished is not None and flow.members and not ended:

@@ -58,13 +58,14 @@ def _picture(flow: Row, members: Sequence[Row], edges: Sequence[Row], groups: Se
         members={str(row["id"]): _member(row) for row in members},
         edges=tuple(_edge(row) for row in edges),
         groups={(group.member, group.seq): group for group in map(_group, groups)},
+        counted=(flow["open_members"], flow["ended_badly"]),
     )  # fmt: skip
 
 
 def _member(row: Row) -> MemberPicture:
     return MemberPicture(
         id=str(row["id"]), state=row["state"], blocking_reason=str(row["blocking_reason"]),
-        started=row["started_at"] is not None, cancelled_by=row["cancelled_by"], replayed=row["generation"] > 0,
+        started=row["started_at"] is not None, cancelled_by=row["cancelled_by"], generation=row["generation"],
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from flowfabric.engine import (
     quorum,
 )
 from flowfabric.testing import VirtualClock
-from tests.concurrency.flow_model import FlowPicture, problems, step_problems
+from tests.concurrency.flow_model import FlowPicture, is_stuck, problems, step_problems
 from tests.concurrency.flow_soundness import flow_pictures
 from tests.concurrency.waits import duty
 from tests.faults.fuses import FAILURES, Fuse
@@ -40,7 +40,10 @@ OUTCOMES = ("complete",) * 13 + ("fail",) * 4 + ("expire",) * 2 + ("cancel",) * 
 KINDS = (EdgeKind.ON_SUCCESS,) * 5 + (EdgeKind.ON_FAILURE, EdgeKind.ON_COMPLETION, EdgeKind.ON_COMPLETION)
 FUSED = 0.25
 CALM = 0.4
+MOST_REPLAYS = 8
+AGAIN = 0.3
 STATEMENTS = 30
+_FINISHED = "SELECT id FROM ff.event WHERE flow_id = '{flow_id}' AND family = 'flow' AND name = 'finished'"
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class Run:
     leases: dict[str, Lease] = field(default_factory=dict)
     last: FlowPicture = field(init=False)
     calm: bool = field(init=False)
+    replays: int = 0
+    finishes: int = 0
 
     def __post_init__(self) -> None:
         self.calm = self.chance.random() < CALM
@@ -95,13 +100,24 @@ class Run:
     async def live(self) -> FlowPicture:
         """Runs the flow to its end; answers its last picture."""
         await self._begin(draw_members(self.chance, self.most))
+        await self._live_on()
+        while self.replays < MOST_REPLAYS and self.chance.random() < AGAIN:
+            # What went well all the way may fail in its second life.
+            self.calm = self.calm and self.chance.random() < CALM
+            self.told["finished again"] += 1
+            await self._replay()
+            await self._live_on()
+        events = await self.camera.rows(_FINISHED.format(flow_id=self.flow_id))
+        assert len(events) == self.finishes, f"it has finished {self.finishes} times, and said so {len(events)} times"
+        await self._zombies_get_nowhere()
+        return self.last
+
+    async def _live_on(self) -> None:
         while self.later or any(not member.ended for member in self.last.members.values()):
             await self._next()
         if not self.last.sealed:
             await self._call(lambda: self.engine.flows.seal(self.flow_id))
         assert self.last.finished is not None, "it is over, and has not finished"
-        await self._zombies_get_nowhere()
-        return self.last
 
     async def _begin(self, drawn: list[Drawn]) -> None:
         at_once = self.chance.randint(1, len(drawn)) if self.chance.random() < 0.5 else len(drawn)
@@ -130,12 +146,36 @@ class Run:
         elif alive and dice < 0.38 and not self.calm:
             name = self.chance.choice(alive)
             await self._call(lambda: self.engine.operator.cancel(self.members[name], "by chance"))
+        elif dice > 0.96 and self.replays < MOST_REPLAYS and len(alive) < len(states):
+            await self._replay()
         elif ready and (dice < 0.65 or not running):
             name = self.chance.choice(ready)
             await self._claim(name)
-        else:
-            assert running, f"nothing runs, nothing may start, and it is not over: {states}"
+        elif running:
             await self._end(self.chance.choice(running))
+        else:
+            assert is_stuck(self.last), f"nothing runs, nothing may start, and it is not over: {states}"
+            await self._give_up(alive)
+
+    async def _replay(self) -> None:
+        """Replays a member that has ended, of those that never started more often than there are."""
+        ended = [item for item in self.last.members.values() if item.ended]
+        unstarted = [item for item in ended if not item.started]
+        member = self.chance.choice(unstarted if unstarted and self.chance.random() < 0.5 else ended)
+        self.replays += 1
+        self.told["replay"] += 1
+        self.told["replay of one that never started"] += not member.started
+        blocked = {item.id for item in self.last.members.values() if item.state == "blocked"}
+        replay = lambda: self.engine.operator.replay(member.id, expected_generation=member.generation)  # noqa: E731
+        await self._call(replay, replayed=member.id)
+        again = [item for item in self.last.members.values() if item.state == "blocked" and item.id not in blocked]
+        self.told["blocked again"] += any(item.id != member.id for item in again)
+
+    async def _give_up(self, alive: list[str]) -> None:
+        """Nobody will replay those that somebody waits for, so one of the waiting is cancelled."""
+        self.told["stuck"] += 1
+        name = self.chance.choice(alive)
+        await self._call(lambda: self.engine.operator.cancel(self.members[name], "waits in vain"))
 
     async def _claim(self, name: str) -> None:
         """A claim moves nobody else, so the picture is only touched up; the next one shows a wrong start."""
@@ -194,7 +234,9 @@ class Run:
                 else:
                     raise AssertionError(f"{name} was cancelled, and completed")
 
-    async def _call(self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None) -> Any:
+    async def _call(
+        self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None, replayed: str | None = None
+    ) -> Any:
         """The answer of a call, before and after which the flow is as it must be; or the code of its refusal."""
         answer: Any
         try:
@@ -204,8 +246,9 @@ class Run:
                 raise
             answer = error.code
         before, self.last = self.last, await self._picture()
-        wrong = [*problems(self.last), *step_problems(before, self.last)]
+        wrong = [*problems(self.last), *step_problems(before, self.last, replayed)]
         assert not wrong, "; ".join(wrong[:5])
+        self.finishes += before.finished is None and self.last.finished is not None
         self.told["cancelled siblings"] += sum(
             now.cancelled_by == "flow_sibling" and id_ in before.members and not before.members[id_].ended
             for id_, now in self.last.members.items()

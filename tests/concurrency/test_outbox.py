@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from uuid import UUID
 
 from flowfabric.engine import Engine
 from tests.concurrency.outbox import (
     Ledger,
+    Seen,
     Writer,
     follow,
     follow_by_cursor,
@@ -24,11 +27,15 @@ from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
 
 WRITERS = 8
+# How many times in a row to look for more in vain.
+PATIENCE = 100
 
 
-async def test_four_readers_miss_nothing_of_what_eight_writers_write(store: TestStore, size: Size) -> None:
+async def test_four_readers_miss_nothing_of_what_eight_writers_write(
+    store: TestStore, size: Size, scoreboard: Callable[[str], None]
+) -> None:
     on_postgres = isinstance(store, PostgresTestStore)
-    number = size.of(4_000, 50_000, 500_000) if on_postgres else size.of(2_000, 10_000, 100_000)
+    number = size.of(4_000, 50_000, 500_000) if on_postgres else size.of(2_000, 10_000, 500_000)
     ledgers = {name: Ledger(name) for name in ("live", "cursors", "named", "ends", "naive")}
     async with AsyncExitStack() as stack:
         # One file has one writer at a time, so more processes would only wait for each other.
@@ -40,13 +47,16 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(store: Test
         writers = [
             Writer(engines[place % separate], place, given_back, lingers=on_postgres) for place in range(WRITERS)
         ]
+        began = time.monotonic()
         await asyncio.gather(*(writer.write(number // WRITERS) for writer in writers))
+        took_s = time.monotonic() - began
         every, ends = await written(store)
         await until_seen(ledgers, len(every), len(ends))
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes), outcomes
+    scoreboard(f"{len(every)} events in {took_s:.0f} s; {tally(ledgers, every, ends)}")
     assert len(every) >= number
     for name in ("live", "cursors", "named"):
         found = ledgers[name]
@@ -55,6 +65,13 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(store: Test
     if on_postgres:
         missed = ledgers["naive"].missed(every) / len(every)
         assert missed > 0, f"the naive reader missed only {missed:.1%}: the storm is not fierce enough"
+
+
+def tally(ledgers: dict[str, Ledger], every: set[Seen], ends: set[Seen]) -> str:
+    """What each reader missed, had twice, and had out of order."""
+    wanted = {name: ends if name == "ends" else every for name in ledgers if ledgers[name].seen}
+    found = {name: (ledgers[name], ledgers[name].missed(events)) for name, events in wanted.items()}
+    return ", ".join(f"{name} {missed}/{it.doubled()}/{it.disorder()}" for name, (it, missed) in found.items())
 
 
 def readings(store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger]) -> list[asyncio.Task[None]]:
@@ -72,9 +89,10 @@ def readings(store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger]
 
 
 async def until_seen(ledgers: dict[str, Ledger], every: int, ends: int) -> None:
-    """Waits until the readers have as many events as there are, which may be never; then the ledgers tell."""
+    """Waits until the readers have as many events as there are, or get no more; then the ledgers tell."""
     wanted = {"live": every, "cursors": every, "named": every, "ends": ends}
-    for _ in range(100):
-        if all(len(ledgers[name].seen) >= number for name, number in wanted.items()):
-            return
+    seen, patience = -1, PATIENCE
+    while patience and any(len(ledgers[name].seen) < number for name, number in wanted.items()):
         await asyncio.sleep(0.1)
+        now = sum(len(ledgers[name].seen) for name in wanted)
+        seen, patience = now, PATIENCE if now > seen else patience - 1

@@ -19,7 +19,8 @@ from tests.stores import TestStore
 # What must have happened for a run to say anything, at least once in so many graphs.
 HAPPENS = {
     "complete": 1, "fail": 15, "expire": 20, "cancel": 20, "cancelled siblings": 15, "failed statements": 15,
-    "zombie": 20, "completed": 20, "failed": 20,
+    "zombie": 20, "completed": 20, "failed": 20, "replay": 2, "replay of one that never started": 5,
+    "finished again": 10, "blocked again": 50,
 }  # fmt: skip
 
 

@@ -48,6 +48,19 @@ async def test_flows_are_found_by_state(engine: Engine) -> None:
         assert await listed(engine, state=state) == {flow.id}, state
 
 
+async def test_a_flow_that_has_not_finished_is_found_behind_many_that_have(engine: Engine) -> None:
+    first, second = await built(engine, {"a": []}), await built(engine, {"a": [], "b": ["a"]})
+    for _ in range(8):
+        await (await built(engine, {"a": []})).complete("a")
+    await engine.operator.hold(first["a"])
+    await second.complete("a")
+    for state, flows in (("blocked", {first.id}), ("running", {second.id}), ("open", set())):
+        assert await listed(engine, state=state) == flows, state
+    await second.complete("b")
+    await engine.operator.replay(second["b"])
+    assert await listed(engine, state="running") == {second.id}
+
+
 async def test_another_namespace_sees_none_of_them(engine: Engine) -> None:
     await built(engine, {"a": []})
     assert await listed(engine.within("other")) == set()

@@ -175,3 +175,13 @@ async def test_only_what_has_ended_is_replayed(engine: Engine, store: TestStore)
     flow = await built(engine, {"a": [], "b": ["a"]})
     async with nothing_written(store):
         await refused(engine.operator.replay(flow["b"]), "execution_not_terminal", Refused)
+
+
+async def test_a_second_life_that_fails_is_not_taken_up_by_what_its_first_one_started(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"]})
+    await flow.complete("a", "b")
+    assert await flow.state() == "completed"
+    await engine.operator.replay(flow["a"])
+    await flow.fail("a")
+    assert await flow.states() == {"a": "failed", "b": "completed"}
+    assert await flow.state() == "failed"

@@ -16,6 +16,9 @@ from flowfabric.engine import Engine, Submission
 from flowfabric.sqlstore.statements import Dialect, Statement, load
 from tests.stores import PostgresTestStore
 
+# What these tests share takes longer to make than they do, so they stay in one process.
+pytestmark = pytest.mark.xdist_group("plans")
+
 HOT = (
     "insert_executions",
     "claim_waiting",
@@ -50,8 +53,9 @@ COLD = (
     "get_flows", "lock_flows", "lock_free_flows", "lock_flows_of", "lock_free_flows_of", "edges_from", "edges_within",
     "open_edges_into", "edges_into", "edges_out_of", "edge_between", "reaches", "list_edges", "list_groups",
     "groups_of", "get_members", "lock_members", "members_page", "count_members", "bad_ends", "due_members",
-    "sweeping_groups", "children_of", "request_cancel", "list_flows", "delete_edges", "delete_groups",
-    "delete_flows", "due_for_flow_retention", "due_for_flow_cancellation", "due_for_cancel_grace",
+    "sweeping_groups", "children_of", "request_cancel", "list_flows", "list_live_flows",
+    "delete_edges", "delete_groups", "delete_flows", "due_for_flow_retention",
+    "due_for_flow_cancellation", "due_for_cancel_grace",
     "append_event", "read_events", "outbox_state", "lock_subscriber", "list_subscribers", "commit_subscriber",
     "bury_executions", "postpone_trimming", "unbury_executions", "delete_events_of", "last_events", "events_apart",
     "delete_event", "lapsed_workers", "beat_worker",
@@ -65,6 +69,8 @@ WHERE = {
     "claim_waiting": ("execution_queue", "route_id"),
     "list_executions": ("execution_by_state", "namespace state id"),
     "count_in_state": ("execution_by_state", "namespace state"),
+    "list_flows": ("flow_by_namespace", "namespace id"),
+    "list_live_flows": ("flow_live", "namespace id"),
     "history_of": ("event_version", "execution_id version"),
     "steps_of": ("step_pkey", "execution_id seq"),
     "due_for_lease_expiry": ("execution_lease_check", "lease_check_at"),
@@ -78,6 +84,8 @@ WHERE = {
     "delete_event": ("event_pkey", "transaction_id id"),
 }
 COPIES = 100_000
+Plan = dict[str, Any]
+Plans = dict[str, Plan]
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")
 SMALL = {"lane", "route", "signing_key", "subscriber", "worker", "store"}
 # What a worker holds is looked for among the live leases, which are all that this index has.
@@ -85,12 +93,18 @@ WALKED = {"held_executions": {"execution_lease_check"}}
 
 
 @pytest.fixture(scope="module", params=["empty", "unknown to the planner", "analysed"])
-def tables(request: pytest.FixtureRequest, postgres: Any) -> Iterator[PostgresTestStore]:
-    """A schema in each condition that the planner may find it in when it makes a plan for good."""
-    store = PostgresTestStore(postgres.dsn)
-    asyncio.run(prepare(store, request.param))
-    yield store
-    asyncio.run(store.drop())
+def plans(request: pytest.FixtureRequest, postgres: Any) -> Plans:
+    """The plan of every statement, in each condition that the planner may find a schema in when it makes one for
+    good."""
+    return asyncio.run(plans_of(PostgresTestStore(postgres.dsn), request.param))
+
+
+async def plans_of(store: PostgresTestStore, condition: str) -> Plans:
+    try:
+        await prepare(store, condition)
+        return await generic_plans(store)
+    finally:
+        await store.drop()
 
 
 async def prepare(store: PostgresTestStore, condition: str) -> None:
@@ -125,45 +139,43 @@ async def copy_executions(store: PostgresTestStore, number: int) -> None:
     )
 
 
-async def test_no_statement_reads_a_table_whole(tables: PostgresTestStore) -> None:
-    for name in (*HOT, *COLD):
-        plan = await generic_plan(tables, name)
+def test_no_statement_reads_a_table_whole(plans: Plans) -> None:
+    for name, plan in plans.items():
         whole = [node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
         assert set(whole) <= SMALL, f"{name} reads {whole}"
 
 
-async def test_no_statement_walks_an_index_whole(tables: PostgresTestStore) -> None:
-    for name in (*HOT, *COLD):
-        plan = await generic_plan(tables, name)
+def test_no_statement_walks_an_index_whole(plans: Plans) -> None:
+    for name, plan in plans.items():
         whole = {node["Index Name"] for node in nodes(plan) if "Index Name" in node and "Index Cond" not in node}
         assert {index for index in whole if index.split("_")[0] not in SMALL} <= WALKED.get(name, set()), name
 
 
-async def test_guarded_writes_find_their_rows_by_id_alone(tables: PostgresTestStore) -> None:
+def test_guarded_writes_find_their_rows_by_id_alone(plans: Plans) -> None:
     for name in BY_ID:
-        used = await conditions(tables, name, "execution")
+        used = conditions(plans[name], "execution")
         assert set(used) == {"execution_pkey"}, f"{name} uses {set(used)}"
         assert all(re.fullmatch(r"\(id = [^()]+\)", found) for found in used["execution_pkey"]), used
 
 
 @pytest.mark.parametrize("name", WHERE)
-async def test_an_index_is_entered_where_the_statement_says(tables: PostgresTestStore, name: str) -> None:
+def test_an_index_is_entered_where_the_statement_says(plans: Plans, name: str) -> None:
     index, columns = WHERE[name]
-    used = await conditions(tables, name, index.split("_")[0])
+    used = conditions(plans[name], index.split("_")[0])
     assert index in used
     for condition in used[index]:
         assert set(re.findall(r"\b([a-z_]+) [<>=]", condition)) == set(columns.split()), condition
 
 
-async def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(tables: PostgresTestStore) -> None:
-    plan = await generic_plan(tables, "claim_waiting")
+def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(plans: Plans) -> None:
+    plan = plans["claim_waiting"]
     walks = [node for node in nodes(plan) if node.get("Index Name") == "execution_queue"]
     assert walks
     assert all(node["Node Type"] in ("Index Scan", "Index Only Scan") for node in walks)
     assert not reads_without_limit(plan)
 
 
-def reads_without_limit(node: dict[str, Any]) -> bool:
+def reads_without_limit(node: Plan) -> bool:
     """True if the node is fed from the queue by anything but a limited number of heads."""
     if node["Node Type"] == "Limit":
         return False
@@ -195,29 +207,34 @@ async def updates(store: PostgresTestStore, at_least: int) -> dict[str, Any]:
                 return row
 
 
-async def conditions(store: PostgresTestStore, name: str, table: str) -> dict[str, list[str]]:
+def conditions(plan: Plan, table: str) -> dict[str, list[str]]:
     """By which conditions a statement enters the indexes of a table."""
     found: dict[str, list[str]] = defaultdict(list)
-    for node in nodes(await generic_plan(store, name)):
+    for node in nodes(plan):
         if node.get("Index Name", "").startswith(f"{table}_"):
             found[node["Index Name"]].append(node.get("Index Cond", ""))
     return found
 
 
-async def generic_plan(store: PostgresTestStore, name: str) -> dict[str, Any]:
-    """The plan that a connection of the engine makes once and keeps."""
-    statement = statements(store)[name]
-    [part] = statement.parts
+async def generic_plans(store: PostgresTestStore) -> Plans:
+    """The plans that a connection of the engine makes once and keeps."""
+    known = statements(store)
     connection = await asyncpg.connect(store.url)
     try:
         for setting in SETTINGS:
             await connection.execute(f"SET {setting}")
-        await connection.execute(f"PREPARE probe AS {part.text}")
-        nulls = ", ".join("NULL" for _ in (part.parameters[:1] if part.rows else part.parameters))
-        [row] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE probe{f'({nulls})' if nulls else ''}")
+        return {name: await generic_plan(connection, known[name]) for name in (*HOT, *COLD)}
     finally:
         await connection.close()
-    plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
+
+
+async def generic_plan(connection: asyncpg.Connection[Any], statement: Statement) -> Plan:
+    [part] = statement.parts
+    await connection.execute(f"PREPARE probe AS {part.text}")
+    nulls = ", ".join("NULL" for _ in (part.parameters[:1] if part.rows else part.parameters))
+    [row] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE probe{f'({nulls})' if nulls else ''}")
+    await connection.execute("DEALLOCATE probe")
+    plan: Plan = json.loads(row[0])[0]["Plan"]
     return plan
 
 
@@ -225,7 +242,7 @@ def statements(store: PostgresTestStore) -> dict[str, Statement]:
     return load(Dialect(f'"{store.schema}".', numbered=True), "flowfabric.backends.postgres")
 
 
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def nodes(plan: Plan) -> Iterator[Plan]:
     yield plan
     for below in plan.get("Plans", ()):
         yield from nodes(below)

@@ -24,6 +24,9 @@ from tests import scenarios
 from tests.faults.flow_operations import EVERY_OPERATION
 from tests.stores import SqliteTestStore, opened
 
+# What these tests share takes longer to make than they do, so they stay in one process.
+pytestmark = pytest.mark.xdist_group("plans of SQLite")
+
 LARGE = {
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "suspension", "waitpoint", "signal",
     "flow", "edge", "edge_group", "purged",
@@ -187,3 +190,5 @@ def test_a_page_and_a_history_begin_at_their_cursor(plans: Plans) -> None:
     assert any(step.endswith("ff_execution_by_state (namespace=? AND state=? AND id<?)") for step in page)
     [history] = reads(plans["history_of"], "event")
     assert history.endswith("ff_event_version (execution_id=? AND version>?)")
+    [live] = reads(plans["list_live_flows"], "flow")
+    assert live == "SEARCH flow USING INDEX ff_flow_live (namespace=? AND id<?)"

@@ -195,3 +195,14 @@ def test_what_follows_from_events() -> None:
     assert news == News(lanes={("a", "x")}, namespaces={"a"}, ended={ID})
     assert not News()
     assert news
+
+
+def test_a_flow_that_has_finished_is_told_as_an_end() -> None:
+    def event(name: str) -> Event:
+        return Event(namespace="a", family="flow", name=name, at=NOW, lane="", flow_id=OTHER)
+
+    news = News()
+    news.note_events([event("cancel_requested")])
+    assert news == News(namespaces={"a"})
+    news.note_events([event("finished")])
+    assert news == News(namespaces={"a"}, ended={OTHER})

@@ -38,6 +38,9 @@ class FlowState(StrEnum):
     CANCELLED = "cancelled"
 
 
+LIVE = frozenset({FlowState.OPEN, FlowState.RUNNING, FlowState.BLOCKED})
+
+
 class EdgeState(StrEnum):
     """What is known of an edge."""
 

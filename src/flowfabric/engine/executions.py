@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -20,6 +18,7 @@ from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
 from flowfabric.core.views import Description, Glance, Outcome, Page, Tally
 from flowfabric.engine.context import Context
+from flowfabric.engine.ending import until_ended
 from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
 from flowfabric.engine.routes import route_ids
@@ -27,12 +26,8 @@ from flowfabric.ops import reading
 from flowfabric.ops.submit import SUBMIT, Arrival
 from flowfabric.ops.tags import set_tags
 from flowfabric.store.transaction import Answer
-from flowfabric.wakeups.bells import end_of
 
 _NO_TAGS: Mapping[str, str] = {}
-_FIRST_LOOK_S = 0.005
-_LONGEST_LOOK_S = 0.25
-_LONGEST_LOOK_ALIVE_S = 2.0
 
 
 class Executions(Joining):
@@ -99,15 +94,7 @@ class Executions(Joining):
     async def wait(self, id: UUID | str, timeout: limits.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
         """Waits until the execution has ended; None if the timeout passes first."""
         found = parse_id(id)
-        limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
-        seen = await self._context.glances.of(found)
-        if seen.outcome is not None:
-            return seen.outcome
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self._wait(found)
-        except TimeoutError:
-            return None
+        return await until_ended(self._context.wakeups, found, lambda: self._outcome(found), timeout)
 
     async def history(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """The events of the execution with a version above `after`, in order."""
@@ -142,18 +129,8 @@ class Executions(Joining):
     async def _read(self, body: Callable[..., Coroutine[Any, Any, Answer]], id_: UUID, *rest: int) -> Answer:
         return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
 
-    async def _wait(self, id_: UUID) -> Outcome:
-        wakeups = self._context.wakeups
-        # Whoever is rung for looks by itself only in case the bell fails.
-        pause_s = _LONGEST_LOOK_S if wakeups.alive else _FIRST_LOOK_S
-        with wakeups.bell([end_of(id_)]) as bell:
-            while True:
-                bell.clear()
-                seen = await self._context.glances.of(id_)
-                if seen.outcome is not None:
-                    return seen.outcome
-                await bell.wait(random.uniform(pause_s / 2, pause_s))
-                pause_s = min(2 * pause_s, _LONGEST_LOOK_ALIVE_S if wakeups.alive else _LONGEST_LOOK_S)
+    async def _outcome(self, id_: UUID) -> Outcome | None:
+        return (await self._context.glances.of(id_)).outcome
 
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
         context = self._context

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -33,6 +31,7 @@ from flowfabric.core.requests import choice
 from flowfabric.core.views import Page
 from flowfabric.engine.cancelling import cancel_in_batches
 from flowfabric.engine.context import Context, command
+from flowfabric.engine.ending import until_ended
 from flowfabric.engine.flow_pages import flows_page, members_page
 from flowfabric.engine.routes import route_ids
 from flowfabric.ops.cancel_flow import FlowCancelRequest
@@ -41,8 +40,6 @@ from flowfabric.ops.grow_flow import NewEdge, add_edge, add_to_flow, seal
 from flowfabric.ops.submit_flow import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
 
 _NO_TAGS: Mapping[str, str] = {}
-_FIRST_LOOK_S = 0.005
-_LONGEST_LOOK_S = 0.25
 
 
 class Flows:
@@ -174,19 +171,12 @@ class Flows:
     async def wait(self, flow_id: UUID | str, timeout: limits.Duration | None = None) -> FlowState | None:  # noqa: ASYNC109
         """Waits until all members of the sealed flow have ended; None if the timeout passes first."""
         found = parse_id(flow_id, "flow_id")
-        limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
-        pause_s = _FIRST_LOOK_S
-        look = partial(flow_state_of, namespace=self._context.namespace, flow_id=found)
+        return await until_ended(self._context.wakeups, found, partial(self._end, found), timeout)
+
+    async def _end(self, flow_id: UUID) -> FlowState | None:
+        look = partial(flow_state_of, namespace=self._context.namespace, flow_id=flow_id)
         flow = await self._context.store.read(look)
-        try:
-            async with asyncio.timeout(limit_s):
-                while flow.ended_at is None:
-                    await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-                    pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
-                    flow = await self._context.store.read(look)
-                return flow.state
-        except TimeoutError:
-            return None
+        return None if flow.ended_at is None else flow.state
 
     def _new_id(self, id: object) -> UUID:
         return self._context.ids.mint() if id is None else parse_new_id(id)

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.flow_outcomes import FlowDescription, FlowSummary, Input, describe_graph, summarize_flow
-from flowfabric.core.flows import DEPENDENCIES, Flow, FlowState
+from flowfabric.core.flows import DEPENDENCIES, LIVE, Flow, FlowState
 from flowfabric.core.views import Summary, summarize
 from flowfabric.ops.grow_flow import flow_not_found
 from flowfabric.ops.locking import read
@@ -54,11 +54,12 @@ async def members(tx: Transaction, namespace: str, flow_id: UUID, after: UUID, l
 
 
 async def list_flows(tx: Transaction, listing: FlowListing) -> list[FlowSummary]:
-    """One page of flows, newest first. A filter that few flows pass walks the others."""
+    """One page of flows, newest first. Those that have not finished are found among themselves; any other filter that
+    few flows pass walks the others."""
     found: list[FlowSummary] = []
-    before = listing.before
+    before, only_live = listing.before, listing.state in LIVE
     while len(found) < listing.limit:
-        flows = await tx.flows.page(listing.namespace, before, listing.limit)
+        flows = await tx.flows.page(listing.namespace, before, listing.limit, only_live=only_live)
         found += await _matching(tx, listing, flows)
         if len(flows) < listing.limit:
             break

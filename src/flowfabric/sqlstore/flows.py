@@ -192,8 +192,9 @@ class SqlFlows:
         await self._session.fetch_batch("count_ends", values, now=now)
         self._note_sweeps(flows)
 
-    async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
-        found = await self._session.fetch("list_flows", namespace=namespace, before=before, limit=limit)
+    async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[Flow]:
+        statement = "list_live_flows" if only_live else "list_flows"
+        found = await self._session.fetch(statement, namespace=namespace, before=before, limit=limit)
         return [_flow(row) for row in found]
 
     async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:

@@ -152,8 +152,8 @@ class Flows(Protocol):
     async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
         """The same for flows whose members have ended, in which nothing but the counts and the end have changed."""
 
-    async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
-        """Flows with a smaller id, newest first."""
+    async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[Flow]:
+        """Flows with a smaller id, newest first; perhaps only those that have not finished."""
 
     async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
         """How many members of each flow are in each state."""

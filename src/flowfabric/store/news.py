@@ -14,7 +14,7 @@ from flowfabric.core.states import State
 
 @dataclass(slots=True)
 class News:
-    """Lanes that have work, namespaces that have events, executions that ended, and the earliest time that something is
+    """Lanes that have work, namespaces that have events, executions and flows that ended, and when something is next
     due. `many_ended` says that more ended than are named; `anything` that the teller does not know what happened."""
 
     lanes: set[tuple[str, str]] = field(default_factory=set)
@@ -46,6 +46,8 @@ class News:
                 self.lanes.add((event.namespace, event.lane))
             if event.family == "completion" and event.execution_id is not None:
                 self.ended.add(event.execution_id)
+            if event.family == "flow" and event.name == "finished" and event.flow_id is not None:
+                self.ended.add(event.flow_id)
 
     def merge(self, other: News) -> None:
         """These and the other ones."""

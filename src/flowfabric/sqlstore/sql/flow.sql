@@ -199,7 +199,11 @@ SELECT
             ON g.downstream_id = d.downstream_id
             AND g.seq = d.seq
         WHERE d.upstream_id = e.id
-            AND (d.state = 'satisfied' OR (g.state = 'fired' AND g.join_kind <> 'all_of'))
+            -- An edge may have been satisfied by an earlier life of its upstream, which took up how that one ended.
+            AND (
+                d.state = 'satisfied' AND (d.kind = 'on_completion' OR (d.kind = 'on_failure' AND e.state <> 'cancelled'))
+                OR g.state = 'fired' AND g.join_kind <> 'all_of'
+            )
     ) AS taken_up,
     EXISTS (
         SELECT 1
@@ -246,6 +250,16 @@ SELECT
 {flow}
 FROM ff.flow AS f
 WHERE f.namespace = :namespace
+    AND f.id < :before
+ORDER BY f.id DESC
+LIMIT :limit
+
+-- name: list_live_flows
+SELECT
+{flow}
+FROM ff.flow AS f
+WHERE f.namespace = :namespace
+    AND f.finished IS NULL
     AND f.id < :before
 ORDER BY f.id DESC
 LIMIT :limit

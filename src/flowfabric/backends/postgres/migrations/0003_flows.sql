@@ -45,6 +45,7 @@ CREATE TABLE ff.flow (
     CHECK (num_nulls(cancel_policy, cancel_reason, cancel_source, cancel_principal, cancelled_at) IN (0, 5))
 ) WITH (fillfactor = 50);
 CREATE INDEX flow_by_namespace ON ff.flow (namespace, id);
+CREATE INDEX flow_live ON ff.flow (namespace, id) WHERE finished IS NULL;
 CREATE INDEX flow_sweep ON ff.flow (sweep_at) WHERE sweep_at IS NOT NULL;
 CREATE INDEX flow_purge ON ff.flow (purge_at) WHERE purge_at IS NOT NULL;
 

@@ -46,6 +46,7 @@ CREATE TABLE ff.flow (
         + (cancelled_at IS NULL) IN (0, 5))
 ) STRICT;
 CREATE INDEX ff_flow_by_namespace ON ff.flow (namespace, id);
+CREATE INDEX ff_flow_live ON ff.flow (namespace, id) WHERE finished IS NULL;
 CREATE INDEX ff_flow_sweep ON ff.flow (sweep_at) WHERE sweep_at IS NOT NULL;
 CREATE INDEX ff_flow_purge ON ff.flow (purge_at) WHERE purge_at IS NOT NULL;
 

@@ -1,0 +1,50 @@
+"""Waiting for the end of an execution or a flow: rung when it comes, and looked for now and then by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from flowfabric.core import limits
+from flowfabric.store.transaction import Answer
+from flowfabric.wakeups.bells import end_of
+from flowfabric.wakeups.wakeups import Wakeups
+
+_FIRST_LOOK_S = 0.005
+_LONGEST_LOOK_S = 0.25
+_LONGEST_LOOK_ALIVE_S = 2.0
+
+Look = Callable[[], Awaitable[Answer | None]]
+
+
+async def until_ended(
+    wakeups: Wakeups,
+    id_: UUID,
+    look: Look[Answer],
+    timeout: limits.Duration | None,  # noqa: ASYNC109
+) -> Answer | None:
+    """What `look` finds when it has ended, at once if it has; None if the timeout passes first."""
+    limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
+    found = await look()
+    if found is not None:
+        return found
+    try:
+        async with asyncio.timeout(limit_s):
+            return await _watched(wakeups, id_, look)
+    except TimeoutError:
+        return None
+
+
+async def _watched(wakeups: Wakeups, id_: UUID, look: Look[Answer]) -> Answer:
+    # Whoever is rung for looks by itself only in case the bell fails.
+    pause_s = _LONGEST_LOOK_S if wakeups.alive else _FIRST_LOOK_S
+    with wakeups.bell([end_of(id_)]) as bell:
+        while True:
+            bell.clear()
+            found = await look()
+            if found is not None:
+                return found
+            await bell.wait(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_ALIVE_S if wakeups.alive else _LONGEST_LOOK_S)
