@@ -192,5 +192,10 @@ def _filled(text: str, fragments: Mapping[str, str]) -> str:
 
 
 def columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """A batch of items turned into one list per parameter."""
-    return {key: [item[key] for item in items] for key in items[0]}
+    """A batch of items turned into one list per parameter; it is empty if all are null, as `unnest` fills it up."""
+    lists = {key: [item[key] for item in items] for key in items[0]}
+    return {key: [] if values[0] is None and not _any(values) else values for key, values in lists.items()}
+
+
+def _any(values: Sequence[object]) -> bool:
+    return any(value is not None for value in values)

@@ -9,13 +9,14 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.flows import EdgeGroup, Flow, MemberFacts, StoredEdge
+from flowfabric.core.frozen import record
 from flowfabric.core.membership import Surrounding
 from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.core.waits import Waitpoint
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Release:
     """A member that may go on: at once, or at its time."""
 
@@ -25,7 +26,7 @@ class Release:
     ready_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Ending:
     """A member that its flow ends: skipped or cancelled, by what and why."""
 
