@@ -75,9 +75,6 @@ class SqlEdges:
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
         await self._session.fetch_batch("put_groups", [_group_parameters(group) for group in groups])
 
-    async def change_groups(self, groups: Sequence[EdgeGroup]) -> None:
-        await self._session.fetch_batch("change_groups", [*map(_group_change, groups)])
-
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
         return [_group(row) for row in await self._session.fetch("groups_of", ids=list(ids))]
 
@@ -171,8 +168,15 @@ class SqlFlows:
         await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
         self._note_sweeps(flows)
 
-    async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
-        await self._session.fetch_batch("count_ends", [*map(_counted, flows)], now=now)
+    async def settle(
+        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime
+    ) -> None:
+        await self._session.run_batches(
+            ("put_edges", [*map(_edge_change, edges)]),
+            ("change_groups", [*map(_group_change, groups)]),
+            ("count_ends", [*map(_counted, flows)]),
+            now=now,
+        )
         self._note_sweeps(flows)
 
     async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:

@@ -80,9 +80,6 @@ class Edges(Protocol):
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
         """Stores groups, or writes them over what they were."""
 
-    async def change_groups(self, groups: Sequence[EdgeGroup]) -> None:
-        """Writes what is known of groups that are there, with the same edges."""
-
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
         """All groups of members."""
 
@@ -150,8 +147,11 @@ class Flows(Protocol):
     async def put(self, flows: Sequence[Flow]) -> None:
         """Writes locked flows over what they were."""
 
-    async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
-        """The same for flows whose members have ended, in which nothing but the counts and the end have changed."""
+    async def settle(
+        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime
+    ) -> None:
+        """Writes what has followed from the ends of members: how edges were resolved, what is known of groups with the
+        same edges, and flows in which nothing but the counts and the end have changed."""
 
     async def page(self, namespace: str, before: UUID, limit: int) -> list[Flow]:
         """Flows with a smaller id, newest first."""

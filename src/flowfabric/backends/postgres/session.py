@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, cast
 
 from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
-from flowfabric.sqlstore.statements import Statement, columns, reading, together
+from flowfabric.sqlstore.statements import Statement, columns, reading, together, writing
 
 Clock = Callable[[], datetime]
 
@@ -88,6 +88,13 @@ class PostgresSession:
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **columns(items), **shared) if items else []
+
+    async def run_batches(self, *batches: Batch, **shared: object) -> None:
+        asked = [(self._statements[name].parts[0], columns(items) | shared) for name, items in batches if items]
+        if asked:
+            self._told = None
+            values = [given[key] for part, given in asked for key in part.parameters]
+            await self._connection.fetch(writing(tuple(part for part, _ in asked)), *values)
 
 
 def _document(items: Sequence[Parameters]) -> str:
