@@ -99,9 +99,12 @@ class PostgresSession:
 
 def _document(items: Sequence[Parameters]) -> str:
     """Rows as a JSON array; what is null is left out."""
-    rows = [{name: value for name, value in item.items() if value is not None} for item in items]
-    return json.dumps(rows, default=_as_text, separators=(",", ":"))
+    return _encode([{name: value for name, value in item.items() if value is not None} for item in items])
 
 
 def _as_text(value: object) -> str:
     return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
+
+
+# Rows hold nothing that could hold itself, so nobody looks for that.
+_encode = json.JSONEncoder(default=_as_text, separators=(",", ":"), check_circular=False).encode
