@@ -106,7 +106,12 @@ PLANTED_IN_WAITS = (
     Planted(
         "a refused suspend draws a key",
         f"{ZOMBIES}[sqlite]",
-        Edit(SUSPEND, "ring = await shared_ring(tx, keys) if", "ring = await minting_ring(tx, keys, now) if"),
+        Edit(
+            SUSPEND,
+            "    around = await _around(tx, here, found, keys)\n",
+            "    around = await _around(tx, here, found, keys)\n"
+            "    around = replace(around, ring=around.ring or await minting_ring(tx, keys, now))\n",
+        ),
     ),
     Planted(
         "keys rotate without a lock",

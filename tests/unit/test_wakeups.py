@@ -103,7 +103,8 @@ async def test_the_first_is_told_at_once_and_what_comes_meanwhile_together() -> 
     announcer = Announcer(told, 10, enabled=True)
     for number in range(5):
         announcer.tell(News(lanes={("a", str(number))}))
-        await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
     await announcer.close()
     assert [len(news.lanes) for news in told.news] == [1, 4]
 

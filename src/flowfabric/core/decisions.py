@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from flowfabric.core.frozen import record
 from flowfabric.core.records import Attempt, AttemptOutcome, Event, Execution
 from flowfabric.core.transitions import Transition, event_of
 from flowfabric.core.waits import WaitChanges
@@ -13,7 +13,7 @@ from flowfabric.core.waits import WaitChanges
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Decision(Generic[Answer]):
     """An answer and, unless nothing has to change, the execution before and after with its event and ended attempt;
     `also` holds a second event, and `waits` what becomes of suspensions, waitpoints and signals."""

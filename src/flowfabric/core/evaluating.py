@@ -10,7 +10,6 @@ do, and there are never more of them than all leaves together want.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
@@ -27,6 +26,7 @@ from flowfabric.core.conditions import (
     leaves,
     matching_name,
 )
+from flowfabric.core.frozen import record
 
 
 class Counted(StrEnum):
@@ -38,7 +38,7 @@ class Counted(StrEnum):
     NOTHING_NEW = "nothing_new"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SignalFacts:
     """What a condition sees of a signal: its id, its waitpoint's key, its name, its source, its place in acceptance."""
 

@@ -13,12 +13,13 @@ children. Their counters can be counted again from the edges at any time. The lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from flowfabric.core.frozen import record
 from flowfabric.core.graph import EdgeKind, Join
 from flowfabric.core.states import BlockingReason, State
 
@@ -77,7 +78,7 @@ class FlowCancel:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Flow:
     """The row of a flow. `ended_badly` counts members that failed, expired or were cancelled for themselves."""
 
@@ -105,7 +106,7 @@ class Flow:
         return self.cancel is not None and self.cancel.policy is not CancelPolicy.FLOW_ONLY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StoredEdge:
     """An edge between two executions of a flow, in the group of the downstream that it belongs to."""
 
@@ -118,8 +119,20 @@ class StoredEdge:
     state: EdgeState = EdgeState.OPEN
     resolved_at: datetime | None = None
 
+    @property
+    def group_key(self) -> tuple[UUID, int]:
+        """The group that it belongs to."""
+        return self.downstream_id, self.seq
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def ended(self, outcome: State, now: datetime) -> StoredEdge:
+        """The edge after its upstream has ended so."""
+        return StoredEdge(
+            flow_id=self.flow_id, upstream_id=self.upstream_id, downstream_id=self.downstream_id, seq=self.seq,
+            kind=self.kind, input=self.input, state=resolved(self.kind, outcome), resolved_at=now,
+        )  # fmt: skip
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class EdgeGroup:
     """The inbound edges of a member together: how they are joined, and how many have come out how."""
 
@@ -138,8 +151,13 @@ class EdgeGroup:
     def key(self) -> tuple[UUID, int]:
         return self.downstream_id, self.seq
 
+    def counting(self, states: Sequence[EdgeState]) -> EdgeGroup:
+        """The group after some of its edges were resolved so."""
+        satisfied = self.satisfied + states.count(EdgeState.SATISFIED)
+        return replace(self, satisfied=satisfied, impossible=self.impossible + states.count(EdgeState.IMPOSSIBLE))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@record(frozen=True, slots=True, kw_only=True)
 class MemberFacts:
     """What must be known of an execution to tell what its flow does with it."""
 
@@ -163,7 +181,7 @@ class MemberFacts:
         return self.flow_id or (self.id if self.has_children else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class MemberEnd:
     """The end of an execution that a flow hears of: as a member, as a child, or as the root of its children's flow.
     One that `ran` to its end has no open group."""

@@ -16,7 +16,7 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
-from flowfabric.core.frozen import put
+from flowfabric.core.frozen import put, record
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.requests import Submission, choice
 
@@ -117,7 +117,7 @@ class Edge:
         return self.upstream_name if self.input is None else self.input
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """One member as it was drawn."""
 

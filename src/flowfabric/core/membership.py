@@ -20,8 +20,8 @@ from flowfabric.core.flows import (
     MemberFacts,
     StoredEdge,
     judged,
-    resolved,
 )  # fmt: skip
+from flowfabric.core.frozen import record
 from flowfabric.core.graph import Siblings
 from flowfabric.core.states import State
 
@@ -29,7 +29,7 @@ MOST_CANCELLED = 1000
 GroupKey = tuple[UUID, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Surrounding:
     """An open edge, with the group that it belongs to and what is known of its downstream."""
 
@@ -92,11 +92,15 @@ class Resolution:
         while len(unknown := self.wants_edges()) < len(self._frontier):
             ended = [id_ for id_ in self._frontier if self.knows_all or id_ in self._known]
             self._frontier = unknown
-            touched: dict[GroupKey, None] = {}
+            came: dict[GroupKey, list[EdgeState]] = {}
             for id_ in ended:
                 for item in self._known.get(id_, ()):
-                    touched[self._resolve(item.edge, self.outcomes[id_])] = None
-            for key in touched:
+                    edge = item.edge.ended(self.outcomes[id_], self.now)
+                    self.edges.append(edge)
+                    came.setdefault(edge.group_key, []).append(edge.state)
+            for key, states in came.items():
+                self._put(self.groups[key].counting(states))
+            for key in came:
                 self.judge(key)
 
     def judge(self, key: GroupKey) -> None:
@@ -130,8 +134,8 @@ class Resolution:
     def cancel_siblings(self, into: Iterable[tuple[StoredEdge, MemberFacts]]) -> None:
         """Ends the upstreams of groups that are decided, except those that another open group still needs."""
         why, self.closing = self.closing, {}
-        for edge, member in sorted(into, key=lambda item: item[0].upstream_id):
-            key = (edge.downstream_id, edge.seq)
+        for edge, member in sorted(into, key=lambda item: item[0].upstream_id.bytes):
+            key = edge.group_key
             ended = member.id in self.outcomes or member.state.is_terminal
             if key not in why or ended or self._is_needed(member.id):
                 continue
@@ -153,14 +157,6 @@ class Resolution:
             # Also if an operator holds it: there is nothing left to hold it for.
             self.skipped[member.id] = member
             self.end({member.id: State.SKIPPED})
-
-    def _resolve(self, edge: StoredEdge, outcome: State) -> GroupKey:
-        state = resolved(edge.kind, outcome)
-        self.edges.append(replace(edge, state=state, resolved_at=self.now))
-        group = self.groups[edge.downstream_id, edge.seq]
-        satisfied = group.satisfied + (state is EdgeState.SATISFIED)
-        self._put(replace(group, satisfied=satisfied, impossible=group.impossible + (state is EdgeState.IMPOSSIBLE)))
-        return group.key
 
     def _take(self, group: EdgeGroup) -> None:
         if group.key in self.groups:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from flowfabric.core.frozen import record
 from flowfabric.core.keyring import KeyRing
 from flowfabric.core.secret import Secret
 from flowfabric.core.tokens import Claims, hash_token, mint_token
@@ -44,7 +45,7 @@ def claims_for(execution_id: UUID, drawn: Drawn, approver: str | None, ends_at: 
     return Claims(execution_id=execution_id, waitpoint_id=drawn.id, nonce=drawn.nonce, source=approver, ends_at=ends_at)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Drawn:
     """The id and the nonce of a waitpoint to be, drawn before the decision."""
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.frozen import record
 from flowfabric.core.policy import Policy
 from flowfabric.core.states import AttemptState, BlockingReason, Ownership, State
 
@@ -50,7 +51,7 @@ class WorkerId:
     instance: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class HeldLease:
     """The live lease on an execution row."""
 
@@ -63,7 +64,7 @@ class HeldLease:
     resumed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class FormerLease:
     """The last lease that was lost or given up: why, and what answers the same request again."""
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
-from flowfabric.core.frozen import put
+from flowfabric.core.frozen import put, record
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Fence, WorkerId
@@ -112,7 +112,7 @@ class Step:
         return digest("step", self.status.value, self.encoding, self.payload)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A worker's wish for work: along which lanes, with which capabilities, how much and for how long."""
 
@@ -133,7 +133,7 @@ class LeaseTerms:
     ttl: timedelta | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A worker's word that the attempt succeeded."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from flowfabric.core.conditions import AnyOf
 from flowfabric.core.decisions import Decision, decided, end_attempt
 from flowfabric.core.errors import NotFound
+from flowfabric.core.frozen import record
 from flowfabric.core.outcomes import AlreadySatisfied, Ended, Escalated, Resumed, WaitpointClosed
 from flowfabric.core.records import AttemptOutcome, Execution, Resumption
 from flowfabric.core.requests import Command
@@ -52,7 +53,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OpenWait:
     """The open suspension of an execution and the waitpoints that it has bound."""
 

@@ -6,13 +6,14 @@ A signal never touches an execution that is not suspended on its waitpoint: befo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.decisions import Decision, decided
 from flowfabric.core.errors import Refused
 from flowfabric.core.evaluating import Counted, SignalFacts, counts, satisfied, satisfied_keys
+from flowfabric.core.frozen import record
 from flowfabric.core.outcomes import Accepted
 from flowfabric.core.records import Execution
 from flowfabric.core.resuming import OpenWait, closing, decide_waitpoint_expiry, resumed
@@ -30,7 +31,7 @@ from flowfabric.core.waits import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SignalRequest:
     """What a sender says. `by_engine`: it came without a token, from somebody or something that the engine knows.
     `is_system`: it is the engine's own, which no limit keeps out."""

@@ -19,6 +19,7 @@ from flowfabric.core.decisions import Decision, decided
 from flowfabric.core.errors import Conflict, InvalidRequest, NotFound
 from flowfabric.core.evaluating import SignalFacts, counting_signals, satisfied, satisfied_keys
 from flowfabric.core.fences import digest
+from flowfabric.core.frozen import record
 from flowfabric.core.minting import Drawn, Minter, claims_for
 from flowfabric.core.outcomes import OpenWaitpoint, Satisfied, Suspended
 from flowfabric.core.records import Execution, Fence, Resumption
@@ -46,7 +47,7 @@ MOST_OPEN = 1000
 _LATEST_PAST = timedelta(minutes=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Suspend:
     """A worker's wish to wait. `drawn` has an id and a nonce for each binding, whether it needs them or not."""
 
@@ -92,7 +93,7 @@ class CreateWaitpoints:
     steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Room:
     """What a suspension finds: the open waitpoints by key, the signals that no wait has used, by waitpoint, and how
     those children ended that have."""
@@ -205,7 +206,7 @@ def _with_arrived(
     return replace(decision, waits=replace(decision.waits, received=arrived))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Bound:
     """A waitpoint as it is when the suspension is open, and the expired one of the same key that makes room for it."""
 

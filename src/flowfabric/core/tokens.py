@@ -17,13 +17,13 @@ import base64
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest, Refused
-from flowfabric.core.frozen import put
+from flowfabric.core.frozen import put, record
 from flowfabric.core.keyring import KID, Key, KeyRing, verifying_secret
 from flowfabric.core.secret import Secret, derive_key
 
@@ -39,7 +39,7 @@ _HAS_END, _HAS_SOURCE = 1, 2
 _MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Claims:
     """What a token says: its waitpoint, a nonce, and, if they were asked for, its source and a hard end."""
 
@@ -58,7 +58,7 @@ class Claims:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ParsedToken:
     """A well-formed token. Nothing that it says is true before it is verified."""
 
@@ -84,6 +84,15 @@ def read_token(token: str | Secret) -> ParsedToken:
     if parsed is None:
         raise invalid_token()
     return parsed
+
+
+def signing_secret(parsed: ParsedToken, ring: KeyRing, namespace: str, *, purpose: str = WAITPOINT) -> Secret | None:
+    """The secret of this ring that has signed the token, inside its window or not; None if there is none."""
+    key = ring.find(parsed.kid)
+    secret = None if key is None else key.secret
+    if secret is None or not _is_genuine(parsed, _mac(secret, purpose, (parsed.kid, namespace), parsed.unverified)):
+        return None
+    return secret
 
 
 def verify(parsed: ParsedToken, ring: KeyRing, namespace: str, now: datetime, *, purpose: str = WAITPOINT) -> Claims:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from flowfabric.core.conditions import Condition
 from flowfabric.core.evaluating import SignalFacts
+from flowfabric.core.frozen import record
 from flowfabric.core.states import BlockingReason
 
 
@@ -87,7 +88,7 @@ class Effect(StrEnum):
     BUFFERED = "buffered_for_pending_waitpoint"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TokenParts:
     """What the store keeps of a token: enough to mint the same one again with the key, and nothing to use."""
 
@@ -98,7 +99,7 @@ class TokenParts:
     ends_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Waitpoint:
     """A slot that signals are delivered to. `suspension` is the number of the suspension that bound it last."""
 
@@ -122,7 +123,7 @@ class Waitpoint:
         return self.token.approver if self.token else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Suspension:
     """A pause of an execution with its condition; `number` counts the suspensions of the execution from 1."""
 
@@ -175,7 +176,7 @@ class Signal:
         return SignalFacts(self.id, self.waitpoint, self.name, self.source, self.seq)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Binding:
     """Signals of an execution's waitpoints that now belong to a suspension: all of them, or only those that count."""
 
@@ -186,7 +187,7 @@ class Binding:
     only_counting: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unbinding:
     """Signals of an execution's waitpoints that no longer belong to a suspension and may count in a later one."""
 
@@ -195,7 +196,7 @@ class Unbinding:
     waitpoint_ids: tuple[UUID, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WaitChanges:
     """What a decision writes beside the execution row."""
 

@@ -7,7 +7,6 @@ before, which is answered whatever has happened since; then time; then the execu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -15,13 +14,17 @@ from uuid import UUID
 from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import FlowFabricError, NotFound
 from flowfabric.core.fences import execution_not_found
+from flowfabric.core.frozen import record
+from flowfabric.core.ids import family
+from flowfabric.core.keyring import KeyRing, verifying_secret
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.records import Execution
+from flowfabric.core.secret import Secret
 from flowfabric.core.signalling import SignalRequest, check_not_expired, check_open, decide_signal
-from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended, verify
+from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended, signing_secret, verify
 from flowfabric.core.waits import Waitpoint, WaitpointKind
 from flowfabric.ops.hot import HotOperation
-from flowfabric.ops.key_ring import KeySource, read_ring
+from flowfabric.ops.key_ring import KeySource, completed, read_ring
 from flowfabric.ops.waiting import bound_waits
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
@@ -30,7 +33,7 @@ from flowfabric.store.waiting import Asked
 Answer = Accepted | DuplicateSignal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A signal and where it goes: by a token; or by an execution and a waitpoint's id, or the key of an open one."""
 
@@ -46,7 +49,7 @@ def delivering(keys: KeySource) -> HotOperation[Delivery, Answer]:
     """The operation, with the keys that tokens are verified with."""
     return HotOperation(
         partial(_together, keys=keys), partial(_alone, keys=keys), subject=lambda item: item.execution_id,
-        one_statement=False,
+        one_statement=False, family=lambda item: family(item.execution_id),
     )  # fmt: skip
 
 
@@ -54,11 +57,12 @@ async def _together(
     tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
 ) -> list[Answer | FlowFabricError | None]:
     """Delivers to all executions whose row is free; refusals are answers."""
-    answers = await _verify(tx, namespace, items, keys)
+    signed = _signed(namespace, items, keys)
+    answers = await _verify(tx, namespace, [item for item in items if item.execution_id not in signed], keys)
     genuine = [item for item in items if item.execution_id not in answers]
     found = await tx.executions.lock_free([item.execution_id for item in genuine]) if genuine else {}
     here = [item for item in genuine if item.execution_id in found and found[item.execution_id].namespace == namespace]
-    answers |= await _deliver(tx, here, found)
+    answers |= await _deliver(tx, here, found, signed, keys)
     return [answers.get(item.execution_id) for item in items]
 
 
@@ -69,11 +73,21 @@ async def _alone(tx: Transaction, namespace: str, item: Delivery, keys: KeySourc
         found = await tx.executions.lock(namespace, [item.execution_id])
         if not found:
             raise execution_not_found(item.execution_id)
-        answers |= await _deliver(tx, [item], found)
+        answers |= await _deliver(tx, [item], found, {}, keys)
     answer = answers[item.execution_id]
     if isinstance(answer, FlowFabricError):
         raise answer
     return answer
+
+
+def _signed(namespace: str, items: Sequence[Delivery], keys: KeySource) -> dict[UUID, Secret]:
+    """By which secrets tokens are genuine, as far as the ring is remembered: whether those are still good is looked at
+    with everything else that is read for them."""
+    ring, signed = keys.memory.ring, {}
+    for item in items:
+        if item.token is not None and (secret := signing_secret(item.token, ring, namespace)) is not None:
+            signed[item.execution_id] = secret
+    return signed
 
 
 async def _verify(
@@ -94,13 +108,15 @@ async def _verify(
 
 
 async def _deliver(
-    tx: Transaction, items: Sequence[Delivery], found: dict[UUID, Execution]
-) -> dict[UUID, Answer | FlowFabricError]:
+    tx: Transaction, items: Sequence[Delivery], found: dict[UUID, Execution], signed: Mapping[UUID, Secret],
+    keys: KeySource,
+) -> dict[UUID, Answer | FlowFabricError]:  # fmt: skip
     if not items:
         return {}
     now = await tx.now()
     ids = [item.execution_id for item in items]
-    around, suspensions, heard = await tx.waits.before_signalling(ids, [_asked(item) for item in items])
+    around, suspensions, heard, ring = await tx.waits.before_signalling(ids, [_asked(item) for item in items])
+    ring = completed(ring, keys)
     targets = await _targets(tx, items, around, now)
     earlier = {**heard.accepted, **await _accepted_by_key(tx, items, targets)}
     waits = bound_waits(suspensions, around)
@@ -109,6 +125,7 @@ async def _deliver(
     for item in items:
         id_ = item.execution_id
         try:
+            _check_key(item, signed.get(id_), ring, now)
             _check_token(item, targets.get(id_))
             waitpoint = _addressed(item, targets.get(id_))
             if id_ in earlier:
@@ -159,6 +176,12 @@ async def _accepted_by_key(
     named = [item for item in items if item.waitpoint_id is None and item.request.key is not None]
     asked = [_asked(item, targets[item.execution_id]) for item in named if item.execution_id in targets]
     return (await tx.waits.heard([], asked)).accepted if asked else {}
+
+
+def _check_key(item: Delivery, signed: Secret | None, ring: KeyRing, now: datetime) -> None:
+    """Refuses a token whose key is not the remembered one, or not good any more."""
+    if item.token is not None and signed is not None and verifying_secret(ring, item.token.kid, now) != signed:
+        raise invalid_token()
 
 
 def _check_token(item: Delivery, waitpoint: Waitpoint | None) -> None:

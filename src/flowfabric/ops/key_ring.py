@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from flowfabric.core import limits
@@ -32,6 +32,13 @@ from flowfabric.store.transaction import Transaction
 _MOST_ROTATIONS = 10
 
 
+@dataclass(slots=True)
+class KeyMemory:
+    """The ring as this process has last read it: enough to doubt a token, never to accept one."""
+
+    ring: KeyRing = field(default_factory=KeyRing)
+
+
 @dataclass(frozen=True, slots=True)
 class KeySource:
     """Where secrets come from: a file's keys if there is one, else the store; `draw` makes a new kid and secret."""
@@ -39,12 +46,18 @@ class KeySource:
     draw: Callable[[], FileKey]
     file: tuple[FileKey, ...] = ()
     where: str = ""
+    memory: KeyMemory = field(default_factory=KeyMemory, repr=False, compare=False)
 
 
 async def read_ring(tx: Transaction, source: KeySource) -> KeyRing:
     """The ring with its secrets."""
-    ring = await tx.signing_keys.ring()
-    return with_secrets(ring, source.file, source.where) if source.file else ring
+    return completed(await tx.signing_keys.ring(), source)
+
+
+def completed(ring: KeyRing, source: KeySource) -> KeyRing:
+    """A ring that was read, with the secrets of the file; it is remembered."""
+    source.memory.ring = with_secrets(ring, source.file, source.where) if source.file else ring
+    return source.memory.ring
 
 
 async def minting_ring(tx: Transaction, source: KeySource, now: datetime) -> KeyRing:
@@ -69,10 +82,12 @@ async def minting_ring(tx: Transaction, source: KeySource, now: datetime) -> Key
 
 async def shared_ring(tx: Transaction, source: KeySource) -> KeyRing | None:
     """The ring to mint with, if it has the active key that it should have: minting writes nothing to it then."""
-    ring = await tx.signing_keys.share()
-    if ring is None or not can_mint(ring, source):
-        return None
-    return with_secrets(ring, source.file, source.where) if source.file else ring
+    return usable(await tx.signing_keys.share(), source)
+
+
+def usable(shared: KeyRing | None, source: KeySource) -> KeyRing | None:
+    """A ring that was shared, if it has the active key that it should have."""
+    return None if shared is None or not can_mint(shared, source) else completed(shared, source)
 
 
 def can_mint(ring: KeyRing, source: KeySource) -> bool:

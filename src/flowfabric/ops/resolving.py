@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.flows import SIBLING, Flow, GroupState, MemberEnd, MemberFacts, counts_as_bad, finished
+from flowfabric.core.flows import SIBLING, EdgeGroup, Flow, GroupState, MemberEnd, MemberFacts, counts_as_bad, finished
 from flowfabric.core.membership import Resolution
 from flowfabric.core.records import Event
 from flowfabric.core.states import BlockingReason, State
@@ -42,8 +42,14 @@ async def settle_flows(
     await _work_out(tx, resolution, list(flows))
     now, caused = resolution.now, _caused(resolution)
     await _move_members(tx, resolution)
-    await _put_graph(tx, resolution, [end.id for end in (*ends, *caused) if not end.ran])
-    await _put_flows(tx, flows, resolution, [*ends, *caused])
+    groups = await _changed_groups(tx, resolution, [end.id for end in (*ends, *caused) if not end.ran])
+    counted = _counted(flows, resolution, [*ends, *caused])
+    edges = resolution.edges
+    if any(_is_over(flow) and _may_have_failed(flow) for flow in counted):
+        # Whether something took a bad end up is told by its edges, so these are written first.
+        await tx.flows.settle(edges, groups, [], now)
+        edges, groups = [], []
+    await tx.flows.settle(edges, groups, await _finished(tx, counted, now), now)
     await signal_waiting(tx, {end.id: end.state for end in (*ends, *caused)}, now)
 
 
@@ -121,26 +127,22 @@ def _cancel(member: MemberFacts, why: str) -> Ending:
     )  # fmt: skip
 
 
-async def _put_graph(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> None:
-    if resolution.edges:
-        await tx.flows.edges.put(resolution.edges)
+async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> list[EdgeGroup]:
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
         # Whoever ended by something else than running to the end may leave an open group behind.
         for group in await tx.flows.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
-    if changed:
-        await tx.flows.edges.change_groups(list(changed.values()))
+    return list(changed.values())
 
 
-async def _put_flows(
-    tx: Transaction, flows: Mapping[UUID, Flow], resolution: Resolution, ends: Sequence[MemberEnd]
-) -> None:
+def _counted(flows: Mapping[UUID, Flow], resolution: Resolution, ends: Sequence[MemberEnd]) -> list[Flow]:
+    """The flows of which members have ended."""
     ended = Counter(end.flow_id for end in ends)
     badly = Counter(end.flow_id for end in ends if end.is_bad)
     roots = {end.id for end in ends if end.is_root}
-    moved = [
+    return [
         replace(
             flow, open_members=flow.open_members - ended[id_], ended_badly=flow.ended_badly + badly[id_],
             sealed=flow.sealed or id_ in roots, changed_at=resolution.now,
@@ -149,9 +151,6 @@ async def _put_flows(
         for id_, flow in flows.items()
         if ended[id_] or id_ in roots or id_ in resolution.sweeping
     ]  # fmt: skip
-    written = await _finished(tx, moved, resolution.now)
-    if written:
-        await tx.flows.count_ends(written, resolution.now)
 
 
 async def put_flows(tx: Transaction, flows: Sequence[Flow], now: datetime) -> None:
@@ -164,7 +163,7 @@ async def put_flows(tx: Transaction, flows: Sequence[Flow], now: datetime) -> No
 async def _finished(tx: Transaction, flows: Sequence[Flow], now: datetime) -> list[Flow]:
     written, events = [], []
     for flow in flows:
-        if flow.sealed and flow.open_members == 0 and flow.finished is None:
+        if _is_over(flow):
             flow = await _finish(tx, flow, now)
             events.append(flow_event(flow, "finished", now, details={"state": str(flow.finished)}))
         written.append(flow)
@@ -173,8 +172,16 @@ async def _finished(tx: Transaction, flows: Sequence[Flow], now: datetime) -> li
     return written
 
 
+def _is_over(flow: Flow) -> bool:
+    return flow.sealed and flow.open_members == 0 and flow.finished is None
+
+
+def _may_have_failed(flow: Flow) -> bool:
+    return flow.ended_badly > 0 and flow.cancel is None
+
+
 async def _finish(tx: Transaction, flow: Flow, now: datetime) -> Flow:
-    bad_ends = await tx.flows.bad_ends(flow.id) if flow.ended_badly and flow.cancel is None else []
+    bad_ends = await tx.flows.bad_ends(flow.id) if _may_have_failed(flow) else []
     left = [end for end in bad_ends if counts_as_bad(end.state, end.cancelled_by) and not end.is_taken_up]
     return replace(flow, finished=finished(flow, len(left)), ended_at=now)
 

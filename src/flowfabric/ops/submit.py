@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.errors import Conflict, InvalidRequest, Refused
+from flowfabric.core.frozen import record
 from flowfabric.core.outcomes import Created, Duplicate, Submitted
 from flowfabric.core.policy import span
 from flowfabric.core.requests import Submission
@@ -22,7 +22,7 @@ _DELAYED = BlockingReason.WAITING_FOR_DELAY
 _WAITING = BlockingReason.WAITING_FOR_WORKER
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Arrival:
     """A submission with its id and route."""
 
@@ -116,13 +116,18 @@ async def why_not_stored(tx: Transaction, namespace: str, item: Arrival, known: 
 
 
 def new_row(namespace: str, item: Arrival, now: datetime | None) -> NewExecution:
-    submission = item.submission
+    state, reason, ready_at = first_state(item.submission, now)
+    return NewExecution(item.id, namespace, item.route_id, item.submission, state, reason, ready_at)
+
+
+def first_state(submission: Submission, now: datetime | None) -> tuple[State, BlockingReason, datetime | None]:
+    """The state that a submission is stored in, and the time that it waits for; the present is None if it has none."""
     ready_at = submission.ready_at
     if submission.delay is not None and now is not None:
         ready_at = now + span(submission.delay)
     if ready_at is not None and now is not None and ready_at > now:
-        return NewExecution(item.id, namespace, item.route_id, submission, State.DELAYED, _DELAYED, ready_at)
-    return NewExecution(item.id, namespace, item.route_id, submission, State.WAITING, _WAITING, None)
+        return State.DELAYED, _DELAYED, ready_at
+    return State.WAITING, _WAITING, None
 
 
 def _needs_the_time(submission: Submission) -> bool:

@@ -4,7 +4,6 @@ it answers duplicate; the ids of members follow from the flow's and their names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -12,20 +11,21 @@ from flowfabric.core import limits
 from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.flow_outcomes import FlowCreated, FlowDuplicate
 from flowfabric.core.flows import DEPENDENCIES, EdgeGroup, Flow, StoredEdge
+from flowfabric.core.frozen import record
 from flowfabric.core.graph import Drawn
-from flowfabric.core.ids import derived_id
+from flowfabric.core.ids import derived_id, family
 from flowfabric.core.standing import standing
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.resolving import put_flows
-from flowfabric.ops.submit import Arrival, check_deadline, new_row, why_not_stored
+from flowfabric.ops.submit import Arrival, check_deadline, first_state, why_not_stored
 from flowfabric.store.executions import NewExecution
 from flowfabric.store.transaction import Transaction
 
 _MOST_SHARED = 100
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NewMember:
     """A member with its id and route, and what a repeated one is compared by."""
 
@@ -35,7 +35,7 @@ class NewMember:
     fingerprint: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NewFlow:
     """A flow to be stored."""
 
@@ -79,8 +79,9 @@ def _is_solitary(item: NewFlow) -> bool:
 
 
 SUBMIT_FLOW = HotOperation(
-    submit_together, submit_alone, subject=lambda item: item.id, one_statement=False, solitary=_is_solitary
-)
+    submit_together, submit_alone, subject=lambda item: item.id, one_statement=False, solitary=_is_solitary,
+    family=lambda item: family(item.id),
+)  # fmt: skip
 
 
 async def _store(tx: Transaction, namespace: str, items: Sequence[NewFlow], now: datetime) -> set[UUID]:
@@ -154,11 +155,11 @@ def upstream_of(flow_id: UUID, name: str) -> UUID:
 
 def _row(namespace: str, flow_id: UUID, member: NewMember, now: datetime) -> NewExecution:
     drawn = member.drawn
-    row = new_row(namespace, Arrival(member.id, member.route_id, drawn.submission), now)
-    is_free = not drawn.edges and not drawn.draft
+    state, reason, ready_at = first_state(drawn.submission, now)
+    if drawn.edges or drawn.draft:
+        state, reason = State.BLOCKED, BlockingReason.WAITING_FOR_CHILDREN
     return NewExecution(
-        row.id, namespace, row.route_id, row.submission, row.state if is_free else State.BLOCKED,
-        row.blocking_reason if is_free else BlockingReason.WAITING_FOR_CHILDREN, row.ready_at, flow_id=flow_id,
+        member.id, namespace, member.route_id, drawn.submission, state, reason, ready_at, flow_id=flow_id,
         member_name=drawn.name, fingerprint=member.fingerprint,
     )  # fmt: skip
 

@@ -16,6 +16,9 @@ from flowfabric.core.bindings import Fresh
 from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.fences import not_found, repeated, require_owner
+from flowfabric.core.frozen import record
+from flowfabric.core.ids import family
+from flowfabric.core.keyring import KeyRing
 from flowfabric.core.minting import Minter
 from flowfabric.core.outcomes import Satisfied, Suspended
 from flowfabric.core.records import Execution
@@ -31,7 +34,7 @@ from flowfabric.ops.awaited_children import (
 )
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.journaling import record_steps
-from flowfabric.ops.key_ring import KeySource, minting_ring, read_ring, shared_ring
+from flowfabric.ops.key_ring import KeySource, completed, minting_ring, usable
 from flowfabric.ops.waiting import observed, rooms
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
@@ -47,6 +50,7 @@ def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
         partial(_alone, keys=keys),
         subject=lambda item: item.fence.execution_id,
         one_statement=False,
+        family=lambda item: family(item.fence.execution_id),
     )
 
 
@@ -61,11 +65,11 @@ async def _together(
     here = [item for item in items if _is_in(found.get(item.fence.execution_id), namespace)]
     here = [item for item in here if not children_in(item) or item.fence.execution_id in flows]
     now = await tx.now()
-    ring = await shared_ring(tx, keys) if _must_mint(here) else await read_ring(tx, keys)
-    if ring is None:
+    around = await _around(tx, here, found, keys)
+    if around.ring is None:
         # A key is made only with the token that needs it: a refusal must take it back, so each is looked at alone.
         raise NotTogether
-    answers = await _suspend(tx, Minter(ring, namespace), here, found, now, shared=True)
+    answers = await _suspend(tx, Minter(around.ring, namespace), here, found, around, now, shared=True)
     return [answers.get(item.fence.execution_id) for item in items]
 
 
@@ -79,21 +83,31 @@ async def _alone(tx: Transaction, namespace: str, item: Suspend, keys: KeySource
     if id_ not in found:
         raise not_found(item.fence)
     now = await tx.now()
-    ring = await minting_ring(tx, keys, now) if _must_mint([item]) else await read_ring(tx, keys)
-    answer = (await _suspend(tx, Minter(ring, namespace), [item], found, now, shared=False))[id_]
+    around = await _around(tx, [item], found, keys)
+    minter = Minter(around.ring or await minting_ring(tx, keys, now), namespace)
+    answer = (await _suspend(tx, minter, [item], found, around, now, shared=False))[id_]
     if isinstance(answer, FlowFabricError):
         raise answer
     await expect_ends(tx, [execution for other, execution in found.items() if other != id_])
     return answer
 
 
+@record(frozen=True, slots=True)
+class _Around:
+    """What is open on the executions, the suspensions that were opened under the keys of the items, and the key ring;
+    None if it cannot be minted with and must be."""
+
+    waitpoints: dict[UUID, list[Waitpoint]]
+    named: dict[UUID, Suspension]
+    ring: KeyRing | None
+
+
 async def _suspend(
-    tx: Transaction, minter: Minter, items: Sequence[Suspend], found: dict[UUID, Execution], now: datetime,
-    *, shared: bool,
+    tx: Transaction, minter: Minter, items: Sequence[Suspend], found: dict[UUID, Execution], around: _Around,
+    now: datetime, *, shared: bool,
 ) -> dict[UUID, Answer | FlowFabricError]:  # fmt: skip
     bound = {item.fence.execution_id: {binding.key for binding in item.bindings} for item in items}
-    waitpoints, named = await _around(tx, items, found)
-    spaces = await rooms(tx, waitpoints, bound)
+    spaces = await rooms(tx, around.waitpoints, bound)
     children = await child_facts(tx, items)
     if shared:
         # Strangers are locked in order with the one that waits, which a batch cannot do.
@@ -103,7 +117,7 @@ async def _suspend(
     for item in items:
         execution = found[item.fence.execution_id]
         try:
-            known = named.get(execution.id) or await _given_up(tx, execution, item)
+            known = around.named.get(execution.id) or await _given_up(tx, execution, item)
             before = None if known is None else await _answered_before(tx, minter, execution, known, item, now)
             if before is None:
                 room = with_children(spaces.get(execution.id, EMPTY), execution, item, children, found)
@@ -140,16 +154,16 @@ async def _write(
     await write(tx, [decision for _, decision in decisions.values()])
 
 
-async def _around(
-    tx: Transaction, items: Sequence[Suspend], found: dict[UUID, Execution]
-) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension]]:
-    """What is open on the executions, and the suspensions that were opened under the keys of the items."""
+async def _around(tx: Transaction, items: Sequence[Suspend], found: dict[UUID, Execution], keys: KeySource) -> _Around:
+    """Everything that is read after the executions are locked, by one statement; nothing hangs on plain ones."""
     linked = [item for item in items if not found[item.fence.execution_id].plain]
-    if not linked:
-        return {}, {}
     ids = [item.fence.execution_id for item in linked]
     asked = [(id_, found[id_].generation, item.key) for id_, item in zip(ids, linked, strict=True) if item.key]
-    return await tx.waits.before_suspending(ids, asked)
+    minting = _must_mint(items)
+    waitpoints, named, ring = await tx.waits.before_suspending(ids, asked, minting=minting)
+    if ring is not None:
+        ring = usable(ring, keys) if minting else completed(ring, keys)
+    return _Around(waitpoints, named, ring)
 
 
 async def _given_up(tx: Transaction, execution: Execution, item: Suspend) -> Suspension | None:

@@ -22,17 +22,14 @@ from flowfabric.core.flows import (
 from flowfabric.core.graph import EdgeKind, Join, JoinKind, Siblings
 from flowfabric.core.membership import Surrounding
 from flowfabric.core.records import CancelRequest, Execution
-from flowfabric.core.states import LIVE, BlockingReason, State
+from flowfabric.core.states import LIVE, State
 from flowfabric.core.waits import Waitpoint
-from flowfabric.sqlstore.rows import cancel_columns, execution, identity, tags, to_json, when
+from flowfabric.sqlstore.rows import REASONS, STATES, cancel_columns, execution, identity, picking, tags, to_json, when
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.sqlstore.waiting import waitpoint_of
 from flowfabric.store.flows import BadEnd, Ending, Release
 from flowfabric.store.news import News
 
-# Thousands of rows are read at a time, and a look into a mapping costs a tenth of a call of the enumeration.
-_STATES = {item.value: item for item in State}
-_REASONS = {item.value: item for item in BlockingReason}
 _EDGE_STATES = {item.value: item for item in EdgeState}
 _EDGE_KINDS = {item.value: item for item in EdgeKind}
 _GROUP_STATES = {item.value: item for item in GroupState}
@@ -46,10 +43,10 @@ class SqlEdges:
         self._session = session
 
     async def leading_from(self, ids: Sequence[UUID]) -> list[Surrounding]:
-        return [_surrounding(row) for row in await self._session.fetch("edges_from", ids=list(ids))]
+        return _surroundings(await self._session.fetch("edges_from", ids=list(ids)))
 
     async def within(self, flow_ids: Sequence[UUID]) -> list[Surrounding]:
-        return [_surrounding(row) for row in await self._session.fetch("edges_within", ids=list(flow_ids))]
+        return _surroundings(await self._session.fetch("edges_within", ids=list(flow_ids)))
 
     async def open_into(self, ids: Sequence[UUID]) -> list[tuple[StoredEdge, MemberFacts]]:
         found = await self._session.fetch("open_edges_into", ids=list(ids))
@@ -73,16 +70,10 @@ class SqlEdges:
         await self._session.fetch_batch("add_edges", [_edge_parameters(edge) for edge in edges])
 
     async def put(self, edges: Sequence[StoredEdge]) -> None:
-        names = ("upstream_id", "downstream_id", "seq", "state", "resolved_at")
-        await self._session.fetch_batch("put_edges", [{name: getattr(edge, name) for name in names} for edge in edges])
+        await self._session.fetch_batch("put_edges", [*map(_edge_change, edges)])
 
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
         await self._session.fetch_batch("put_groups", [_group_parameters(group) for group in groups])
-
-    async def change_groups(self, groups: Sequence[EdgeGroup]) -> None:
-        names = ("downstream_id", "seq", "state", "draft", "sweeping", "satisfied", "impossible")
-        values = [{name: getattr(group, name) for name in names} for group in groups]
-        await self._session.fetch_batch("change_groups", values)
 
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
         return [_group(row) for row in await self._session.fetch("groups_of", ids=list(ids))]
@@ -111,9 +102,7 @@ class SqlMembers:
         await self._session.fetch("lock_members", ids=list(ids))
 
     async def release(self, items: Sequence[Release], now: datetime) -> None:
-        names = ("id", "state", "blocking_reason", "ready_at")
-        values = [{name: getattr(item, name) for name in names} for item in items]
-        for row in await self._session.fetch_batch("release_members", values, now=now):
+        for row in await self._session.fetch_batch("release_members", [*map(_release, items)], now=now):
             self._news.namespaces.add(row["namespace"])
             if row["state"] == State.WAITING:
                 self._news.note_work(row["namespace"], row["lane"])
@@ -122,13 +111,10 @@ class SqlMembers:
                 self._news.note_due(item.ready_at)
 
     async def end(self, items: Sequence[Ending], now: datetime) -> None:
-        names = ("id", "state", "cancelled_by", "principal", "reason")
         # Those that end for one reason share their details.
         shared = {id(item.details): item.details for item in items}
         documents = {key: to_json(details) for key, details in shared.items()}
-        values = [
-            {name: getattr(item, name) for name in names} | {"details": documents[id(item.details)]} for item in items
-        ]
+        values = [_ending(item) | {"details": documents[id(item.details)]} for item in items]
         for row in await self._session.fetch_batch("end_members", values, now=now):
             self._news.note_ended(row["namespace"], [identity(row["id"])])
 
@@ -162,11 +148,7 @@ class SqlFlows:
         self.members = SqlMembers(session, news)
 
     async def add(self, flows: Sequence[Flow]) -> set[UUID]:
-        names = (
-            "id", "namespace", "name", "implicit", "digest", "sealed", "revision", "open_members", "ended_badly",
-            "created_at", "changed_at",
-        )  # fmt: skip
-        items = [{name: getattr(flow, name) for name in names} | {"tags": to_json(flow.tags)} for flow in flows]
+        items = [_new_flow(flow) | {"tags": to_json(flow.tags)} for flow in flows]
         return {identity(row["id"]) for row in await self._session.fetch_batch("add_flows", items)}
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
@@ -186,10 +168,15 @@ class SqlFlows:
         await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
         self._note_sweeps(flows)
 
-    async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
-        names = ("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
-        values = [{name: getattr(flow, name) for name in names} for flow in flows]
-        await self._session.fetch_batch("count_ends", values, now=now)
+    async def settle(
+        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime
+    ) -> None:
+        await self._session.run_batches(
+            ("put_edges", [*map(_edge_change, edges)]),
+            ("change_groups", [*map(_group_change, groups)]),
+            ("count_ends", [*map(_counted, flows)]),
+            now=now,
+        )
         self._note_sweeps(flows)
 
     async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[Flow]:
@@ -238,12 +225,19 @@ def _flow(row: Row) -> Flow:
     )  # fmt: skip
 
 
+_counted = picking("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
+_flow_change = picking(
+    "id", "sealed", "revision", "open_members", "ended_badly", "changed_at", "ended_at", "finished", "sweep_at"
+)
+_new_flow = picking(
+    "id", "namespace", "name", "implicit", "digest", "sealed", "revision", "open_members", "ended_badly", "created_at",
+    "changed_at",
+)  # fmt: skip
+
+
 def _flow_parameters(flow: Flow) -> dict[str, object]:
-    names = (
-        "id", "sealed", "revision", "open_members", "ended_badly", "changed_at", "ended_at", "finished", "sweep_at",
-    )  # fmt: skip
     cancel = flow.cancel
-    return {name: getattr(flow, name) for name in names} | {
+    return _flow_change(flow) | {
         "cancel_policy": cancel and cancel.policy,
         "cancel_reason": cancel and cancel.reason,
         "cancel_source": cancel and cancel.source,
@@ -260,9 +254,8 @@ def _edge(row: Row) -> StoredEdge:
     )  # fmt: skip
 
 
-def _edge_parameters(edge: StoredEdge) -> dict[str, object]:
-    names = ("upstream_id", "downstream_id", "seq", "flow_id", "kind", "input", "state", "resolved_at")
-    return {name: getattr(edge, name) for name in names}
+_edge_parameters = picking("upstream_id", "downstream_id", "seq", "flow_id", "kind", "input", "state", "resolved_at")
+_edge_change = picking("upstream_id", "downstream_id", "seq", "state", "resolved_at")
 
 
 @lru_cache(maxsize=1024)
@@ -279,20 +272,34 @@ def _group(row: Row) -> EdgeGroup:
     )  # fmt: skip
 
 
+_new_group = picking("downstream_id", "seq", "flow_id", "state", "draft", "sweeping", "n", "satisfied", "impossible")
+_group_change = picking("downstream_id", "seq", "state", "draft", "sweeping", "satisfied", "impossible")
+
+
 def _group_parameters(group: EdgeGroup) -> dict[str, object]:
-    names = ("downstream_id", "seq", "flow_id", "state", "draft", "sweeping", "n", "satisfied", "impossible")
     join: dict[str, Any] = {"join_kind": group.join.kind, "k": group.join.k, "siblings": group.join.siblings}
-    return {name: getattr(group, name) for name in names} | join
+    return _new_group(group) | join
+
+
+_release = picking("id", "state", "blocking_reason", "ready_at")
+_ending = picking("id", "state", "cancelled_by", "principal", "reason")
 
 
 def _member(row: Row) -> MemberFacts:
     return MemberFacts(
-        id=identity(row["member_id"]), flow_id=identity(row["member_flow_id"]), state=_STATES[row["member_state"]],
-        blocking_reason=_REASONS[row["blocking_reason"]], ready_at=when(row["ready_at"]),
+        id=identity(row["member_id"]), flow_id=identity(row["member_flow_id"]), state=STATES[row["member_state"]],
+        blocking_reason=REASONS[row["blocking_reason"]], ready_at=when(row["ready_at"]),
         parent_id=identity(row["parent_id"]), has_children=bool(row["has_children"]),
         started=row["started_at"] is not None,
     )  # fmt: skip
 
 
-def _surrounding(row: Row) -> Surrounding:
-    return Surrounding(_edge(row), _group(row), _member(row))
+def _surroundings(found: Sequence[Row]) -> list[Surrounding]:
+    """Open edges with what they lead to, of which the edges into one group share what is not theirs."""
+    ends: dict[tuple[UUID, int], tuple[EdgeGroup, MemberFacts]] = {}
+    surroundings = []
+    for row in found:
+        edge = _edge(row)
+        end = ends.get(edge.group_key) or ends.setdefault(edge.group_key, (_group(row), _member(row)))
+        surroundings.append(Surrounding(edge, *end))
+    return surroundings

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.frozen import made
 from flowfabric.core.outcomes import Lease
 from flowfabric.core.policy import Policy, optional_span, span
 from flowfabric.core.records import (
@@ -30,6 +32,11 @@ from flowfabric.core.states import AttemptState, BlockingReason, Ownership, Stat
 from flowfabric.sqlstore.session import Row
 from flowfabric.store.executions import NewExecution
 
+# Rows are read by the thousand, and a look into a mapping costs a tenth of a call of the enumeration.
+STATES = {item.value: item for item in State}
+REASONS = {item.value: item for item in BlockingReason}
+_ATTEMPT_STATES = {item.value: item for item in AttemptState}
+_ORIGINS = {item.value: item for item in AttemptOrigin}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -72,6 +79,12 @@ def span_of(value: int) -> timedelta:
     return timedelta(microseconds=value)
 
 
+def picking(*names: str) -> Callable[[object], dict[str, object]]:
+    """A function that takes these attributes of a record as parameters."""
+    values = attrgetter(*names)
+    return lambda record: dict(zip(names, values(record), strict=True))
+
+
 def to_json(value: Mapping[str, Any] | None) -> str | None:
     """A JSON column, written the same way on every backend."""
     return None if value is None else json.dumps(value, sort_keys=True)
@@ -84,30 +97,32 @@ def tags(document: str) -> dict[str, str]:
 
 def execution(row: Row) -> Execution:
     """The execution that a row holds."""
-    return Execution(
-        id=identity(row["id"]), namespace=row["namespace"], lane=row["lane"], kind=row["kind"],
-        route_id=row["route_id"], priority=row["priority"], payload=row["payload"], encoding=row["encoding"],
-        tags=tags(row["tags"]), policy=_policy(row["policy"]), idempotency_key=row["idempotency_key"],
-        fingerprint=row["fingerprint"],
-        state=State(row["state"]), blocking_reason=BlockingReason(row["blocking_reason"]),
-        attempt_state=AttemptState(row["attempt_state"]),
-        ownership=Ownership(row["ownership"]) if row["ownership"] else None,
-        epoch=row["epoch"], version=row["version"], generation=row["generation"], plain=bool(row["plain"]),
-        created_at=when(row["created_at"]), changed_at=when(row["changed_at"]), started_at=when(row["started_at"]),
-        ended_at=when(row["ended_at"]), ready_at=when(row["ready_at"]), deadline_at=when(row["deadline_at"]),
-        attempt_timeout_at=when(row["attempt_timeout_at"]),
-        attempt_timeout_left=_duration(row["attempt_timeout_left_us"]), purge_at=when(row["purge_at"]),
-        lease=_lease(row), former=_former(row),
-        attempt_index=row["attempt_index"], attempt_origin=AttemptOrigin(row["attempt_origin"]),
-        attempt_started_at=when(row["attempt_started_at"]), retry_count=row["retry_count"],
-        reclaim_count=row["reclaim_count"], replay_count=row["replay_count"], step_seq=row["step_seq"],
-        signal_seq=row["signal_seq"], suspension_count=row["suspension_count"], resumption=_resumption(row),
-        progress_percent=row["progress_percent"], progress_message=row["progress_message"],
-        failure_message=row["failure_message"], failure_category=row["failure_category"],
-        cancelled_by=row["cancelled_by"], cancel_reason=row["cancel_reason"], hold_reason=row["hold_reason"],
-        flow_id=identity(row["flow_id"]), member_name=row["member_name"], parent_id=identity(row["parent_id"]),
-        has_children=bool(row["has_children"]), cancel_request=_cancel_request(row),
-    )  # fmt: skip
+    values = {
+        "id": identity(row["id"]), "namespace": row["namespace"], "lane": row["lane"], "kind": row["kind"],
+        "route_id": row["route_id"], "priority": row["priority"], "payload": row["payload"],
+        "encoding": row["encoding"], "tags": tags(row["tags"]), "policy": _policy(row["policy"]),
+        "idempotency_key": row["idempotency_key"], "fingerprint": row["fingerprint"],
+        "state": STATES[row["state"]], "blocking_reason": REASONS[row["blocking_reason"]],
+        "attempt_state": _ATTEMPT_STATES[row["attempt_state"]],
+        "ownership": Ownership(row["ownership"]) if row["ownership"] else None,
+        "epoch": row["epoch"], "version": row["version"], "generation": row["generation"], "plain": bool(row["plain"]),
+        "created_at": when(row["created_at"]), "changed_at": when(row["changed_at"]),
+        "started_at": when(row["started_at"]), "ended_at": when(row["ended_at"]),
+        "ready_at": when(row["ready_at"]), "deadline_at": when(row["deadline_at"]),
+        "attempt_timeout_at": when(row["attempt_timeout_at"]),
+        "attempt_timeout_left": _duration(row["attempt_timeout_left_us"]), "purge_at": when(row["purge_at"]),
+        "lease": _lease(row), "former": _former(row),
+        "attempt_index": row["attempt_index"], "attempt_origin": _ORIGINS[row["attempt_origin"]],
+        "attempt_started_at": when(row["attempt_started_at"]), "retry_count": row["retry_count"],
+        "reclaim_count": row["reclaim_count"], "replay_count": row["replay_count"], "step_seq": row["step_seq"],
+        "signal_seq": row["signal_seq"], "suspension_count": row["suspension_count"], "resumption": _resumption(row),
+        "progress_percent": row["progress_percent"], "progress_message": row["progress_message"],
+        "failure_message": row["failure_message"], "failure_category": row["failure_category"],
+        "cancelled_by": row["cancelled_by"], "cancel_reason": row["cancel_reason"], "hold_reason": row["hold_reason"],
+        "flow_id": identity(row["flow_id"]), "member_name": row["member_name"], "parent_id": identity(row["parent_id"]),
+        "has_children": bool(row["has_children"]), "cancel_request": _cancel_request(row),
+    }  # fmt: skip
+    return made(Execution, values)
 
 
 def lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
@@ -220,13 +235,15 @@ def attempt(row: Row) -> Attempt:
     )  # fmt: skip
 
 
+_ATTEMPT = picking(
+    "execution_id", "attempt_index", "generation", "origin", "started_at", "ended_at", "outcome", "result", "encoding",
+    "failure_class", "failure_category", "failure_message", "failure_detail",
+)  # fmt: skip
+
+
 def attempt_parameters(item: Attempt) -> dict[str, object]:
     """The parameters that append an ended attempt."""
-    names = (
-        "execution_id", "attempt_index", "generation", "origin", "started_at", "ended_at", "outcome", "result",
-        "encoding", "failure_class", "failure_category", "failure_message", "failure_detail",
-    )  # fmt: skip
-    return {name: getattr(item, name) for name in names} | _worker_columns(item.worker)
+    return _ATTEMPT(item) | _worker_columns(item.worker)
 
 
 def event(row: Row) -> Event:
@@ -242,14 +259,16 @@ def event(row: Row) -> Event:
     )  # fmt: skip
 
 
+_EVENT = picking(
+    "namespace", "family", "name", "at", "lane", "execution_id", "version", "kind", "state", "epoch", "generation",
+    "attempt_index", "lease_id", "ends_lease", "principal", "reason", "flow_id",
+)  # fmt: skip
+
+
 def event_parameters(item: Event) -> dict[str, object]:
     """The parameters that append an event."""
-    names = (
-        "namespace", "family", "name", "at", "lane", "execution_id", "version", "kind", "state", "epoch", "generation",
-        "attempt_index", "lease_id", "ends_lease", "principal", "reason", "flow_id",
-    )  # fmt: skip
     documents = {"tags": to_json(item.tags), "details": to_json(item.details)}
-    return {name: getattr(item, name) for name in names} | documents | _worker_columns(item.worker)
+    return _EVENT(item) | documents | _worker_columns(item.worker)
 
 
 def step(row: Row) -> RecordedStep:

@@ -147,14 +147,26 @@ def _setting(statement: Statement, names: frozenset[str]) -> Part:
 @cache
 def reading(parts: tuple[Part, ...]) -> str:
     """One PostgreSQL statement that answers the rows of several as a JSON array each."""
-    arrays, before = [], 0
+    arrays = [f"(\nSELECT json_agg(found)\nFROM (\n{text}\n) AS found\n)" for text in _numbered_on(parts)]
+    return f"SELECT {', '.join(arrays)}"
+
+
+@cache
+def writing(parts: tuple[Part, ...]) -> str:
+    """One PostgreSQL statement that runs several that answer nothing, in no order."""
+    tables = [f"written_{number} AS (\n{text}\n)" for number, text in enumerate(_numbered_on(parts), start=1)]
+    return f"WITH {', '.join(tables)}\nSELECT 1"
+
+
+def _numbered_on(parts: Iterable[Part]) -> list[str]:
+    """The texts with the parameters of each numbered on from those of the one before."""
+    texts, before = [], 0
     for part in parts:
         pieces = _NUMBER.split(part.text)
         numbers = [f"${int(number) + before}" for number in pieces[1::2]]
-        text = "".join(piece for pair in zip(pieces[::2], [*numbers, ""], strict=True) for piece in pair)
-        arrays.append(f"(\nSELECT json_agg(found)\nFROM (\n{text}\n) AS found\n)")
+        texts.append("".join(piece for pair in zip(pieces[::2], [*numbers, ""], strict=True) for piece in pair))
         before += len(part.parameters)
-    return f"SELECT {', '.join(arrays)}"
+    return texts
 
 
 def _over_document(text: str, items: re.Match[str]) -> Part:
@@ -192,5 +204,10 @@ def _filled(text: str, fragments: Mapping[str, str]) -> str:
 
 
 def columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """A batch of items turned into one list per parameter."""
-    return {key: [item[key] for item in items] for key in items[0]}
+    """A batch of items turned into one list per parameter; it is empty if all are null, as `unnest` fills it up."""
+    lists = {key: [item[key] for item in items] for key in items[0]}
+    return {key: [] if values[0] is None and not _any(values) else values for key, values in lists.items()}
+
+
+def _any(values: Sequence[object]) -> bool:
+    return any(value is not None for value in values)

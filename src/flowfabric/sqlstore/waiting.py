@@ -25,7 +25,7 @@ from flowfabric.core.waits import (
     WaitpointKind,
     WaitpointState,
 )
-from flowfabric.sqlstore.rows import document, identity, micros, octets, span_of, when
+from flowfabric.sqlstore.rows import document, identity, micros, octets, picking, span_of, when
 from flowfabric.sqlstore.session import Batch, Parameters, Row, Session
 from flowfabric.store.waiting import Asked, Heard
 
@@ -45,24 +45,27 @@ class SqlWaits:
         await self._session.fetch("end_waitpoints", execution_ids=list(execution_ids), now=now)
 
     async def before_suspending(
-        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]]
-    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension]]:
+        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]], *, minting: bool
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], KeyRing | None]:
         ids, keys = list(execution_ids), [key for _, _, key in asked]
-        waitpoints, suspensions = await self._session.fetch_all(
-            ("open_waitpoints", {"execution_ids": ids}), ("suspensions_named", {"execution_ids": ids, "keys": keys})
+        waitpoints, suspensions, ring = await self._session.fetch_all(
+            ("open_waitpoints", {"execution_ids": ids}),
+            ("suspensions_named", {"execution_ids": ids, "keys": keys}),
+            (_SHARE if minting else _RING, {}),
         )
         found = map(_suspension, suspensions)
         by_name = {(item.execution_id, item.generation, item.key): item for item in found}
-        return _by_execution(waitpoints), {name[0]: by_name[name] for name in asked if name in by_name}
+        named = {name[0]: by_name[name] for name in asked if name in by_name}
+        return _by_execution(waitpoints), named, _shared(ring) if minting else _ring(ring)
 
     async def before_signalling(
         self, execution_ids: Sequence[UUID], asked: Sequence[Asked]
-    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], Heard]:
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], Heard, KeyRing]:
         ids = {"execution_ids": list(execution_ids)}
-        waitpoints, suspensions, signals = await self._session.fetch_all(
-            ("open_waitpoints", ids), ("open_suspensions", ids), (_HEARD, _hearing(execution_ids, asked))
+        waitpoints, suspensions, signals, ring = await self._session.fetch_all(
+            ("open_waitpoints", ids), ("open_suspensions", ids), (_HEARD, _hearing(execution_ids, asked)), (_RING, {})
         )
-        return _by_execution(waitpoints), _open(suspensions), _heard(signals, asked)
+        return _by_execution(waitpoints), _open(suspensions), _heard(signals, asked), _ring(ring)
 
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         return _open(await self._session.fetch("open_suspensions", execution_ids=list(execution_ids)))
@@ -118,14 +121,13 @@ class SqlSigningKeys:
         self._session = session
 
     async def ring(self) -> KeyRing:
-        return KeyRing(tuple(_key(row) for row in await self._session.fetch("key_ring")))
+        return _ring(await self._session.fetch(_RING))
 
     async def lock(self) -> None:
         await self._session.fetch("lock_keys")
 
     async def share(self) -> KeyRing | None:
-        found = await self._session.fetch("share_active_key")
-        return KeyRing(tuple(map(_key, found))) if any(row["shared"] for row in found) else None
+        return _shared(await self._session.fetch(_SHARE))
 
     async def add(self, key: Key) -> bool:
         return bool(await self._session.fetch("add_signing_key", **_key_parameters(key)))
@@ -183,6 +185,8 @@ def _open(found: Sequence[Row]) -> dict[UUID, Suspension]:
 
 
 _HEARD = "counting_and_accepted_signals"
+_RING = "key_ring"
+_SHARE = "share_active_key"
 
 
 def _hearing(execution_ids: Sequence[UUID], asked: Sequence[Asked]) -> Parameters:
@@ -225,20 +229,18 @@ def _suspension(row: Row) -> Suspension:
     )  # fmt: skip
 
 
+_SUSPENSION = picking(
+    "id", "execution_id", "number", "generation", "epoch", "lease_id", "key", "digest", "reason", "rest", "opened_at",
+    "timeout_at", "on_timeout", "closed_at", "closed_by",
+)  # fmt: skip
+_changed = picking("execution_id", "number", "timeout_at", "closed_at", "closed_by")
+
+
 def _suspension_parameters(item: Suspension) -> dict[str, object]:
-    names = (
-        "id", "execution_id", "number", "generation", "epoch", "lease_id", "key", "digest", "reason", "rest",
-        "opened_at", "timeout_at", "on_timeout", "closed_at", "closed_by",
-    )  # fmt: skip
-    return {name: getattr(item, name) for name in names} | {
+    return _SUSPENSION(item) | {
         "condition": json.dumps(to_json(item.condition)),
         "resume_delay_us": micros(item.resume_delay),
     }
-
-
-def _changed(item: Suspension) -> dict[str, object]:
-    names = ("execution_id", "number", "timeout_at", "closed_at", "closed_by")
-    return {name: getattr(item, name) for name in names}
 
 
 def waitpoint_of(row: Row) -> Waitpoint:
@@ -256,13 +258,15 @@ def waitpoint_of(row: Row) -> Waitpoint:
     )  # fmt: skip
 
 
+_WAITPOINT = picking(
+    "id", "execution_id", "key", "kind", "state", "suspension", "child_id", "fires_at", "created_at", "expires_at",
+    "closed_at", "close_reason", "generation",
+)  # fmt: skip
+
+
 def _waitpoint_parameters(item: Waitpoint) -> dict[str, object]:
-    names = (
-        "id", "execution_id", "key", "kind", "state", "suspension", "child_id", "fires_at", "created_at", "expires_at",
-        "closed_at", "close_reason", "generation",
-    )  # fmt: skip
     token = item.token
-    return {name: getattr(item, name) for name in names} | {
+    return _WAITPOINT(item) | {
         "kid": token and token.kid,
         "nonce": token and token.nonce,
         "token_hash": token and token.hash,
@@ -288,13 +292,20 @@ def signal_of(row: Row) -> Signal:
     )  # fmt: skip
 
 
-def _signal_parameters(item: Signal) -> dict[str, object]:
-    names = (
-        "id", "execution_id", "seq", "waitpoint_id", "waitpoint", "suspension", "counts", "name", "category", "source",
-        "source_type", "source_identity", "correlation", "payload", "encoding", "key", "created_at", "accepted_at",
-        "effect",
-    )  # fmt: skip
-    return {name: getattr(item, name) for name in names}
+_signal_parameters = picking(
+    "id", "execution_id", "seq", "waitpoint_id", "waitpoint", "suspension", "counts", "name", "category", "source",
+    "source_type", "source_identity", "correlation", "payload", "encoding", "key", "created_at", "accepted_at",
+    "effect",
+)  # fmt: skip
+
+
+def _ring(found: Sequence[Row]) -> KeyRing:
+    return KeyRing(tuple(map(_key, found)))
+
+
+def _shared(found: Sequence[Row]) -> KeyRing | None:
+    """The ring, if its active key is shared."""
+    return _ring(found) if any(row["shared"] for row in found) else None
 
 
 def _key(row: Row) -> Key:

@@ -9,13 +9,14 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.flows import MemberEnd
+from flowfabric.core.frozen import record
 from flowfabric.core.outcomes import Lease, Renewed
 from flowfabric.core.records import Execution, Fence
 from flowfabric.core.requests import Checkpoint, Claim, Completion, Holds, Progress, Submission
 from flowfabric.core.states import BlockingReason, State
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NewExecution:
     """A submission that is ready to be inserted."""
 
@@ -32,7 +33,7 @@ class NewExecution:
     fingerprint: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Claimed:
     """What a claim found: the leases taken, best first, or the news that all candidates were locked by others."""
 

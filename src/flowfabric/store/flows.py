@@ -9,13 +9,14 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.flows import EdgeGroup, Flow, MemberFacts, StoredEdge
+from flowfabric.core.frozen import record
 from flowfabric.core.membership import Surrounding
 from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.core.waits import Waitpoint
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Release:
     """A member that may go on: at once, or at its time."""
 
@@ -25,7 +26,7 @@ class Release:
     ready_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Ending:
     """A member that its flow ends: skipped or cancelled, by what and why."""
 
@@ -78,9 +79,6 @@ class Edges(Protocol):
 
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
         """Stores groups, or writes them over what they were."""
-
-    async def change_groups(self, groups: Sequence[EdgeGroup]) -> None:
-        """Writes what is known of groups that are there, with the same edges."""
 
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
         """All groups of members."""
@@ -149,8 +147,11 @@ class Flows(Protocol):
     async def put(self, flows: Sequence[Flow]) -> None:
         """Writes locked flows over what they were."""
 
-    async def count_ends(self, flows: Sequence[Flow], now: datetime) -> None:
-        """The same for flows whose members have ended, in which nothing but the counts and the end have changed."""
+    async def settle(
+        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime
+    ) -> None:
+        """Writes what has followed from the ends of members: how edges were resolved, what is known of groups with the
+        same edges, and flows in which nothing but the counts and the end have changed."""
 
     async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[Flow]:
         """Flows with a smaller id, newest first; perhaps only those that have not finished."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from flowfabric.core.frozen import record
 from flowfabric.core.records import Attempt, Event, Execution
 from flowfabric.core.requests import Step
 from flowfabric.core.trimming import EventKeeping
@@ -58,7 +59,7 @@ class Due(Protocol):
         """The store's time, the first due time of every duty, and whether there is work, in one statement."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Written:
     """What decisions on locked executions write: rows over what they were, ended attempts, events, waits."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.evaluating import SignalFacts
+from flowfabric.core.frozen import record
 from flowfabric.core.keyring import Key, KeyRing
 from flowfabric.core.looking import Look
 from flowfabric.core.views import Glance
 from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Asked:
     """A signal that may have come before: under its id to the execution, or under its key to the waitpoint."""
 
@@ -25,7 +25,7 @@ class Asked:
     key: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Heard:
     """Signals by execution: those that have counted in its open suspension, and the one that came before."""
 
@@ -43,15 +43,15 @@ class Waits(Protocol):
         """Closes whatever is open on executions that have ended; those that were active had no open suspension."""
 
     async def before_suspending(
-        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]]
-    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension]]:
-        """The open waitpoints of executions; and of those asked for with a generation and an idempotency key, the
-        suspension that has it."""
+        self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]], *, minting: bool
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], KeyRing | None]:
+        """The open waitpoints of executions; of those asked for with a generation and an idempotency key, the
+        suspension that has it; and the key ring, for minting as `SigningKeys.share` answers it."""
 
     async def before_signalling(
         self, execution_ids: Sequence[UUID], asked: Sequence[Asked]
-    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], Heard]:
-        """The open waitpoints and suspensions of executions, and what has come to them."""
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], Heard, KeyRing]:
+        """The open waitpoints and suspensions of executions, what has come to them, and the key ring."""
 
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         """The open suspension of each execution that has one."""

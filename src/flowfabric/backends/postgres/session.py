@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, cast
 
 from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
-from flowfabric.sqlstore.statements import Statement, columns, reading, together
+from flowfabric.sqlstore.statements import Statement, columns, reading, together, writing
 
 Clock = Callable[[], datetime]
 
@@ -89,12 +89,22 @@ class PostgresSession:
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **columns(items), **shared) if items else []
 
+    async def run_batches(self, *batches: Batch, **shared: object) -> None:
+        asked = [(self._statements[name].parts[0], columns(items) | shared) for name, items in batches if items]
+        if asked:
+            self._told = None
+            values = [given[key] for part, given in asked for key in part.parameters]
+            await self._connection.fetch(writing(tuple(part for part, _ in asked)), *values)
+
 
 def _document(items: Sequence[Parameters]) -> str:
     """Rows as a JSON array; what is null is left out."""
-    rows = [{name: value for name, value in item.items() if value is not None} for item in items]
-    return json.dumps(rows, default=_as_text, separators=(",", ":"))
+    return _encode([{name: value for name, value in item.items() if value is not None} for item in items])
 
 
 def _as_text(value: object) -> str:
     return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
+
+
+# Rows hold nothing that could hold itself, so nobody looks for that.
+_encode = json.JSONEncoder(default=_as_text, separators=(",", ":"), check_circular=False).encode

@@ -54,6 +54,10 @@ class SqliteSession:
             found += self._script_over(script, [common | _bound(item) for item in chunk])
         return found
 
+    async def run_batches(self, *batches: Batch, **shared: object) -> None:
+        for statement, items in batches:
+            await self.fetch_batch(statement, items, **shared)
+
     def _write(self, statement: str, items: Sequence[Parameters]) -> None:
         part = self._statements[statement].over(items[0])
         written = self._over(part, [_bound(item) for item in items])
