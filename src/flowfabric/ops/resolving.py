@@ -44,7 +44,8 @@ async def settle_flows(
     await _move_members(tx, resolution)
     await _put_graph(tx, resolution, [end.id for end in (*ends, *caused) if not end.ran])
     await _put_flows(tx, flows, resolution, [*ends, *caused])
-    await signal_waiting(tx, {end.id: end.state for end in (*ends, *caused)}, now)
+    all_ends = (*ends, *caused)
+    await signal_waiting(tx, {end.id: end.state for end in all_ends}, now, {end.id: end.parent_id for end in all_ends})
 
 
 async def _work_out(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:
