@@ -60,7 +60,7 @@ PLANTED_IN_WAITS = (
     Planted(
         "early signals are not looked at",
         f"{RACES}::test_a_signal_and_the_suspend_that_waits_for_it_find_each_other[sqlite-pending-signal first]",
-        Edit("core/suspending.py", "for facts in room.unused.get(item.waitpoint.id, ())]", "for facts in ()]"),
+        Edit("core/suspending.py", "for facts in room.unused.get(item.waitpoint.id, ()) if", "for facts in () if"),
     ),
     Planted(
         "early signals do not count later",

@@ -1,8 +1,8 @@
 """What a suspension must know of the executions whose end it waits for: its own children, or strangers.
 
-The flow's lock keeps children from ending meanwhile. A stranger's own row is locked for that, and is plain no longer, so
-that its end goes the way that tells whoever waits. One that is awaited already needs no lock: its signal has come to the
-open waitpoint or will, and whoever ends it locks the waiting row after its own.
+The flow's lock keeps children from ending meanwhile. A stranger's own row is locked for that, and is plain no longer,
+so that its end goes the way that tells whoever waits. One that is awaited already needs no lock: its signal has come to
+the open waitpoint or will, and whoever ends it locks the waiting row after its own.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ async def settle_flows(
         await tx.flows.settle(edges, groups, [], now)
         edges, groups = [], []
     await tx.flows.settle(edges, groups, await _finished(tx, counted, now), now)
-    await signal_waiting(tx, {end.id: end.state for end in (*ends, *caused)}, now)
+    all_ends = (*ends, *caused)
+    await signal_waiting(tx, {end.id: end.state for end in all_ends}, now, {end.id: end.parent_id for end in all_ends})
 
 
 async def _work_out(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:

@@ -114,7 +114,19 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
 async def _never() -> Any:
     """What a call comes to in code that has swallowed `Unwind` too often: it never returns."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    _forsake(task)
     await asyncio.Event().wait()
+
+
+def _forsake(task: asyncio.Task[Any]) -> None:
+    """Leaves a task alone for ever. Whatever would end it is swallowed too: cancelled at the end of its loop it would
+    go on, so that the loop never ends, and closed by the garbage collector it would turn for ever right there."""
+    import ctypes
+
+    asyncio.tasks._unregister_task(task)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def here(call: DurableCall[Any]) -> Unit:

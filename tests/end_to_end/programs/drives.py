@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from flowfabric import App, ExecutionFailed, Handle
+from flowfabric import App, ExecutionFailed
 from flowfabric.testing import Kit
 from tests.end_to_end.programs import (
     agent,
@@ -77,12 +77,9 @@ async def never_call_back(kit: Kit) -> object:
 
 async def race_them(kit: Kit) -> object:
     handle = await kit.start(race_of_providers.fastest, "why?")
-    return await kit.finish(handle), await _children(kit, handle)
-
-
-async def _children(kit: Kit, handle: Handle[str]) -> list[str]:
-    page = await kit.engine.executions.list(kind="ask")
-    return sorted(item.state.value for item in page.items)
+    result = await kit.finish(handle)
+    newest = await kit.engine.executions.list(kind="ask", limit=3)
+    return result, sorted(item.state.value for item in newest.items)
 
 
 async def fan(kit: Kit) -> object:
