@@ -107,7 +107,7 @@ def test(arguments: list[str]) -> int:
 def test_everything(arguments: list[str]) -> int:
     """Tests that only need a store of their own go side by side; those that kill, freeze and time go alone after."""
     apart = [f"--ignore={folder}" for folder in SIDE_BY_SIDE]
-    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *SIDE_BY_SIDE, *arguments)
+    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", *SIDE_BY_SIDE, *arguments)
     alone = run(PYTHON, "-m", "pytest", "-q", *apart, *arguments)
     return together or alone
 

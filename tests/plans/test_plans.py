@@ -16,9 +16,6 @@ from flowfabric.engine import Engine, Submission
 from flowfabric.sqlstore.statements import Dialect, Statement, load
 from tests.stores import PostgresTestStore
 
-# What these tests share takes longer to make than they do, so they stay in one process.
-pytestmark = pytest.mark.xdist_group("plans")
-
 HOT = (
     "insert_executions",
     "claim_waiting",

@@ -24,9 +24,6 @@ from tests import scenarios
 from tests.faults.flow_operations import EVERY_OPERATION
 from tests.stores import SqliteTestStore, opened
 
-# What these tests share takes longer to make than they do, so they stay in one process.
-pytestmark = pytest.mark.xdist_group("plans of SQLite")
-
 LARGE = {
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "suspension", "waitpoint", "signal",
     "flow", "edge", "edge_group", "purged",
