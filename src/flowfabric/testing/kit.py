@@ -65,6 +65,8 @@ class Kit:
         self.app.check()
         engine = await self._connecting.__aenter__()
         self.engine = engine.minting(_same_ids(self.clock)) if self._is_own else engine
+        # Time does not go back in a store that was used before.
+        self.clock.advance_to(await self.engine.reconcilers.now())
         self.app.engines.adopt(self.engine)
         self._driver = Driver(self.app, self.engine, self.clock, self.watch, self._concurrency)
         return self
