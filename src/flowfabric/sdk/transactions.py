@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from flowfabric.core.errors import Conflict
@@ -37,13 +38,19 @@ class TransactionCall(StepCall):
         def body(connection: Any) -> Any:
             return self.fn(connection, *self.args, **self.kwargs)
 
+        async def async_body(connection: Any) -> Any:
+            return await self.fn(connection, *self.args, **self.kwargs)
+
+        # The store tells by the function itself whether it is of the colour that its driver needs.
+        chosen = async_body if inspect.iscoroutinefunction(self.fn) else body
+
         def record(result: Any) -> Step:
             made[:] = [self.made.record(StepStatus.OK, value=form.stored(result, self).data)]
             run.probe.recording(run, made[0])
             return made[0].to_step()
 
         try:
-            await insist(run, lambda: run.engine.leases.transact(run.lease.fence, body, record))
+            await insist(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
         except Conflict as error:
             if error.code != "step_already_recorded":
                 raise
