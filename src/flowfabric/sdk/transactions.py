@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextvars import copy_context
 from typing import Any
 
 from flowfabric.core.errors import Conflict
@@ -34,9 +35,11 @@ class TransactionCall(StepCall):
 
     async def _transact(self) -> Record:
         run, form, made = self.run, checked_result(self.fn), list[Record]()
+        # On SQLite it runs in the thread that writes, which knows of no step unless it is told.
+        context = copy_context()
 
         def body(connection: Any) -> Any:
-            return self.fn(connection, *self.args, **self.kwargs)
+            return context.run(self.fn, connection, *self.args, **self.kwargs)
 
         async def async_body(connection: Any) -> Any:
             return await self.fn(connection, *self.args, **self.kwargs)
