@@ -86,6 +86,10 @@ class Reconcilers:
         look = await self._look(limits.EARLIEST)
         return [await duty.tick(self._store) for duty in self._duties if duty.name in look.overdue]
 
+    async def now(self) -> datetime:
+        """The store's time, which is never before anything that it has seen."""
+        return (await self._look(limits.EARLIEST)).now
+
     async def due(self) -> dict[str, datetime]:
         """When each duty has something to do; those that have nothing are left out."""
         look = await self._look(limits.EARLIEST)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.waits import WaitpointState
 from flowfabric.sdk.bodies import Ending, start_branch, start_thread
 from flowfabric.sdk.bridge import Thunk
+from flowfabric.sdk.closing import close_waitpoints
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.journal import Scope
 from flowfabric.sdk.units import Unit
@@ -141,14 +141,7 @@ class Branches:
 
     async def close_waitpoints(self, keys: Collection[str]) -> None:
         """Closes what members wait at: what comes there would be lost."""
-        after: UUID | None = None
-        waitpoints, reason = self.run.engine.waitpoints, f"{self._group.path} has ended"
-        while keys and (page := await waitpoints.list(self.run.lease.execution_id, after=after)):
-            after = page[-1].id
-            for waitpoint in page:
-                if waitpoint.key in keys and waitpoint.state is not WaitpointState.CLOSED:
-                    with suppress(FlowFabricError):
-                        await waitpoints.close(waitpoint.id, reason, principal="program")
+        await close_waitpoints(self.run, keys, f"{self._group.path} has ended")
 
     async def cancel_children(self, children: Sequence[UUID]) -> None:
         """Cancels what members wait for; who has ended meanwhile has ended."""

@@ -22,10 +22,18 @@ class Thunk(Generic[T]):
 
 
 def branch(thunk: Callable[[], T]) -> Any:
-    """A plain function as a branch of a group."""
+    """A plain function as a branch of a group. `handle.result` is none: there is nothing to run but a wait, so it is
+    waited for together with those of the other members, and holds no thread."""
     if not callable(thunk):
         raise InvalidRequest("invalid_type", f"a branch is a function without arguments, not {type(thunk).__name__}")
-    return Thunk(thunk)
+    return _awaited_handle(thunk) or Thunk(thunk)
+
+
+def _awaited_handle(thunk: Callable[[], Any]) -> Any:
+    from flowfabric.sdk import sync_client
+
+    handle = getattr(thunk, "__self__", None)
+    return handle._inner if isinstance(handle, sync_client.Handle) and thunk == handle.result else None
 
 
 def call(make: Callable[[], Awaitable[T]]) -> T:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
+from flowfabric.sdk.closing import close_waitpoints
 from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.journal import KEYED, Made, Record
-from flowfabric.sdk.parking import Verdict, Wait
+from flowfabric.sdk.parking import Due, Verdict, Wait
 from flowfabric.sdk.units import UNIT, Unit
 
 if TYPE_CHECKING:
@@ -82,8 +83,12 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         wait.together = unit.together
         opened = wait.opened()
         unit.opens(opened)
-        verdict = await self.run.resting.park(unit, wait)
+        resting = self.run.resting
+        verdict = await resting.park(unit, wait)
         unit.closes(opened)
+        if opened and isinstance(verdict, Due) and (resting.parked or resting.active > 1):
+            # The end of a suspension by its time closes the waitpoints, but this one was beside others.
+            await close_waitpoints(self.run, opened, f"{self.path} has timed out")
         return verdict
 
     def begin(self) -> Coroutine[Any, Any, T_co]:

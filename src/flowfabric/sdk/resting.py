@@ -9,6 +9,7 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.giving_up import give_up, look_around
 from flowfabric.sdk.parking import Verdict, Wait, earliest
+from flowfabric.sdk.stalling import Stalling
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -30,6 +31,7 @@ class Resting:
         self._is_wanted = False
         self._settling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stalling = Stalling(run)
 
     async def park(self, unit: Unit, wait: Wait) -> Verdict:
         """How the wait ended. If every branch rests, the run is suspended and this raises `Unwind`."""
@@ -40,7 +42,8 @@ class Resting:
         try:
             return await wait.future
         finally:
-            self.parked.pop(wait, None)
+            if self.parked.pop(wait, None) is not None:
+                self.active += 1  # The code around it has given it up, and goes on.
 
     def resolve(self, wait: Wait, verdict: Verdict | BaseException) -> None:
         """Lets the branch go on that waits for this."""
@@ -125,16 +128,15 @@ class Resting:
     def _arm(self) -> None:
         """While other branches are active, parked ones are looked after: when the next of them is due, and those that
         wait for somebody now and then."""
-        due, pauses = earliest(list(self.parked)), []
+        due, pauses = earliest(list(self.parked)), [(self.settle_soon, self._stalling.check(next(iter(self.parked))))]
         if due is not None:
             pauses.append((self.settle_soon, (due - self._run.now()).total_seconds()))
         if any(wait.condition() is not None for wait in self.parked):
             pauses.append((self.look_again, _LOOK_S))
         if self._timer is not None:
             self._timer.cancel()
-        if pauses:
-            look, pause_s = min(pauses, key=lambda item: item[1])
-            self._timer = self._run.loop.call_later(max(0.0, pause_s), look)
+        look, pause_s = min(pauses, key=lambda item: item[1])
+        self._timer = self._run.loop.call_later(max(0.0, pause_s), look)
 
     async def _judge(self, *, look: bool) -> bool:
         """Resolves the waits that have ended; False if there are none."""

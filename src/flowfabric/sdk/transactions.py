@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from contextvars import copy_context
 from typing import Any
 
 from flowfabric.core.errors import Conflict
@@ -33,9 +35,17 @@ class TransactionCall(StepCall):
 
     async def _transact(self) -> Record:
         run, form, made = self.run, checked_result(self.fn), list[Record]()
+        # On SQLite it runs in the thread that writes, which knows of no step unless it is told.
+        context = copy_context()
 
         def body(connection: Any) -> Any:
-            return self.fn(connection, *self.args, **self.kwargs)
+            return context.run(self.fn, connection, *self.args, **self.kwargs)
+
+        async def async_body(connection: Any) -> Any:
+            return await self.fn(connection, *self.args, **self.kwargs)
+
+        # The store tells by the function itself whether it is of the colour that its driver needs.
+        chosen = async_body if inspect.iscoroutinefunction(self.fn) else body
 
         def record(result: Any) -> Step:
             made[:] = [self.made.record(StepStatus.OK, value=form.stored(result, self).data)]
@@ -43,7 +53,7 @@ class TransactionCall(StepCall):
             return made[0].to_step()
 
         try:
-            await insist(run, lambda: run.engine.leases.transact(run.lease.fence, body, record))
+            await insist(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
         except Conflict as error:
             if error.code != "step_already_recorded":
                 raise

@@ -125,6 +125,14 @@ class Driver:
         times = [time for name, time in due.items() if name not in _HOUSEKEEPING]
         return min(times, default=None)
 
+    def move_to(self, due: datetime) -> None:
+        """Moves the clock to a due time."""
+        if due > self._clock.now():
+            self._clock.advance_to(due)
+        else:
+            # What is overdue and was not done waits for its turn, for example after a failure of its own.
+            self._clock.advance(1)
+
     async def stop(self) -> None:
         """Ends what still runs, and the threads."""
         for run in self._running.values():

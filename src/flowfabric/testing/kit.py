@@ -12,27 +12,25 @@ somebody else. Results that change when they are stored, and steps that change t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from flowfabric.core import limits
 from flowfabric.core.ids import IdMinter
-from flowfabric.core.outcomes import DuplicateSignal
 from flowfabric.engine.connecting import connect
 from flowfabric.engine.engine import Engine
-from flowfabric.sdk import results, signals
+from flowfabric.sdk import results
 from flowfabric.sdk.aliases import Duration, P, R, T
 from flowfabric.sdk.app import App
-from flowfabric.sdk.deciding import APPROVE, REJECT, Word
+from flowfabric.sdk.deciding import APPROVE, REJECT
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.signals import Delivery, Signal
 from flowfabric.sdk.tasks import Task
 from flowfabric.testing.clock import VirtualClock
-from flowfabric.testing.deciding import decide, open_approval
+from flowfabric.testing.deciding import Deliveries, Said
 from flowfabric.testing.driving import Driver, Stuck
 from flowfabric.testing.watching import Crash, Replay, Watch
 
@@ -60,13 +58,15 @@ class Kit:
         self._concurrency = limits.whole(concurrency, "concurrency", 1, limits.BATCH)
         self._connecting = connect(store, namespace=app.namespace, clock=self.clock, notify=False, **options)
         self._is_own = store == ":memory:"
-        self._delivers_twice = False
-        self._decisions: dict[tuple[UUID, str], tuple[Word, UUID]] = {}
+        self._deliveries = Deliveries()
         self.engine: Engine
 
     async def __aenter__(self) -> Self:
         self.app.check()
-        self.engine = self._reproducible(await self._connecting.__aenter__())
+        engine = await self._connecting.__aenter__()
+        self.engine = engine.minting(_same_ids(self.clock)) if self._is_own else engine
+        # Time does not go back in a store that was used before.
+        self.clock.advance_to(await self.engine.reconcilers.now())
         self.app.engines.adopt(self.engine)
         self._driver = Driver(self.app, self.engine, self.clock, self.watch, self._concurrency)
         return self
@@ -86,12 +86,6 @@ class Kit:
         from flowfabric.testing.sync_kit import SyncKit
 
         return SyncKit(self)
-
-    def _reproducible(self, engine: Engine) -> Engine:
-        """In a store of its own the ids are the same in every run, and so is the order of work that is equally old."""
-        if not self._is_own:
-            return engine
-        return engine.minting(IdMinter(lambda: int(self.clock.now().timestamp() * 1000), Random(0).getrandbits))
 
     async def start(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Submits an execution and performs what can be performed."""
@@ -117,7 +111,7 @@ class Kit:
                 self.clock.advance_to(end)
                 await self.work()
                 return
-            self._move_to(due)
+            self._driver.move_to(due)
             await self.work()
         raise Stuck(f"something is due more than {_MOST_MOVES} times within {duration}")
 
@@ -132,49 +126,30 @@ class Kit:
             due = await self._driver.next_due()
             if due is None:
                 raise Stuck(f"{handle!r} cannot go on: {await handle.explain()}")
-            self._move_to(due)
+            self._driver.move_to(due)
         raise Stuck(f"{handle!r} has not ended after {_MOST_MOVES} due times: {await handle.explain()}")
 
     def now(self) -> datetime:
         """The present time of the kit."""
         return self.clock.now()
 
-    def _move_to(self, due: datetime) -> None:
-        if due > self.clock.now():
-            self.clock.advance_to(due)
-        else:
-            # What is overdue and was not done waits for its turn, for example after a failure of its own.
-            self.clock.advance(1)
-
     async def signal(self, handle: Handle[Any], signal: Signal[T], value: T, *, key: str | None = None) -> Delivery:
         """Sends a signal, and performs what it makes possible."""
-        payload, once = signal.form.store(value), key or (str(uuid4()) if self._delivers_twice else None)
-        return await self._delivered(lambda: signals.send(self.engine, handle.id, signal.name, payload, once))
+        answer = await self._deliveries.signal(self.engine, handle.id, signal, value, key)
+        await self.work()
+        return answer
 
     async def approve(self, handle: Handle[Any], name: str, *, by: str, comment: str = "") -> Delivery:
         """Approves what is open under this name, and performs what that makes possible."""
-        return await self._decided(handle, name, by, APPROVE, comment)
+        answer = await self._deliveries.decide(self.engine, handle.id, name, Said(by, APPROVE, comment))
+        await self.work()
+        return answer
 
     async def reject(self, handle: Handle[Any], name: str, *, by: str, reason: str = "") -> Delivery:
         """Rejects what is open under this name, and performs what that makes possible."""
-        return await self._decided(handle, name, by, REJECT, reason)
-
-    async def _decided(self, handle: Handle[Any], name: str, by: str, word: Word, comment: str) -> Delivery:
-        waitpoint = await open_approval(self.engine, handle.id, name, by)
-        first = self._decisions.get((waitpoint.id, by))
-        if first is not None and first[0] != word:
-            # As with the approver's token: the first decision counts, and a second one is answered with it.
-            return DuplicateSignal(first[1])
-        answer = await self._delivered(lambda: decide(self.engine, waitpoint, by, word, comment))
-        self._decisions.setdefault((waitpoint.id, by), (word, answer.signal_id))
-        return answer
-
-    async def _delivered(self, deliver: Callable[[], Awaitable[Delivery]]) -> Delivery:
-        first = await deliver()
-        if self._delivers_twice:
-            await deliver()
+        answer = await self._deliveries.decide(self.engine, handle.id, name, Said(by, REJECT, reason))
         await self.work()
-        return first
+        return answer
 
     def crash_after(self, path: str) -> None:
         """Kills the run that records this path next, right after that: the record is stored, the rest is lost."""
@@ -186,11 +161,16 @@ class Kit:
 
     def duplicate_delivery(self) -> None:
         """From now on every signal and decision is delivered twice, as senders do that do not hear a reply."""
-        self._delivers_twice = True
+        self._deliveries.come_twice = True
 
     async def steps(self, handle: Handle[Any]) -> list[str]:
         """The paths of everything that is recorded of an execution, in order."""
         return await _paths(self.engine, handle.id)
+
+
+def _same_ids(clock: VirtualClock) -> IdMinter:
+    """In a store of its own the ids are the same in every run, and so is the order of work that is equally old."""
+    return IdMinter(lambda: int(clock.now().timestamp() * 1000), Random(0).getrandbits)
 
 
 async def _paths(engine: Engine, id_: UUID) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from flowfabric import (
     App,
     Count,
     ExecutionFailed,
+    Failed,
+    FlowFabricError,
     Handle,
     Met,
     NotFound,
@@ -19,6 +22,8 @@ from flowfabric import (
     Single,
     TimedOut,
     WaitOverridden,
+    gather,
+    settle,
     sleep,
     step,
     wait_for,
@@ -27,6 +32,7 @@ from flowfabric import (
 from flowfabric.testing import Kit
 
 paid = Signal("paid", int)
+paid_back = Signal("paid_back", int)
 stopped = Signal("stopped", str)
 
 
@@ -214,3 +220,45 @@ async def test_an_overridden_wait_that_nobody_catches_fails_the_execution_for_go
     with pytest.raises(ExecutionFailed, match="ann ended the wait: nobody will pay"):
         await resumed(kit, handle)
     assert (await handle.status()).attempt_index == 0
+
+
+async def test_an_operator_who_resumes_overrides_every_wait_of_that_suspension(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> list[str]:
+        ends = await settle(wait_signal(paid), wait_signal(paid_back))
+        return [end.error.type for end in ends if isinstance(end, Failed)]
+
+    handle = await kit.start(task)
+    await kit.engine.operator.resume(handle.id, "enough", principal="ann")
+
+    assert await kit.finish(handle) == ["WaitOverridden", "WaitOverridden"]
+
+
+async def test_a_wait_for_an_undeclared_signal_is_closed_by_its_timeout_beside_other_waits(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> str:
+        received, _ = await gather(wait_signal(paid, timeout="1h"), sleep("1d"))
+        return type(received).__name__
+
+    handle = await kit.start(task)
+    await kit.advance("2h")
+    with pytest.raises(FlowFabricError):
+        await kit.signal(handle, paid, 3)
+
+    assert await kit.finish(handle) == "TimedOut"
+
+
+async def test_a_signal_and_a_timeout_at_once_do_not_disturb_other_branches(app: App, kit: Kit) -> None:
+    async def branch(signal: Signal[Any], hours: int) -> str:
+        found: object = await wait_signal(signal, timeout=timedelta(hours=hours))
+        return type(found).__name__
+
+    @app.task(signals=[paid])
+    async def task() -> list[str]:
+        return list(await gather(branch(paid, 3), branch(stopped, 1), branch(paid, 2)))
+
+    handle = await kit.start(task)
+    await kit.advance("90m")
+    await kit.signal(handle, paid, 1)
+
+    assert await kit.finish(handle) == ["Received", "TimedOut", "TimedOut"]

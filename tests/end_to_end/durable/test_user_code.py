@@ -7,18 +7,14 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
 
 from flowfabric import (
     App,
     ExecutionFailed,
-    InvalidRequest,
     Signal,
     StepFailed,
-    Unwind,
-    gather,
     sleep,
     step,
     wait_signal,
@@ -265,160 +261,3 @@ async def test_a_timeout_of_the_step_itself_is_recorded(app: App, kit: Kit) -> N
 
     assert seen == [True, True]
     assert (await statuses(kit, handle))["slow"] == StepStatus.FAILED
-
-
-async def in_gather(one: Any, two: Any) -> list[str]:
-    return list(await asyncio.gather(one, two))
-
-
-async def in_group(one: Any, two: Any) -> list[str]:
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one), group.create_task(two)]
-    return [task.result() for task in tasks]
-
-
-async def in_tasks(one: Any, two: Any) -> list[str]:
-    tasks = [asyncio.create_task(one), asyncio.create_task(two)]
-    return [await task for task in reversed(tasks)][::-1]
-
-
-@pytest.mark.parametrize("run", [in_gather, in_group, in_tasks])
-async def test_steps_may_be_awaited_in_tasks_of_asyncio(
-    app: App, kit: Kit, run: Callable[[Any, Any], Awaitable[list[str]]]
-) -> None:
-    done: list[str] = []
-
-    def act(what: str) -> str:
-        done.append(what)
-        return what
-
-    @app.task
-    async def task() -> list[str]:
-        found = await run(step(act, "a"), step(act, "b"))
-        await sleep("1h")
-        return found
-
-    handle = await kit.start(task)
-
-    assert await kit.finish(handle) == ["a", "b"]
-    assert sorted(done) == ["a", "b"]
-    assert sorted(await kit.steps(handle)) == ["act", "act#2", "sleep"]
-
-
-async def test_durable_calls_made_in_tasks_of_asyncio_are_refused(app: App, kit: Kit) -> None:
-    async def branch(what: str) -> str:
-        return await step(str, what)
-
-    @app.task
-    async def task() -> None:
-        await asyncio.gather(branch("a"), branch("b"))
-
-    with pytest.raises(ExecutionFailed, match=r"give the coroutine to flowfabric\.gather, settle or race"):
-        await kit.run(task)
-
-
-async def test_the_durable_calls_of_a_raw_task_that_is_left_over_raise(app: App, kit: Kit) -> None:
-    seen: list[str] = []
-    left_over: list[asyncio.Task[None]] = []
-    is_left = asyncio.Event()
-
-    async def late(call: Awaitable[object]) -> None:
-        await is_left.wait()
-        try:
-            await call
-        except Unwind:
-            seen.append("raised")
-
-    @app.task
-    async def task() -> None:
-        left_over.append(asyncio.create_task(late(step(seen.append, "performed"))))
-        await sleep("1h")
-
-    _ = await kit.start(task)
-    is_left.set()
-    await asyncio.wait(left_over, timeout=5)
-
-    assert seen == ["raised"]
-
-
-async def test_a_lock_held_across_a_wait_works_but_keeps_the_slot(app: App, kit: Kit) -> None:
-    seen: list[str] = []
-
-    async def tell() -> None:
-        await kit.engine.signals.send(handle.id, "go", b"1")
-
-    async def holder(lock: asyncio.Lock) -> None:
-        async with lock:
-            seen.append("held")
-            await wait_signal(go)
-            seen.append("heard")
-
-    async def other(lock: asyncio.Lock) -> None:
-        await step(tell)
-        async with lock:
-            seen.append((await handle.status()).state.value)
-
-    @app.task(signals=[go])
-    async def task() -> None:
-        lock = asyncio.Lock()
-        await gather(holder(lock), other(lock))
-
-    handle = await task.submit()
-    await kit.finish(handle)
-
-    assert seen == ["held", "heard", "active"]
-
-
-async def test_durable_calls_work_in_an_async_generator(app: App, kit: Kit) -> None:
-    async def numbers() -> AsyncIterator[int]:
-        for number in range(3):
-            yield await step(int, str(number))
-            await sleep("1h")
-
-    @app.task
-    async def task() -> list[int]:
-        return [number async for number in numbers()]
-
-    handle = await kit.start(task)
-
-    assert await kit.finish(handle) == [0, 1, 2]
-    assert await kit.steps(handle) == ["int", "sleep", "int#2", "sleep#2", "int#3", "sleep#3"]
-
-
-async def test_every_retry_around_a_step_is_a_call_of_its_own(app: App, kit: Kit) -> None:
-    tried: list[str] = []
-
-    def flaky() -> str:
-        tried.append("once")
-        if len(tried) < 3:
-            raise ConnectionError("not yet")
-        return "went well"
-
-    @app.task
-    async def task() -> str:
-        for _ in range(5):
-            try:
-                return await step.options(retries=0)(flaky)
-            except StepFailed:
-                await sleep("1s")
-        return "gave up"
-
-    handle = await kit.start(task)
-
-    assert await kit.finish(handle) == "went well"
-    assert [path for path in await kit.steps(handle) if path != "sleep"] == ["flaky", "flaky#2", "sleep#2", "flaky#3"]
-
-
-async def test_a_step_cannot_contain_durable_calls(app: App, kit: Kit) -> None:
-    async def nested() -> None:
-        await step(str)
-
-    @app.task
-    async def task() -> None:
-        try:
-            await step(nested)
-        except StepFailed as failed:
-            raise InvalidRequest("seen", failed.error.message) from failed
-
-    with pytest.raises(ExecutionFailed, match="a step cannot contain durable calls; call the function directly"):
-        await kit.run(task)

@@ -281,3 +281,12 @@ def test_the_fixtures_are_a_plugin_and_the_kit_needs_no_pytest(tmp_path: Path) -
     assert done.returncode == 0, done.stdout
     script = "import sys, flowfabric.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+
+
+async def test_a_store_that_was_used_before_goes_on_from_its_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "used.db")
+    async with Kit(app, path) as kit:
+        await kit.run(nap, "a")
+        left = kit.now()
+    async with Kit(app, path) as kit:
+        assert kit.now() == left

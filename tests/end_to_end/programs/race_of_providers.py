@@ -7,7 +7,7 @@ from tests.end_to_end.programs.world import happen
 app = App("race.db")
 async def call(provider: str, prompt: str) -> str:
     happen(f"asked {provider}")
-    await asyncio.sleep({"a": 30, "b": 0.05, "c": 20}[provider])
+    await asyncio.sleep({"a": 30, "b": 0.5, "c": 20}[provider])
     return f"{provider} answered"
 
 @app.task(retries=0)

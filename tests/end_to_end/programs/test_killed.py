@@ -53,13 +53,16 @@ LIVES = {
 }
 
 
+ALWAYS = ("two approve", "saga undone")
+
+
 @pytest.mark.parametrize("moment", ["after", "before"])
-@pytest.mark.parametrize("name", LIVES)
+@pytest.mark.parametrize(
+    "name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.long) for name in LIVES if name not in ALWAYS)]
+)
 async def test_a_killed_worker_leaves_nothing_done_twice(
     name: str, moment: str, store: TestStore, size: Size, tmp_path: Path
 ) -> None:
-    if name not in ("two approve", "saga undone") and size.name != "long":
-        pytest.skip("with --all")
     records = await _records(name, moment)
     numbers = size.of({0, records - 1}, set(range(records)), set(range(records)))
     for number in sorted(numbers):

@@ -1,0 +1,122 @@
+"""A wait holds no slot, no thread and no memory to speak of."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+
+import pytest
+
+from flowfabric import App, Received, Signal, gather, sync, wait_signal
+from flowfabric.engine import Engine, State
+from flowfabric.sdk.run import Run
+from tests.sizes import Size
+
+GO = Signal("go", int)
+MOST_BYTES_PER_SUSPENDED = 200
+
+
+def waiting_tasks(app: App, colour: str) -> None:
+    """Registers `waits`, which waits for a signal, and `works`, which does not."""
+
+    @app.task(name="works")
+    async def works(number: int) -> int:
+        return 2 * number
+
+    if colour == "async":
+
+        @app.task(name="waits", signals=[GO])
+        async def waits(number: int) -> int:
+            match await wait_signal(GO):
+                case Received(value=value):
+                    return number + value
+
+    else:
+
+        @app.task(name="waits", signals=[GO])
+        def waits_plainly(number: int) -> int:
+            match sync.wait_signal(GO):
+                case Received(value=value):
+                    return number + value
+
+
+async def until_suspended(engine: Engine, number: int) -> None:
+    """Returns when so many executions are suspended."""
+
+    async with asyncio.timeout(20 + number / 20):
+        while await suspended(engine) != number:  # noqa: ASYNC110 - nobody but the store knows
+            await asyncio.sleep(0.05)
+
+
+async def suspended(engine: Engine) -> int:
+    """How many executions are suspended."""
+    tally = (await engine.executions.count()).get(State.SUSPENDED)
+    return 0 if tally is None else tally.number
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_wait_holds_no_slot(real_app: App, real_engine: Engine, size: Size, colour: str) -> None:
+    number = size.of(500, 1_000, 10_000)
+    waiting_tasks(real_app, colour)
+    waits, works = real_app.tasks["waits"], real_app.tasks["works"]
+    handles = await real_app.submit_many([waits.call(index) for index in range(number)])
+
+    async with real_app.worker(concurrency=4) as worker:
+        await until_suspended(real_engine, number)
+        assert worker.busy == 0
+        others = await real_app.submit_many([works.call(index) for index in range(50)])
+        assert [await other.result(timeout=60) for other in others] == [2 * index for index in range(50)]
+        for index in (0, number // 2, number - 1):
+            await handles[index].signal(GO, 1)
+            assert await handles[index].result(timeout=60) == index + 1
+    assert await suspended(real_engine) == number - 3
+
+
+async def test_suspended_executions_leave_nothing_in_memory(real_app: App, real_engine: Engine, size: Size) -> None:
+    number = size.of(150, 500, 5_000)
+    waiting_tasks(real_app, "async")
+
+    async def more(total: int) -> int:
+        """The memory that is in use once so many are suspended."""
+        calls = [real_app.tasks["waits"].call(index) for index in range(number)]
+        await real_app.submit_many(calls)
+        await until_suspended(real_engine, total)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    async with real_app.worker(concurrency=4):
+        tracemalloc.start()
+        try:
+            warm = await more(number)
+            grown = await more(2 * number) - warm
+        finally:
+            tracemalloc.stop()
+        # Those that have just been suspended may still be on their way out of their slots.
+        assert len([found for found in gc.get_objects() if isinstance(found, Run)]) <= 4
+    assert grown < MOST_BYTES_PER_SUSPENDED * number
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_parent_of_a_hundred_children_runs_its_body_at_most_three_times(real_app: App, colour: str) -> None:
+    bodies: list[str] = []
+
+    @real_app.task
+    async def square(number: int) -> int:
+        return number * number
+
+    @real_app.task
+    async def parent() -> int:
+        bodies.append("run")
+        return sum(await gather(*(square.run(number) for number in range(100))))
+
+    @real_app.task
+    def plain_parent() -> int:
+        bodies.append("run")
+        handles = real_app.sync.submit_many([square.call(number) for number in range(100)])
+        return sum(sync.gather(*(handle.result for handle in handles)))
+
+    async with real_app.worker(concurrency=4):
+        handle = await (parent if colour == "async" else plain_parent).submit()
+        assert await handle.result(timeout=60) == sum(number * number for number in range(100))
+    assert len(bodies) <= 3
