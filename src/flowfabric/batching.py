@@ -4,9 +4,6 @@ An item that comes when nothing is in flight goes at once, alone. While a batch 
 it is done, up to 200 of them go together in one statement. Nobody waits for a timer: idle, the latency is that of one
 commit; under load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
 
-Transactions of several statements leave the server idle while the next one is made up, and us while it is executed. So
-of these two go side by side once enough has gathered, as long as they concern different families of executions.
-
 The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
 waits for a row lock: what it left out is looked at alone afterwards, and holds up nobody else. Items that may not share
 a batch run by themselves. A batch that the database refuses is split in halves until the bad item is alone.
@@ -25,8 +22,6 @@ from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.store.transaction import Store
 
 MOST_TOGETHER = 200
-MOST_ABREAST = 2
-ENOUGH_FOR_ANOTHER = 32
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
@@ -35,7 +30,6 @@ Outcome = TypeVar("Outcome")
 class _Waiting(Generic[Item, Outcome]):
     item: Item
     subject: UUID
-    family: int
     future: asyncio.Future[Outcome]
 
 
@@ -46,8 +40,7 @@ class Batcher(Generic[Item, Outcome]):
         self._store = store
         self._namespace = namespace
         self._operation = operation
-        self._under_way = 0
-        self._families: set[int] = set()
+        self._committing = False
         self._waiting: list[_Waiting[Item, Outcome]] = []
         self._subjects: set[UUID] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,10 +52,8 @@ class Batcher(Generic[Item, Outcome]):
         if self._operation.solitary(item):
             return await run_alone(self._store, self._namespace, self._operation, item)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        family = 0 if self._operation.family is None else self._operation.family(item)
-        self._waiting.append(_Waiting(item, self._operation.subject(item), family, future))
-        # Another one is not tried at every item: whoever waits for those under way would be looked at over and over.
-        self._start(enough_for_another=len(self._waiting) % ENOUGH_FOR_ANOTHER == 0)
+        self._waiting.append(_Waiting(item, self._operation.subject(item), future))
+        self._start()
         return await future
 
     @property
@@ -70,13 +61,10 @@ class Batcher(Generic[Item, Outcome]):
         """True when nothing waits and nothing is under way."""
         return not self._waiting and not self._tasks
 
-    def _start(self, *, enough_for_another: bool) -> None:
-        another = enough_for_another and self._under_way < MOST_ABREAST and self._operation.family is not None
-        if (another or self._under_way == 0) and (batch := self._next_batch()):
-            self._under_way += 1
-            families = {entry.family for entry in batch}
-            self._families |= families
-            self._spawn(self._commit(batch, families))
+    def _start(self) -> None:
+        if not self._committing and (batch := self._next_batch()):
+            self._committing = True
+            self._spawn(self._commit(batch))
 
     def _next_batch(self) -> list[_Waiting[Item, Outcome]]:
         batch: list[_Waiting[Item, Outcome]] = []
@@ -84,8 +72,7 @@ class Batcher(Generic[Item, Outcome]):
         for entry in self._waiting:
             if entry.future.done():
                 continue  # Its caller was cancelled while it waited.
-            is_free = entry.subject not in self._subjects and entry.family not in self._families
-            if len(batch) < MOST_TOGETHER and is_free:
+            if len(batch) < MOST_TOGETHER and entry.subject not in self._subjects:
                 self._subjects.add(entry.subject)
                 batch.append(entry)
             else:
@@ -93,7 +80,7 @@ class Batcher(Generic[Item, Outcome]):
         self._waiting = later
         return batch
 
-    async def _commit(self, batch: list[_Waiting[Item, Outcome]], families: set[int]) -> None:
+    async def _commit(self, batch: list[_Waiting[Item, Outcome]]) -> None:
         try:
             answers = await run_together(self._store, self._namespace, self._operation, [entry.item for entry in batch])
             for entry, answer in zip(batch, answers, strict=True):
@@ -102,9 +89,8 @@ class Batcher(Generic[Item, Outcome]):
             for entry in batch:
                 self._finish(entry, error)
         finally:
-            self._under_way -= 1
-            self._families -= families
-            self._start(enough_for_another=len(self._waiting) >= ENOUGH_FOR_ANOTHER)
+            self._committing = False
+            self._start()
 
     def _settle(self, entry: _Waiting[Item, Outcome], answer: Outcome | FlowFabricError | None) -> None:
         if answer is None:
@@ -125,7 +111,7 @@ class Batcher(Generic[Item, Outcome]):
             self._subjects.discard(entry.subject)
         except BaseException as error:
             self._finish(entry, error)
-        self._start(enough_for_another=False)
+        self._start()
 
     async def _other_way(self, item: Item) -> Outcome:
         if self._others is not None:

@@ -74,33 +74,6 @@ async def test_a_batch_holds_at_most_200_items(engine: Engine) -> None:
     assert [len(batch) for batch in watched.batches] == [1, MOST_TOGETHER, MOST_TOGETHER, 49]
 
 
-@pytest.mark.parametrize("store", ["postgres"], indirect=True)
-async def test_of_operations_with_families_two_batches_go_side_by_side_and_share_none(engine: Engine) -> None:
-    under_way: list[set[int]] = []
-    seen: list[list[set[int]]] = []
-
-    def family(item: Completion) -> int:
-        return int(item.result) % 5
-
-    async def together(tx: Transaction, namespace: str, items: Sequence[Completion]) -> list[Any]:
-        mine = {family(item) for item in items}
-        under_way.append(mine)
-        seen.append([*under_way])
-        answers = await COMPLETE.together(tx, namespace, items)
-        under_way.remove(mine)
-        return answers
-
-    operation = HotOperation(together, COMPLETE.alone, subject=COMPLETE.subject, one_statement=False, family=family)
-    batcher: Batcher[Completion, Any] = Batcher(engine._context.store, engine.namespace, operation)
-    leases = await leases_of(engine, 120)
-    answers = await asyncio.gather(
-        *(batcher.submit(completion(lease, b"%d" % place)) for place, lease in enumerate(leases))
-    )
-    assert {answer.state for answer in answers} == {State.COMPLETED}
-    assert max(len(abreast) for abreast in seen) == 2
-    assert all(one.isdisjoint(other) for one, other in (abreast for abreast in seen if len(abreast) == 2))
-
-
 async def test_two_items_of_one_execution_go_one_after_the_other_and_each_is_answered(engine: Engine) -> None:
     watched = Watched()
     batcher = batcher_of(engine, watched)

@@ -58,12 +58,6 @@ def placement_key(id_: UUID) -> int:
     return id_.int & 0xFFFF
 
 
-def family(id_: UUID) -> int:
-    """Equal for a flow and all of its members, and for an execution and its children; seldom for anything else."""
-    number = id_.int
-    return number >> 80 << 16 | number & 0xFFFF
-
-
 def parse_id(value: object, name: str = "id") -> UUID:
     """The UUID behind a UUID or its text; raises `invalid_id` for anything else."""
     if isinstance(value, UUID):

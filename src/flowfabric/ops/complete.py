@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowfabric.core.attempts import decide_complete
-from flowfabric.core.ids import family
 from flowfabric.core.outcomes import Ended
 from flowfabric.core.requests import Completion
 from flowfabric.core.states import State
@@ -52,7 +51,6 @@ COMPLETE_LINKED = HotOperation(
     subject=lambda item: item.fence.execution_id,
     solitary=lambda item: bool(item.steps),
     one_statement=False,
-    family=lambda item: family(item.fence.execution_id),
 )
 COMPLETE = HotOperation(
     complete_together,

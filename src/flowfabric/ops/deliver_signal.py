@@ -15,7 +15,6 @@ from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import FlowFabricError, NotFound
 from flowfabric.core.fences import execution_not_found
 from flowfabric.core.frozen import record
-from flowfabric.core.ids import family
 from flowfabric.core.keyring import KeyRing, verifying_secret
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.records import Execution
@@ -49,7 +48,7 @@ def delivering(keys: KeySource) -> HotOperation[Delivery, Answer]:
     """The operation, with the keys that tokens are verified with."""
     return HotOperation(
         partial(_together, keys=keys), partial(_alone, keys=keys), subject=lambda item: item.execution_id,
-        one_statement=False, family=lambda item: family(item.execution_id),
+        one_statement=False,
     )  # fmt: skip
 
 

@@ -22,8 +22,7 @@ class HotOperation(Generic[Item, Outcome]):
     """`together` answers what could be decided at once, refusals too, and None for the rest: repeated or busy. `alone`
     locks that one item, waits for it, and answers or explains. `subject` is what a batch may hold only once, and a
     `solitary` item never shares a batch with those of other callers. `others` takes what `together` has left out, in
-    batches of its own; without it each is looked at alone. With a `family` a second batch may go beside the first, if
-    they share none: it says who may have to wait for whom."""
+    batches of its own; without it each is looked at alone."""
 
     together: Callable[[Transaction, str, Sequence[Item]], Coroutine[Any, Any, list[Any]]]
     alone: Callable[[Transaction, str, Item], Coroutine[Any, Any, Outcome]]
@@ -31,4 +30,3 @@ class HotOperation(Generic[Item, Outcome]):
     one_statement: bool = True
     solitary: Callable[[Item], bool] = lambda item: False
     others: HotOperation[Item, Outcome] | None = None
-    family: Callable[[Item], int] | None = None

@@ -13,7 +13,7 @@ from flowfabric.core.flow_outcomes import FlowCreated, FlowDuplicate
 from flowfabric.core.flows import DEPENDENCIES, EdgeGroup, Flow, StoredEdge
 from flowfabric.core.frozen import record
 from flowfabric.core.graph import Drawn
-from flowfabric.core.ids import derived_id, family
+from flowfabric.core.ids import derived_id
 from flowfabric.core.standing import standing
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.ops.hot import HotOperation, NotTogether
@@ -80,7 +80,6 @@ def _is_solitary(item: NewFlow) -> bool:
 
 SUBMIT_FLOW = HotOperation(
     submit_together, submit_alone, subject=lambda item: item.id, one_statement=False, solitary=_is_solitary,
-    family=lambda item: family(item.id),
 )  # fmt: skip
 
 

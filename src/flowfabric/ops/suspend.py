@@ -17,7 +17,6 @@ from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.fences import not_found, repeated, require_owner
 from flowfabric.core.frozen import record
-from flowfabric.core.ids import family
 from flowfabric.core.keyring import KeyRing
 from flowfabric.core.minting import Minter
 from flowfabric.core.outcomes import Satisfied, Suspended
@@ -50,7 +49,6 @@ def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
         partial(_alone, keys=keys),
         subject=lambda item: item.fence.execution_id,
         one_statement=False,
-        family=lambda item: family(item.fence.execution_id),
     )
 
 
