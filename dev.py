@@ -55,7 +55,7 @@ SIDE_BY_SIDE = (
 
 # What `dev.py faults` runs at full size.
 FULL_SIZE = (
-    "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
+    "tests/faults", "tests/end_to_end/programs", "tests/end_to_end/kit", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
     "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
