@@ -159,9 +159,12 @@ class StepCall(DurableCall[Any]):
             if timer.expired():
                 raise TimeoutError(f"{self.path} took longer than {seconds:g} s") from None
             raise
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if run.is_over:
                 raise Unwind from None
+            if not task.cancelling():
+                # Nobody gave the call up, something within it did: a failure like any other.
+                raise RuntimeError(f"{self.path} was cancelled by its own code") from error
             run.commits.ride(self.made.record(StepStatus.ABANDONED))
             if here(self).is_dropped:
                 raise Unwind from None
