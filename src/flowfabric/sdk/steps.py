@@ -225,5 +225,13 @@ async def _result(threads: Any, fn: Callable[..., Any], call: Callable[[], Any])
     """The result of a coroutine function on this loop, of a plain one in a thread."""
     if inspect.iscoroutinefunction(fn):
         return await call()
-    found = await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call)
+    found = await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, _called, call)
     return await found if inspect.isawaitable(found) else found
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """What the function answers. No future carries a StopIteration, so it is told as coroutines tell it."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
