@@ -135,6 +135,7 @@ ROLES = {
     "UUID | str": Role(_NO_IDS),
     "Grant | UUID | str": Role([*_NO_IDS, *_GRANTS]),
     "str": Role(_NO_NAMES),
+    "str | Submission": Role(_NO_NAMES),
     "int": Role(["1", b"1", -1, *_HUGE, math.nan, math.inf]),
     "float": Role(["2", 0, 0.5, -1, math.nan, math.inf, *_HUGE], good=(1.5,)),
     "bool": Role([0, 1, "yes", b""], good=(True,)),

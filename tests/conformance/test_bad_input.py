@@ -50,6 +50,7 @@ GOOD: dict[str, Any] = {
     "lane": "quiet",
     "waitpoints": ["go"],
     "key": "later",
+    "keys": ["early"],
     "waitpoint": "go",
     "waitpoint_id": UUID(int=1),
     "name": "approved",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -127,11 +128,14 @@ async def _never() -> Any:
 
 def _forsake(task: asyncio.Task[Any]) -> None:
     """Leaves a task alone for ever. Whatever would end it is swallowed too: cancelled at the end of its loop it would
-    go on, so that the loop never ends, and closed by the garbage collector it would turn for ever right there."""
-    import ctypes
+    go on, so that the loop never ends, and closed by the garbage collector it would turn for ever right there. What the
+    frame of a daemon thread holds is never collected, not even when the process ends."""
+    asyncio._unregister_task(task)
+    threading.Thread(target=_hold, args=(task,), name="flowfabric-forsaken", daemon=True).start()
 
-    asyncio.tasks._unregister_task(task)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+
+def _hold(task: asyncio.Task[Any]) -> None:
+    threading.Event().wait()
 
 
 def here(call: DurableCall[Any]) -> Unit:

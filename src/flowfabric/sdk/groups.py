@@ -177,8 +177,12 @@ class Race(Group):
             if ending.error is None:
                 await self.conclude(branches, index, StepStatus.OK, cancel_steps=True)
                 return Winner(index, ending.value)
-            if self.ends_with(ending.error):
-                await self.leave(branches, ending.error, cancel_steps=True)
+            if self.is_left(ending.error):
+                await branches.ended()
+                raise ending.error
+            if isinstance(ending.error, asyncio.CancelledError):
+                # It decides: another member may still succeed while it is ended, and must not win a later run.
+                await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=True)
                 raise ending.error
             failed[index] = _info(ending.error)
         self.remember(StepStatus.OK)

@@ -159,9 +159,12 @@ class StepCall(DurableCall[Any]):
             if timer.expired():
                 raise TimeoutError(f"{self.path} took longer than {seconds:g} s") from None
             raise
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if run.is_over:
                 raise Unwind from None
+            if not task.cancelling():
+                # Nobody gave the call up, something within it did: a failure like any other.
+                raise RuntimeError(f"{self.path} was cancelled by its own code") from error
             run.commits.ride(self.made.record(StepStatus.ABANDONED))
             if here(self).is_dropped:
                 raise Unwind from None
@@ -222,5 +225,13 @@ async def _result(threads: Any, fn: Callable[..., Any], call: Callable[[], Any])
     """The result of a coroutine function on this loop, of a plain one in a thread."""
     if inspect.iscoroutinefunction(fn):
         return await call()
-    found = await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call)
+    found = await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, _called, call)
     return await found if inspect.isawaitable(found) else found
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """What the function answers. No future carries a StopIteration, so it is told as coroutines tell it."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error

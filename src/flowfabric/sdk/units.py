@@ -86,7 +86,7 @@ class Unit:
         """Refuses calls from anywhere but the unit's own line of execution."""
         if self.is_plain:
             self._check_thread()
-        elif asyncio.current_task() is not self.task:
+        elif _running_task() is not self.task:
             message = (
                 "durable calls in an asyncio task of your own would be numbered by chance: make them in the function "
                 "and await them where you like, or give the coroutine to flowfabric.gather, settle or race"
@@ -95,11 +95,23 @@ class Unit:
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self.thread:
-            message = "only the thread that runs the task makes durable calls; return to it first"
-            raise InvalidRequest("durable_call_in_raw_thread", message)
+            raise _in_other_thread()
         if not self.is_bridging:
             message = "this task is a plain function: use flowfabric.sync, for example flowfabric.sync.step"
             raise InvalidRequest("async_call_in_plain_task", message)
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        # No loop runs here, as in a thread that the function has sent something to.
+        raise _in_other_thread() from None
+
+
+def _in_other_thread() -> InvalidRequest:
+    message = "only the thread that runs the task makes durable calls; return to it first"
+    return InvalidRequest("durable_call_in_raw_thread", message)
 
 
 class StepContext:

@@ -288,6 +288,7 @@ async def test_a_signal_sent_by_a_task_is_sent_once() -> None:
     assert swept.result == [7]
 
 
+@pytest.mark.long
 async def test_plain_functions_do_the_same() -> None:
     app = App(":memory:")
 

@@ -290,6 +290,24 @@ async def test_returning_a_value_after_a_request_completes(app: App, kit: Kit) -
     assert await kit.finish(handle) == "half of it"
 
 
+async def test_children_are_cancelled_with_a_parent_that_left_on_request(app: App, kit: Kit) -> None:
+    @app.task
+    async def child() -> None:
+        await sleep("1h")
+
+    @app.task
+    async def parent() -> None:
+        _ = await child.submit()
+        await child.run()
+
+    handle = await kit.start(parent)
+    await handle.cancel(grace="1m")
+    await kit.work()
+
+    found = (await kit.engine.executions.list()).items
+    assert [item.state for item in found] == [State.CANCELLED] * 3
+
+
 async def test_a_request_reaches_one_branch_of_a_group_and_ends_the_others(app: App, kit: Kit) -> None:
     told: list[str] = []
 

@@ -327,6 +327,18 @@ async def test_the_first_failure_of_a_group_is_the_one_that_is_raised_again(app:
     assert seen == ["second"] * 2
 
 
+async def test_a_plain_step_that_runs_out_of_items_has_failed(app: App, kit: Kit) -> None:
+    def first() -> int:
+        return next(iter(list[int]()))
+
+    @app.task(retries=0)
+    async def task() -> int:
+        return await step(first)
+
+    with pytest.raises(ExecutionFailed, match="first failed: RuntimeError: the function raised StopIteration"):
+        await kit.run(task)
+
+
 async def test_a_policy_that_is_no_policy_is_refused_where_it_is_written() -> None:
     with pytest.raises(InvalidRequest):
         step.policy(retries=-1)

@@ -215,6 +215,29 @@ async def test_a_cancelled_error_from_a_task_of_the_users_own_is_an_ordinary_fai
         await kit.run(task)
 
 
+async def test_a_cancelled_error_that_a_step_raises_by_itself_is_a_failure_that_is_tried_again(
+    app: App, kit: Kit
+) -> None:
+    tries: list[int] = []
+
+    async def awaits_what_was_cancelled() -> int:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+        return len(tries)
+
+    @app.task
+    async def task() -> int:
+        return await step(awaits_what_was_cancelled)
+
+    handle = await kit.start(task)
+
+    assert await kit.finish(handle) == 2
+    assert (await handle.status()).attempt_index == 0
+
+
 @pytest.mark.parametrize("colour", ["async", "plain"])
 @pytest.mark.parametrize("place", ["body", "step"])
 async def test_system_exit_is_a_permanent_failure_and_never_the_end_of_the_worker(

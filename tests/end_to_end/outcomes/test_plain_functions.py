@@ -140,6 +140,23 @@ async def test_a_thread_that_was_given_the_context_makes_no_durable_calls_either
         await memory_kit.run(task)
 
 
+async def test_a_thread_of_a_coroutine_function_makes_no_durable_calls(app: App, memory_kit: Kit) -> None:
+    @app.task(retries=0)
+    async def task() -> None:
+        _ = await asyncio.to_thread(lambda: step(abs, -1))
+
+    with pytest.raises(ExecutionFailed, match="only the thread that runs the task makes durable calls"):
+        await memory_kit.run(task)
+
+
+async def test_the_sync_client_on_a_running_loop_says_to_await(app: App, memory_kit: Kit) -> None:
+    @app.task
+    async def task() -> None: ...
+
+    with pytest.raises(InvalidRequest, match="await the async verb instead"):
+        task.sync.submit()
+
+
 async def test_a_durable_call_in_a_plain_step_is_refused(app: App, memory_kit: Kit) -> None:
     def nested() -> int:
         return sync.step(abs, -1)
