@@ -19,7 +19,7 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.testing import VirtualClock
-from tests.facts import error_of, nothing_written
+from tests.facts import error_of, nothing_written, taking_part
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
 from tests.stores import TestStore
 
@@ -39,6 +39,7 @@ class Target:
 OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "executions.describe": lambda engine, at: engine.executions.describe(at.id),
     "executions.result": lambda engine, at: engine.executions.result(at.id),
+    "executions.glance": lambda engine, at: engine.executions.glance(at.id),
     "executions.wait": lambda engine, at: engine.executions.wait(at.id, timeout="1m"),
     "executions.history": lambda engine, at: engine.executions.history(at.id),
     "executions.steps": lambda engine, at: engine.executions.steps(at.id),
@@ -56,6 +57,11 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.suspend": lambda engine, at: engine.leases.suspend(at.fence, ["go"]),
     "leases.submit_children": lambda engine, at: engine.leases.submit_children(at.fence, []),
     "leases.wait_children": lambda engine, at: engine.leases.wait_children(at.fence, []),
+    "leases.look": lambda engine, at: engine.leases.look(at.fence, {"go": 0}),
+    "leases.recorded": lambda engine, at: engine.leases.recorded(at.fence),
+    "leases.hold": lambda engine, at: engine.leases.hold(at.fence, "diverged", "look at it"),
+    "leases.continue_with": lambda engine, at: engine.leases.continue_with(at.fence, b"next"),
+    "leases.transact": lambda engine, at: engine.leases.transact(at.fence, taking_part(engine), lambda _: Step("t")),
     "flows.add_edge": lambda engine, at: engine.flows.add_edge(at.flow, "a", "b"),
     "flows.seal": lambda engine, at: engine.flows.seal(at.flow),
     "flows.cancel": lambda engine, at: engine.flows.cancel(at.flow),
@@ -76,6 +82,8 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "operator.unhold": lambda engine, at: engine.operator.unhold(at.id),
     "operator.replay": lambda engine, at: engine.operator.replay(at.id),
     "waitpoints.create": lambda engine, at: engine.waitpoints.create(at.fence, "go"),
+    "waitpoints.create_many": lambda engine, at: engine.waitpoints.create_many(at.fence, ["go"]),
+    "waitpoints.tokens": lambda engine, at: engine.waitpoints.tokens(at.fence, ["go"]),
     "waitpoints.close": lambda engine, at: engine.waitpoints.close(at.waitpoint),
     "waitpoints.list": lambda engine, at: engine.waitpoints.list(at.id),
     "signals.approve": lambda engine, at: engine.signals.approve(at.id, "early"),

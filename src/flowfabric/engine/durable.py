@@ -25,8 +25,10 @@ class DurableLeases(Claims):
     """Lets a worker look around while it works, write with its own code, hold what needs a person, begin anew."""
 
     async def recorded(self, fence: Fence, limit: int = limits.STEPS_PER_EXECUTION) -> list[RecordedStep]:
-        """The steps that answer at present, in their order, by one statement. It is a plain read."""
+        """The steps that answer at present, in their order. It is a plain read."""
         id_, most = requests.fence(fence).execution_id, limits.whole(limit, "limit", 1, limits.STEPS_PER_EXECUTION)
+        # An execution of another namespace is not found; the look that tells is shared with other callers.
+        await self._context.glances.of(id_)
         return await self._context.store.read_single(lambda tx: tx.steps.of(id_, 0, most))
 
     async def look(self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()) -> Look:

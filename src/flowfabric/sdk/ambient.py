@@ -12,7 +12,7 @@ from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.requests import StepStatus
-from flowfabric.sdk.journal import KEYED, Made
+from flowfabric.sdk.journal import Made
 from flowfabric.sdk.records import Current
 from flowfabric.sdk.units import STEP, UNIT, Unit, require_unit
 
@@ -48,7 +48,7 @@ def changed(name: str, /) -> bool:
     unit = require_unit("changed")
     unit.run.calls.check_alive(unit)
     scope, journal = unit.scope, unit.run.calls.journal
-    made = Made(f"{scope.prefix}changed[{name}]", scope.prefix, KEYED, "changed")
+    made = scope.outside(f"changed[{name}]", "changed")
     if journal.get(made.path) is not None:
         return True
     if journal.passed(scope):
@@ -65,7 +65,7 @@ def progress(percent: float, message: str = "") -> None:
     if not 0 <= percent <= 100:
         raise InvalidRequest("out_of_range", "percent must be between 0 and 100", field="percent")
     if not run.calls.is_replaying:
-        run.loop.call_soon_threadsafe(lambda: run.beside.add(run.loop.create_task(_tell(run, int(percent), message))))
+        run.loop.call_soon_threadsafe(_tell_soon, run, int(percent), message)
 
 
 def current() -> Current:
@@ -81,6 +81,12 @@ def current() -> Current:
         replaying=run.calls.is_replaying, cancelled=cancelled,
         idempotency_key=step.key if step is not None else str(lease.execution_id), tags=lease.tags,
     )  # fmt: skip
+
+
+def _tell_soon(run: Run, percent: int, message: str) -> None:
+    telling = run.loop.create_task(_tell(run, percent, message))
+    run.beside.add(telling)
+    telling.add_done_callback(run.beside.discard)
 
 
 async def _tell(run: Run, percent: int, message: str) -> None:
@@ -102,8 +108,7 @@ logger.addFilter(_SilentWhileReplaying())
 
 def _outside_the_order(unit: Unit, name: str) -> Made:
     unit.run.calls.check_alive(unit)
-    label = unit.scope.label(name)
-    return Made(unit.scope.prefix + label, unit.scope.prefix, KEYED, name)
+    return unit.scope.outside(unit.scope.label(name), name)
 
 
 def _drawn(name: str) -> bytes:

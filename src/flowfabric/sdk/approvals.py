@@ -163,7 +163,8 @@ class Approval(_Deciding[R_co]):
         """Asks each approver in a step of its own; the tokens are minted for those who were not asked yet."""
         base, journal = self.run.app.url, self.run.calls.journal
         name, by = f"{self.path}/{step_name(notify)}", self.question.by or ()
-        unasked = [who for who in by if (found := journal.get(f"{name}[{who}]")) is None or not found.is_final]
+        asked = {who for who in by if (found := journal.get(f"{name}[{who}]")) and found.status is StepStatus.OK}
+        unasked = [who for who in by if who not in asked]
         due, tokens = await self.open() if unasked else (None, {})
         for who in unasked:
             token = tokens[self._key(who)]
@@ -296,6 +297,10 @@ class Callback(_Deciding[R_co]):
 
     def wait(self, due: datetime | None, *, is_old: bool) -> Wait:
         return _CallbackWait(self, due, is_old=is_old or self.is_open)
+
+    def decided(self, verdict: Verdict) -> Record:
+        self.run.app.callbacks.pop((self.run.task.name, self.path), None)
+        return super().decided(verdict)
 
     def answer(self, record: Record) -> Any:
         [signal] = from_facts(record.facts["signals"])

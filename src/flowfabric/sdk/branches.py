@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.sdk.bodies import Ending, start_branch, start_thread
 from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.closing import close_waitpoints
+from flowfabric.sdk.commits import persist
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.journal import Scope
 from flowfabric.sdk.units import Unit
@@ -72,6 +74,7 @@ class Branches:
         scope = self._parent.scope if is_call else Scope(f"{self._group.path}[{index}]/")
         unit = Unit(self.run, scope, self._parent, is_plain=isinstance(member, Thunk))
         unit.together = self._together if is_call else None
+        unit.race = self if is_call and self._group.made.kind == "race" else None
         self.run.resting.goes()
         future: asyncio.Future[Ending]
         if isinstance(member, Thunk):
@@ -124,6 +127,13 @@ class Branches:
         # Those that were just being submitted are there only now.
         await self.cancel_children([child for unit in units for child in unit.children])
 
+    async def let_go(self) -> None:
+        """Ends the members that are still running, and nothing of what they wait for."""
+        for unit, _ in self._running.values():
+            unit.drop()
+        self.run.resting.drop()
+        await self.ended()
+
     async def ended(self) -> None:
         """Returns when every member that was started has ended."""
         self._leave_out(self._waiting)
@@ -145,9 +155,10 @@ class Branches:
 
     async def cancel_children(self, children: Sequence[UUID]) -> None:
         """Cancels what members wait for; who has ended meanwhile has ended."""
+        reason = f"{self._group.path} has ended"
         for child in children:
             with suppress(FlowFabricError):
-                await self.run.engine.operator.cancel(child, f"{self._group.path} has ended", children=True)
+                await persist(self.run, partial(self.run.engine.operator.cancel, child, reason, children=True))
 
     def _leave_out(self, indexes: Any) -> None:
         """Members that are not run at all count as awaited."""

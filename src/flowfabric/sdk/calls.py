@@ -80,7 +80,9 @@ class Calls:
         """Raises once nothing durable may happen any more in this run, or in this branch of it."""
         self.check_over()
         if self._run.is_draining:
-            self._run.unwind()
+            # Steps in flight finish and are recorded first.
+            if not self._run.in_flight:
+                self._run.unwind()
             raise Unwind
         if unit.is_dropped:
             raise Unwind

@@ -131,7 +131,9 @@ class _Awaits(DurableCall[Any]):
         """The result, or the error that stands for another end."""
         end = self.end_of(record)
         if isinstance(end, TimedOut):
-            raise TimeoutError(f"{self.path} has not ended by {end.at.isoformat()}")
+            late = TimeoutError(f"{self.path} has not ended by {end.at.isoformat()}")
+            setattr(late, FINAL_MARK, True)
+            raise late
         try:
             return end.value()
         except Exception as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
 from flowfabric.core.graph import ChildSubmission
@@ -24,20 +25,28 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    record: Record
+    step: Step
+
+
 class Commits:
     """What a run has still to write, and the commit that is under way."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._unwritten: dict[str, Record] = {}
+        self._unwritten: dict[str, _Encoded] = {}
         self._children: list[tuple[ChildSubmission, asyncio.Future[UUID]]] = []
-        self._last: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[Any] | None = None
         self._next: asyncio.Task[None] | None = None
 
     def ride(self, record: Record) -> None:
-        """Writes the record with the next commit."""
+        """Writes the record with the next commit. What cannot be stored is refused here, where it does no harm to
+        others."""
+        step = record.to_step()
         self._run.calls.journal.add(record)
-        self._unwritten[record.path] = record
+        self._unwritten[record.path] = _Encoded(record, step)
 
     def forget(self, record: Record) -> None:
         """The record is stored already, whatever was to be written under its path."""
@@ -47,7 +56,10 @@ class Commits:
     async def write(self, record: Record) -> None:
         """Returns once the record is stored."""
         self.ride(record)
+        mine = self._unwritten[record.path]
         await undisturbed(self._flushed())
+        while self._unwritten.get(record.path) is mine and self._run.loss is None:
+            await undisturbed(self._flushed())
         self._run.calls.check_over()
 
     async def submit(self, child: ChildSubmission, record: Record) -> UUID:
@@ -55,7 +67,8 @@ class Commits:
         self.ride(record)
         answer: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
         self._children.append((child, answer))
-        await undisturbed(self._flushed())
+        while not answer.done() and self._run.loss is None:
+            await undisturbed(self._flushed())
         self._run.calls.check_over()
         return answer.result()
 
@@ -77,7 +90,10 @@ class Commits:
             await undisturbed(self._flushed())
         records = list(self._unwritten.values())
         self._unwritten.clear()
-        return await self._stored(records, operation, goes_on=goes_on)
+        stored = asyncio.get_running_loop().create_task(self._stored(records, operation, goes_on=goes_on))
+        self._last = stored
+        await undisturbed(stored)
+        return stored.result()
 
     def _flushed(self) -> asyncio.Task[None]:
         if self._next is None:
@@ -85,41 +101,67 @@ class Commits:
             self._last = self._next
         return self._next
 
-    async def _flush(self, before: asyncio.Task[None] | None) -> None:
+    async def _flush(self, before: asyncio.Task[Any] | None) -> None:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._next = None
         leases, fence = self._run.engine.leases, self._run.lease.fence
-        records = list(self._unwritten.values())[:BATCH]
         children, self._children = self._children[:BATCH], self._children[BATCH:]
-        for record in records:
-            del self._unwritten[record.path]
+        records = self._taken({child.key for child, _ in children})
         if children:
-            submissions = [child for child, _ in children]
-            answers = await self._stored(records, lambda steps: leases.submit_children(fence, submissions, steps=steps))
-            for (_, future), answer in zip(children, answers or (), strict=False):
-                future.set_result(answer.id)
+            await self._submit(children, records)
         elif records:
             await self._stored(records, lambda steps: leases.checkpoint(fence, steps))
 
+    def _taken(self, first: set[str]) -> list[_Encoded]:
+        """As many of the unwritten records as fit into a commit, those under the first paths before the others."""
+        paths = sorted(self._unwritten, key=lambda path: path not in first)[:BATCH]
+        return [self._unwritten.pop(path) for path in paths]
+
+    async def _submit(
+        self, children: Sequence[tuple[ChildSubmission, asyncio.Future[UUID]]], records: Sequence[_Encoded]
+    ) -> None:
+        leases, fence, submissions = self._run.engine.leases, self._run.lease.fence, [child for child, _ in children]
+        try:
+            answers = await self._stored(records, lambda steps: leases.submit_children(fence, submissions, steps=steps))
+        except FlowFabricError:
+            # Nothing says that a child is there which is not.
+            for child in submissions:
+                self._unwritten.pop(child.key, None)
+            raise
+        for (_, future), answer in zip(children, answers or (), strict=False):
+            future.set_result(answer.id)
+
     async def _stored(
-        self, records: Sequence[Record], operation: Callable[[tuple[Step, ...]], Awaitable[T]], *,
+        self, records: Sequence[_Encoded], operation: Callable[[tuple[Step, ...]], Awaitable[T]], *,
         goes_on: bool = True,
     ) -> T | None:  # fmt: skip
         """The answer of an operation that stores these records; if it is refused, they are still to be written."""
         run = self._run
-        for record in records:
-            run.probe.recording(run, record)
-        steps = tuple(record.to_step() for record in records)
+        for item in records:
+            run.probe.recording(run, item.record)
+        steps = tuple(item.step for item in records)
         try:
             answer = await insist(run, lambda: operation(steps))
         except FlowFabricError:
-            self._unwritten = {record.path: record for record in records} | self._unwritten
+            self._unwritten = {item.record.path: item for item in records} | self._unwritten
             raise
         if goes_on and run.loss is None:
-            for record in records:
-                run.probe.recorded(run, record)
+            for item in records:
+                run.probe.recorded(run, item.record)
         return answer
+
+
+async def persist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:
+    """The same for what does not need the lease: only the run's own loss ends it."""
+    pause_s = _FIRST_PAUSE_S
+    while run.loss is None:
+        try:
+            return await operation()
+        except Unavailable:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return None
 
 
 async def insist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:
@@ -143,7 +185,7 @@ def means_lost(error: FlowFabricError) -> bool:
     return error.code in _LOST
 
 
-async def undisturbed(commit: asyncio.Future[None]) -> None:
+async def undisturbed(commit: asyncio.Future[Any]) -> None:
     """Waits for a commit to its end. Whoever cancels the caller meanwhile is too late: what is stored has happened, and
     the caller must see it, as every later run will."""
     while True:

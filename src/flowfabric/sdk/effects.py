@@ -11,6 +11,8 @@ from flowfabric.core.ids import derived_id
 from flowfabric.sdk import units
 from flowfabric.sdk.aliases import Durable, T
 
+_PLAIN = str.maketrans("#[/", "___")
+
 
 def is_in_task() -> bool:
     """True in the function of a task itself, where an effect must be recorded."""
@@ -33,4 +35,4 @@ def as_step(name: str, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) ->
     """The verb as a step under this name."""
     from flowfabric.sdk.steps import step
 
-    return step.options(name=name)(fn, *args)
+    return step.options(name=name.translate(_PLAIN))(fn, *args)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
 
 LOG = logging.getLogger("flowfabric")
+_PAUSE_S = 5
 FINAL_MARK = "_flowfabric_final"
 _CONSUMED = "@signals"
 
@@ -38,7 +39,7 @@ async def end(run: Run, ending: Ending) -> None:
         await _hold(run, "input_mismatch", str(run.mismatch))
     elif run.continuation is not None:
         await _continue(run, run.continuation)
-    elif run.is_draining and run.is_over:
+    elif run.is_draining and (run.is_over or isinstance(ending.error, Unwind)):
         await _release(run)
     elif ending.error is None:
         await _complete(run, ending)
@@ -46,12 +47,17 @@ async def end(run: Run, ending: Ending) -> None:
         await _fail(run, ending.error)
 
 
-async def give_back(run: Run) -> None:
-    """Releases a lease that nothing can be done with here."""
+async def put_off(run: Run, error: FlowFabricError) -> None:
+    """Ends a lease that the store refuses to end as it should: what can never work fails, anything else is tried again
+    later, so that nothing turns in a circle."""
+    leases, fence = run.engine.leases, run.lease.fence
     try:
-        await run.engine.leases.release(run.lease.fence)
-    except FlowFabricError as error:
-        LOG.info("%s could not be given back: %s", run.lease.execution_id, error)
+        if isinstance(error, InvalidRequest):
+            await leases.fail(fence, error.message, failure_class=FailureClass.PERMANENT, category=error.code)
+        else:
+            await leases.delay(fence, after=_PAUSE_S)
+    except FlowFabricError as refused:
+        LOG.info("%s could not be given back: %s", run.lease.execution_id, refused)
 
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:

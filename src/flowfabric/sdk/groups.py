@@ -14,6 +14,7 @@ from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Durable, T
 from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
 from flowfabric.sdk.durable import DurableCall, here
+from flowfabric.sdk.ending import is_final
 from flowfabric.sdk.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
 from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
 from flowfabric.sdk.units import Unit, require_unit
@@ -144,13 +145,22 @@ class Gather(Group):
             if ending.error is None:
                 values[index] = ending.value
                 continue
-            if self.is_left(ending.error):
-                await branches.ended()
-            else:
-                await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=False)
+            await self._fail(branches, index, ending.error)
             raise ending.error
+        if self.decided() is not None:
+            why = "the branch that failed does not fail any more"
+            self.run.calls.diverge(self.run.calls.journal.report(self.unit.scope, self.made, why))
         self.remember(StepStatus.OK)
         return tuple(values[index] for index in range(len(self.members)))
+
+    async def _fail(self, branches: Branches, index: int, error: BaseException) -> None:
+        if self.is_left(error):
+            await branches.ended()
+        elif is_final(error, self.run.task.settings.raises) or isinstance(error, asyncio.CancelledError):
+            await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=False)
+        else:
+            # An accident that nothing has recorded: the next attempt tries all of them again.
+            await branches.let_go()
 
 
 class Settle(Group):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.records import RecordedStep
 from flowfabric.core.requests import Step, StepStatus
@@ -102,7 +103,7 @@ class Scope:
     def label(self, name: str) -> str:
         """The label of the next call of this name, outside of the order: `now`, `now#2`, …"""
         number = self.names[name] = self.names.get(name, 0) + 1
-        return name if number == 1 else f"{name}#{number}"
+        return self._fitting(name if number == 1 else f"{name}#{number}")
 
     def next(self, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> Made:
         """The identity of the next call of this name."""
@@ -110,12 +111,20 @@ class Scope:
             label, index = self.label(name), len(self.made)
             self.made.append(self.prefix + label)
             return Made(self.prefix + label, self.prefix, index, kind, digest)
-        label = f"{name}[{key}]"
+        label = self._fitting(f"{name}[{key}]")
         if label in self.keyed:
             message = f"{label} was called before in this function; a key tells calls apart, so take another one"
             raise InvalidRequest("step_key_repeated", message, path=self.prefix + label)
         self.keyed.add(label)
         return Made(self.prefix + label, self.prefix, KEYED, kind, digest)
+
+    def outside(self, label: str, kind: str) -> Made:
+        """The identity of a call outside of the order."""
+        return Made(self.prefix + self._fitting(label), self.prefix, KEYED, kind)
+
+    def _fitting(self, label: str) -> str:
+        limits.name(self.prefix + label, "the path of a durable call")
+        return label
 
 
 class Journal:

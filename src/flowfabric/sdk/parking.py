@@ -101,7 +101,11 @@ class Wait:
         if found is not None:
             return found
         due = self.wakes_at
-        return Due(due) if due is not None and now >= due else None
+        return Due(due) if due is not None and self.is_due(now) else None
+
+    def is_due(self, now: datetime) -> bool:
+        """True once its time has come."""
+        return self.wakes_at is not None and now >= self.wakes_at
 
     def _found(self, look: Look) -> Verdict | None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
@@ -131,8 +131,8 @@ class Ask:
 
     name: str
     approver: str
-    token: str
-    link: str | None
+    token: str = field(repr=False)
+    link: str | None = field(repr=False)
     expires: datetime | None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.giving_up import give_up, look_around
 from flowfabric.sdk.parking import Verdict, Wait, earliest
@@ -110,7 +110,9 @@ class Resting:
         try:
             if await self._judge(look=any(wait.is_unseen for wait in self.parked)) or not self.parked:
                 return
-            if self.active == 0:
+            if self.active == 0 and self._run.is_draining:
+                self._run.unwind()
+            elif self.active == 0:
                 self._run.probe.resting(self._run)
                 self._run.calls.check_over()
                 await self._give_up()
@@ -118,8 +120,9 @@ class Resting:
                 self._arm()
         except Unwind:
             pass
-        except FlowFabricError as error:
-            self.resolve(next(iter(self.parked)), error)
+        except Exception as error:
+            for wait in list(self.parked)[:1]:
+                self.resolve(wait, error)
         finally:
             self._settling = None
             if self.parked and (self.active == 0 or any(wait.is_unseen for wait in self.parked)):
@@ -130,7 +133,7 @@ class Resting:
         wait for somebody now and then."""
         due, pauses = earliest(list(self.parked)), [(self.settle_soon, self._stalling.check(next(iter(self.parked))))]
         if due is not None:
-            pauses.append((self.settle_soon, (due - self._run.now()).total_seconds()))
+            pauses.append((self.look_again, (due - self._run.now()).total_seconds()))
         if any(wait.condition() is not None for wait in self.parked):
             pauses.append((self.look_again, _LOOK_S))
         if self._timer is not None:
@@ -140,13 +143,19 @@ class Resting:
 
     async def _judge(self, *, look: bool) -> bool:
         """Resolves the waits that have ended; False if there are none."""
-        waits = list(self.parked)
+        waits, now = list(self.parked), self._run.now()
+        # Whatever came before a wait is over counts, so none is over without a look.
+        look = look or any(wait.condition() is not None and wait.is_due(now) for wait in waits)
         seen = await look_around(self._run, waits) if look else None
-        now, any_ended = self._run.now() if seen is None else max(seen.now, self._run.now()), False
+        now, decided = now if seen is None else max(seen.now, self._run.now()), set[object]()
+        any_ended = False
         for wait in waits:
-            verdict = wait.judge(seen, now) if wait in self.parked else None
+            race = None if wait not in self.parked else self.parked[wait].race
+            verdict = wait.judge(seen, now) if wait in self.parked and race not in decided else None
             if verdict is not None:
                 any_ended = True
+                # What the others of a race wait for is not used up by them as well.
+                decided |= {race} - {None}
                 self.resolve(wait, verdict)
         return any_ended
 

@@ -20,7 +20,7 @@ from flowfabric.engine.engine import Engine
 from flowfabric.sdk.bodies import Ending, run_body
 from flowfabric.sdk.calls import Calls
 from flowfabric.sdk.commits import Commits, insist
-from flowfabric.sdk.ending import end, give_back
+from flowfabric.sdk.ending import end, put_off
 from flowfabric.sdk.errors import InputMismatch, LeaseLost, Unwind
 from flowfabric.sdk.journal import Record, Scope
 from flowfabric.sdk.probes import SILENT, Probe
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from flowfabric.sdk.tasks import Task
 
 LOG = logging.getLogger("flowfabric")
-_MOST_RECORDS = 10_000
 
 
 class Run:
@@ -76,8 +75,8 @@ class Run:
         except Unwind:
             pass
         except FlowFabricError as error:
-            LOG.warning("%s %s is given back: %s", self.task.name, self.lease.execution_id, error)
-            await give_back(self)
+            LOG.warning("%s %s is put off: %s", self.task.name, self.lease.execution_id, error)
+            await put_off(self, error)
 
     async def _load(self, *, may_be_new: bool) -> None:
         """Reads the journal, unless nobody has had a lease before."""

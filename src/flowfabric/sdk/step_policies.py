@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.tasks import Task
 
 _MARK = "__flowfabric_step__"
+_SIGNS = ("#", "[", "/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,9 @@ class StepPolicy:
     at_most_once: bool = False
 
     def __post_init__(self) -> None:
-        if self.name is not None:
-            limits.name(self.name, "name")
+        if self.name is not None and any(sign in limits.name(self.name, "name") for sign in _SIGNS):
+            message = f"name must be without {' '.join(_SIGNS)}, which tell calls of the same name apart"
+            raise InvalidRequest("invalid_name", message, field="name")
         if self.key is not None:
             limits.name(self.key, "key")
         if self.retries is not None:

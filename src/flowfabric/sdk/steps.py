@@ -18,7 +18,7 @@ from flowfabric.sdk.aliases import Async, Durable, Duration, P, T
 from flowfabric.sdk.digests import arguments_digest
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.ending import FINAL_MARK, is_final
-from flowfabric.sdk.errors import StepFailed, Unwind, ValueRefused
+from flowfabric.sdk.errors import CancelRequested, StepFailed, Unwind, ValueRefused
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import Wait
 from flowfabric.sdk.records import ErrorInfo
@@ -115,7 +115,7 @@ class StepCall(DurableCall[Any]):
             raise await self._failed(_interrupted(self.path), tries)
         while True:
             if due is not None:
-                await self._back_off(datetime.fromisoformat(due))
+                await self._rested(datetime.fromisoformat(due))
             if self.plan.at_most_once:
                 await self.run.commits.write(self.made.record(StepStatus.OPEN, begun=True, tries=tries))
             try:
@@ -196,6 +196,15 @@ class StepCall(DurableCall[Any]):
         failure = failure_of(record, self.plan.raises)
         failure.__cause__ = cause
         return failure
+
+    async def _rested(self, due: datetime) -> None:
+        """Waits for the next try; whoever gives the step up meanwhile is recorded, as while it runs."""
+        try:
+            await self._back_off(due)
+        except asyncio.CancelledError as error:
+            if not isinstance(error, CancelRequested) and not self.run.is_over:
+                self.run.commits.ride(self.made.record(StepStatus.ABANDONED))
+            raise
 
     async def _back_off(self, due: datetime) -> None:
         wait = Wait(self, due)

@@ -33,7 +33,9 @@ class ResultForm:
         if found.lossy is not None:
             if call.run.probe.is_strict:
                 raise ValueRefused(f"{call.path}: {found.lossy}", path=call.path)
-            _warn_once(call.run.task.name, call.path.rpartition("/")[2].partition("#")[0], found.lossy)
+            _warn_once(
+                call.run.task.name, call.path.rpartition("/")[2].partition("#")[0].partition("[")[0], found.lossy
+            )
         return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowfabric.core.errors import Conflict
 from flowfabric.core.requests import Step, StepStatus
-from flowfabric.sdk.commits import insist
+from flowfabric.sdk.commits import insist, undisturbed
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.steps import StepCall
@@ -53,7 +53,9 @@ class TransactionCall(StepCall):
             return made[0].to_step()
 
         try:
-            await insist(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
+            # Whoever cancels it meanwhile is too late: what it has written is there.
+            transacting = insist(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
+            await undisturbed(run.loop.create_task(transacting))
         except Conflict as error:
             if error.code != "step_already_recorded":
                 raise

@@ -145,8 +145,7 @@ class ConditionCall(WaitCall[Any]):
         return ConditionWait(self, self.condition, declared, due, is_old=is_old)
 
     def heard(self, signals: tuple[Accepted, ...]) -> Record:
-        declared = {signal.name for signal in self.run.task.settings.signals}
-        used = {signal.waitpoint: signal.seq for signal in signals if signal.waitpoint in declared}
+        used = {signal.waitpoint: signal.seq for signal in signals}
         return self.made.record(StepStatus.OK, signals=[to_facts(signal) for signal in signals], used=used)
 
     def answer(self, record: Record) -> Met:
@@ -202,7 +201,7 @@ class ConditionWait(Wait):
 
     def keys(self) -> Mapping[str, int]:
         consumed = self.call.run.calls.consumed
-        return {key: consumed.get(key, 0) if key in self._declared else 0 for key in keys_of(self._condition)}
+        return {key: consumed.get(key, 0) for key in keys_of(self._condition)}
 
     def bindings(self) -> Sequence[Bound]:
         return [Standing(key, after) if key in self._declared else Fresh(key) for key, after in self.keys().items()]
@@ -221,8 +220,7 @@ class ConditionWait(Wait):
         if satisfied(self._condition, counting):
             heard = tuple(signals[facts.id] for facts in counting)
             for signal in heard:
-                if signal.waitpoint in self._declared:
-                    self.call.run.calls.consumed[signal.waitpoint] = signal.seq
+                self.call.run.calls.consumed[signal.waitpoint] = signal.seq
             return Heard(heard)
         return next((look.overridden[key] for key in after if key in look.overridden), None)
 

@@ -1,4 +1,4 @@
-"""Kits on an empty store of the test's own, once per backend."""
+"""Kits on an empty store of the test's own: in memory always, on PostgreSQL at full size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def app() -> App:
     return App("durable.db", url="https://shop.example/ff")
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.long)])
 async def new_kit(request: pytest.FixtureRequest) -> AsyncIterator[NewKit]:
     """Makes kits on the test's store."""
     if request.param == "memory":

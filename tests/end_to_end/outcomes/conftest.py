@@ -22,7 +22,7 @@ def app() -> App:
     return App("never-opened.db")
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.long)])
 async def kit(app: App, request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
     """A kit that performs the tasks of the test's app, one execution at a time."""
     if request.param == "memory":
