@@ -62,7 +62,10 @@ FULL_SIZE = (
 )  # fmt: skip
 
 # The same, for what only needs a store of its own.
-FULL_SIZE_SIDE_BY_SIDE = ("tests/end_to_end/programs/test_programs.py", "tests/end_to_end/kit")
+FULL_SIZE_SIDE_BY_SIDE = (
+    "tests/end_to_end/durable", "tests/end_to_end/kit", "tests/end_to_end/outcomes",
+    "tests/end_to_end/programs/test_programs.py",
+)  # fmt: skip
 
 CHECKS = (
     ("ruff", "check", "."),
