@@ -88,17 +88,23 @@ async def main() -> None:
     async with app:
         orders = await submit_orders()
         workers = [start_worker() for _ in range(2)]
-        await kill_whoever_packs()
-        began = time.monotonic()
-        await sign_the_letter()
-        results = Counter([await order for order in orders])
-        assert results == {"shipped": ORDERS}, results
-        say(f"all {ORDERS} orders were shipped, {time.monotonic() - began:.1f} s after the kill")
-        tell_the_books()
-        await tell_the_history(orders[UNLUCKY])
-        for worker in workers:
-            worker.terminate()
-            worker.wait()
+        try:
+            await watch(orders)
+        finally:
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
+
+
+async def watch(orders: list[Handle[str]]) -> None:
+    await kill_whoever_packs()
+    began = time.monotonic()
+    await sign_the_letter()
+    results = Counter([await order for order in orders])
+    assert results == {"shipped": ORDERS}, results
+    say(f"all {ORDERS} orders were shipped, {time.monotonic() - began:.1f} s after the kill")
+    tell_the_books()
+    await tell_the_history(orders[UNLUCKY])
 
 
 async def submit_orders() -> list[Handle[str]]:

@@ -35,6 +35,9 @@ from flowfabric import (
 )
 from flowfabric.testing import Kit, sweep
 
+# Every test is a sweep of its own; the programs and a few others are swept always.
+pytestmark = pytest.mark.long
+
 effects: list[str] = []
 go, stop = Signal("go", int), Signal("stop", int)
 
@@ -288,7 +291,6 @@ async def test_a_signal_sent_by_a_task_is_sent_once() -> None:
     assert swept.result == [7]
 
 
-@pytest.mark.long
 async def test_plain_functions_do_the_same() -> None:
     app = App(":memory:")
 

@@ -39,6 +39,9 @@ from flowfabric import (
 from flowfabric.testing import Kit, sweep
 from flowfabric.testing.sweeping import Program
 
+# Every test is a sweep of its own; the programs and a few others are swept always.
+pytestmark = pytest.mark.long
+
 effects: list[str] = []
 
 
@@ -308,7 +311,6 @@ async def test_settle_tells_how_each_ended() -> None:
     await check(app, lambda kit: kit.run(work), ["a", "broken", "b"])
 
 
-@pytest.mark.long
 async def test_children_answer_and_fail_through_their_parent() -> None:
     app = App(":memory:")
 
@@ -378,7 +380,6 @@ async def test_at_most_so_many_branches_run_at_once() -> None:
     assert most[0] <= 2
 
 
-@pytest.mark.long
 async def test_groups_within_groups() -> None:
     app = App(":memory:")
 
@@ -702,7 +703,6 @@ async def test_a_settled_failure_has_its_error() -> None:
     await check(app, lambda kit: kit.run(work), "no")
 
 
-@pytest.mark.long
 async def test_children_deep_within_a_branch_are_cancelled_with_it() -> None:
     app = App(":memory:")
 
