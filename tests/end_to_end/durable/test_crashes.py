@@ -101,6 +101,7 @@ async def test_a_gather_that_fails_and_what_it_ends(app: App) -> None:
     assert swept.result == ([], "gather[2]/fail", ["cancelled"])
 
 
+@pytest.mark.long
 async def test_waits_side_by_side(app: App) -> None:
     done: list[str] = []
     tokens: set[str] = set()

@@ -54,7 +54,7 @@ async def test_signals_that_come_twice_count_once(program: Program, store: TestS
 
 SWEPT = [name for name in PROGRAMS if name not in ("fan-out", "poll")]
 # The others are swept at full size.
-ALWAYS_SWEPT = ("hello", "two approve", "saga undone", "race")
+ALWAYS_SWEPT = ("hello", "two approve", "saga undone", "callback")
 
 
 @pytest.mark.parametrize(
