@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowfabric.core.ids import derived_id
-from flowfabric.core.outcomes import DuplicateSignal
+from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.secret import Secret
 from flowfabric.core.tokens import read_token
 from flowfabric.engine.engine import Engine
@@ -38,12 +38,20 @@ async def decide(engine: Engine, token: str | Secret, word: Word, comment: str =
     """Delivers an approver's decision, and answers the one that counts."""
     waitpoint = read_token(token).unverified.waitpoint_id
     ids = {derived_id(waitpoint, DECISION_KEY, each): each for each in (APPROVE, REJECT)}
-    answer = await engine.signals.deliver(
-        token, word, json.dumps({"comment": comment}).encode(), category="approval", source_type="link",
-        signal_id=derived_id(waitpoint, DECISION_KEY, word), key=DECISION_KEY,
-    )  # fmt: skip
+    answer = await deliver_decision(engine, token, word, comment, "link")
     repeated = isinstance(answer, DuplicateSignal)
     return Decided(ids.get(answer.signal_id) if repeated else word, repeated)
+
+
+async def deliver_decision(
+    engine: Engine, token: str | Secret, word: Word, comment: str, source_type: str
+) -> Accepted | DuplicateSignal:
+    """The decision as a signal: of one token the first counts, whichever way it came."""
+    waitpoint = read_token(token).unverified.waitpoint_id
+    return await engine.signals.deliver(
+        token, word, json.dumps({"comment": comment}).encode(), category="approval", source_type=source_type,
+        signal_id=derived_id(waitpoint, DECISION_KEY, word), key=DECISION_KEY,
+    )  # fmt: skip
 
 
 async def call_back(engine: Engine, token: str | Secret, payload: bytes, *, key: str | None = None) -> None:

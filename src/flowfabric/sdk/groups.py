@@ -23,7 +23,6 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
-T5 = TypeVar("T5")
 
 
 @overload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
@@ -12,14 +11,12 @@ from typing_extensions import TypeForm
 
 from flowfabric.core import limits
 from flowfabric.core.errors import NotFound
-from flowfabric.core.ids import derived_id
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
-from flowfabric.core.tokens import read_token
 from flowfabric.core.views import WaitpointView
 from flowfabric.core.waits import WaitpointKind, WaitpointState
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk.aliases import T
-from flowfabric.sdk.deciding import DECISION_KEY, Word
+from flowfabric.sdk.deciding import Word, deliver_decision
 from flowfabric.sdk.values import Form, form_of
 
 if TYPE_CHECKING:
@@ -55,13 +52,7 @@ def wait_key(name: str) -> str:
 
 async def decide(opening: Opening, token: str, word: Word, comment: str) -> Delivery:
     """Delivers an approver's decision; a second one by the same token answers as a duplicate with the first."""
-    waitpoint = read_token(token).unverified.waitpoint_id
-    payload = json.dumps({"comment": limits.text(comment, "comment")}).encode()
-    engine = await opening()
-    return await engine.signals.deliver(
-        token, word, payload, category="approval", source_type="token",
-        signal_id=derived_id(waitpoint, DECISION_KEY, word), key=DECISION_KEY,
-    )  # fmt: skip
+    return await deliver_decision(await opening(), token, word, limits.text(comment, "comment"), "token")
 
 
 async def deliver(opening: Opening, token: str, name: str, payload: object) -> Delivery:

@@ -27,8 +27,6 @@ T3 = TypeVar("T3")
 
 T4 = TypeVar("T4")
 
-T5 = TypeVar("T5")
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
