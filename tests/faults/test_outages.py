@@ -102,7 +102,7 @@ class Reconnecting:
         while True:
             try:
                 return await self._store.query(sql)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                 await asyncio.sleep(0.05)
 
     async def script(self, sql: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from flowfabric import App, Received, Signal, gather, sync, wait_signal
 from flowfabric.engine import Engine, State
 from flowfabric.sdk.run import Run
+from flowfabric.worker.worker import Worker
 from tests.sizes import Size
 
 GO = Signal("go", int)
@@ -52,6 +53,14 @@ async def until_suspended(engine: Engine, number: int) -> None:
             await asyncio.sleep(0.05)
 
 
+async def until_idle(worker: Worker) -> None:
+    """Returns when no slot is taken: the last thread ends a moment after its execution was suspended."""
+
+    async with asyncio.timeout(10):
+        while worker.busy:  # noqa: ASYNC110 - a worker tells nobody
+            await asyncio.sleep(0.01)
+
+
 async def suspended(engine: Engine) -> int:
     """How many executions are suspended."""
     tally = (await engine.executions.count()).get(State.SUSPENDED)
@@ -67,7 +76,7 @@ async def test_a_wait_holds_no_slot(real_app: App, real_engine: Engine, size: Si
 
     async with real_app.worker(concurrency=4) as worker:
         await until_suspended(real_engine, number)
-        assert worker.busy == 0
+        await until_idle(worker)
         others = await real_app.submit_many([works.call(index) for index in range(50)])
         assert [await other.result(timeout=60) for other in others] == [2 * index for index in range(50)]
         for index in (0, number // 2, number - 1):
