@@ -51,10 +51,14 @@ class Batcher(Generic[Item, Outcome]):
         """The outcome of the item; its refusal is raised."""
         if self._operation.solitary(item):
             return await run_alone(self._store, self._namespace, self._operation, item)
+        return await self.enter(item)
+
+    def enter(self, item: Item) -> asyncio.Future[Outcome]:
+        """The outcome to come of an item that is not solitary."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, self._operation.subject(item), future))
         self._start()
-        return await future
+        return future
 
     @property
     def is_idle(self) -> bool:

@@ -46,7 +46,8 @@ def name(value: object, field: str) -> str:
     if not 1 <= len(value) <= NAME_CHARACTERS:
         message = f"{field} must have 1 to {NAME_CHARACTERS} characters, it has {len(value)}"
         raise InvalidRequest("invalid_name", message, field=field, limit=NAME_CHARACTERS, length=len(value))
-    if not value.isprintable() or value != value.strip():
+    # The only blank that counts as printable is the space.
+    if not value.isprintable() or value[0] == " " or value[-1] == " ":
         message = f"{field} must be printable, with no space at either end; it is {shown(value)}"
         raise InvalidRequest("invalid_name", message, field=field)
     return value

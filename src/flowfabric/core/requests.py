@@ -99,13 +99,11 @@ class Step:
     status: StepStatus = StepStatus.OK
 
     def __post_init__(self) -> None:
-        put(
-            self,
-            name=limits.name(self.name, "step name"),
-            payload=limits.payload(self.payload, "step result"),
-            encoding=limits.name(self.encoding, "encoding"),
-            status=choice(StepStatus, self.status, "status"),
-        )
+        limits.name(self.name, "step name")
+        limits.payload(self.payload, "step result")
+        limits.name(self.encoding, "encoding")
+        if type(self.status) is not StepStatus:
+            put(self, status=choice(StepStatus, self.status, "status"))
 
     def digest(self) -> str:
         """What tells a repeated checkpoint from a contradicting one."""
@@ -254,7 +252,7 @@ def fence(value: object) -> Fence:
     """A fence whose parts have the right types; raises `invalid_fence` otherwise."""
     if not isinstance(value, Fence):
         raise InvalidRequest("invalid_fence", f"a fence must be the Fence of a lease, not {type(value).__name__}")
-    epoch = limits.whole(value.epoch, "fence.epoch", 0, 2**63 - 1)
+    epoch = limits.whole(value.epoch, "fence.epoch", 0, limits.LARGEST)
     if type(value.execution_id) is UUID and type(value.lease_id) is UUID:
         return value
     return Fence(parse_id(value.execution_id, "fence.execution_id"), epoch, parse_id(value.lease_id, "fence.lease_id"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -57,15 +58,20 @@ class Context:
 
     async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
         """The outcome of one item of a hot operation, which shares its commit with whatever else is under way."""
+        return await self._batcher(operation).submit(item)
+
+    def begun(self, operation: HotOperation[Item, Outcome], item: Item) -> asyncio.Future[Outcome]:
+        """The same, to come, of an item that is not solitary."""
+        return self._batcher(operation).enter(item)
+
+    def _batcher(self, operation: HotOperation[Item, Outcome]) -> Batcher[Item, Outcome]:
         key = (id(operation), self.namespace)
-        if key not in self.batchers:
-            self.batchers[key] = Batcher(self.store, self.namespace, operation)
-        batcher: Batcher[Item, Outcome] = self.batchers[key]
-        try:
-            return await batcher.submit(item)
-        finally:
-            if len(self.batchers) > _MOST_BATCHERS:
+        batcher = self.batchers.get(key)
+        if batcher is None:
+            if len(self.batchers) >= _MOST_BATCHERS:
                 self._drop_idle_batchers()
+            batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation)
+        return batcher
 
     @property
     def glances(self) -> Glances:

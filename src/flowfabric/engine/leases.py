@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -65,10 +66,14 @@ class Leases(DurableLeases):
 
     async def checkpoint(self, fence: Fence, steps: Sequence[Step]) -> int:
         """Records step results; answers how many. A final step may be repeated, not changed."""
+        return await self.checkpointing(fence, steps)
+
+    def checkpointing(self, fence: Fence, steps: Sequence[Step]) -> asyncio.Future[int]:
+        """The same, begun at once: its answer to come."""
         item = Checkpoint(fence=requests.fence(fence), steps=requests.steps(steps))
         if not item.steps:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
-        return await self._context.one(CHECKPOINT, item)
+        return self._context.begun(CHECKPOINT, item)
 
     async def complete(
         self, fence: Fence, result: bytes = b"", *, encoding: str = "json", steps: Sequence[Step] = ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
+from flowfabric.core.frozen import record as quick
 from flowfabric.core.graph import ChildSubmission
 from flowfabric.core.limits import BATCH
 from flowfabric.core.requests import Step
@@ -25,7 +25,7 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@quick(frozen=True, slots=True)
 class _Encoded:
     record: Record
     step: Step
@@ -38,15 +38,13 @@ class Commits:
         self._run = run
         self._unwritten: dict[str, _Encoded] = {}
         self._children: list[tuple[ChildSubmission, asyncio.Future[UUID]]] = []
-        self._last: asyncio.Task[Any] | None = None
+        self._last: asyncio.Future[Any] | None = None
         self._next: asyncio.Task[None] | None = None
 
     def ride(self, record: Record) -> None:
         """Writes the record with the next commit. What cannot be stored is refused here, where it does no harm to
         others."""
-        step = record.to_step()
-        self._run.calls.journal.add(record)
-        self._unwritten[record.path] = _Encoded(record, step)
+        self._taken_along(record)
 
     def forget(self, record: Record) -> None:
         """The record is stored already, whatever was to be written under its path."""
@@ -55,9 +53,11 @@ class Commits:
 
     async def write(self, record: Record) -> None:
         """Returns once the record is stored."""
-        self.ride(record)
-        mine = self._unwritten[record.path]
-        await undisturbed(self._flushed())
+        mine = self._taken_along(record)
+        if len(self._unwritten) == 1 and not self._children and self._is_quiet and self._run.loss is None:
+            await self._written_alone(mine)
+        else:
+            await undisturbed(self._flushed())
         while self._unwritten.get(record.path) is mine and self._run.loss is None:
             await undisturbed(self._flushed())
         self._run.calls.check_over()
@@ -95,13 +95,40 @@ class Commits:
         await undisturbed(stored)
         return stored.result()
 
+    def _taken_along(self, record: Record) -> _Encoded:
+        encoded = _Encoded(record, record.to_step())
+        self._run.calls.journal.add(record)
+        self._unwritten[record.path] = encoded
+        return encoded
+
+    @property
+    def _is_quiet(self) -> bool:
+        return self._next is None and (self._last is None or self._last.done())
+
+    async def _written_alone(self, mine: _Encoded) -> None:
+        """The short way for one record with nothing beside it, as of a function that takes one step after another. If
+        it was disturbed, or the store did not take it, the record is still to be written."""
+        run = self._run
+        run.probe.recording(run, mine.record)
+        if run.loss is not None:
+            return
+        stored = self._last = run.engine.leases.checkpointing(run.lease.fence, (mine.step,))
+        del self._unwritten[mine.record.path]
+        try:
+            await stored
+        except (FlowFabricError, asyncio.CancelledError):
+            self._unwritten = {mine.record.path: mine} | self._unwritten
+            return
+        if run.loss is None:
+            run.probe.recorded(run, mine.record)
+
     def _flushed(self) -> asyncio.Task[None]:
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._flush(self._last))
             self._last = self._next
         return self._next
 
-    async def _flush(self, before: asyncio.Task[Any] | None) -> None:
+    async def _flush(self, before: asyncio.Future[Any] | None) -> None:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._next = None

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
@@ -15,9 +15,6 @@ from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.journal import KEYED, Made, Record
 from flowfabric.sdk.parking import Due, Verdict, Wait
 from flowfabric.sdk.units import UNIT, Unit
-
-if TYPE_CHECKING:
-    from flowfabric.sdk.run import Run
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -28,18 +25,15 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
     def __init__(self, unit: Unit, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> None:
         self.unit = unit
-        self.is_stuck = unit.run.calls.is_cut_off
+        self.run = unit.run
+        self.is_stuck = self.run.calls.is_cut_off
         if self.is_stuck:
             self.made, self.record = Made(name, "", KEYED, kind), None
         else:
             self.made, self.record = unit.make(name, kind, key=key, digest=digest)
         self.is_awaited = False
         self._inner: Coroutine[Any, Any, T_co] | None = None
-        unit.run.calls.made.append(self)
-
-    @property
-    def run(self) -> Run:
-        return self.unit.run
+        self.run.calls.made.append(self)
 
     @property
     def is_answered(self) -> bool:

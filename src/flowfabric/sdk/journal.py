@@ -16,6 +16,7 @@ from typing import Any
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.frozen import record as quick
 from flowfabric.core.records import RecordedStep
 from flowfabric.core.requests import Step, StepStatus
 
@@ -24,7 +25,7 @@ _DECODER = json.JSONDecoder()
 _NO_FACTS: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick(frozen=True, slots=True, kw_only=True)
 class Record:
     """One recorded call: `value` is the JSON of its result, `facts` whatever else its kind has to remember."""
 
@@ -44,14 +45,14 @@ class Record:
 
     def to_step(self) -> Step:
         """The record as the engine stores it: a JSON list of what is known about the call and its value."""
-        head: dict[str, Any] = {"kind": self.kind, "index": self.index}
+        head = f'"kind": "{self.kind}", "index": {self.index}'
         if self.scope:
-            head["scope"] = self.scope
+            head += f', "scope": {json.dumps(self.scope)}'
         if self.digest is not None:
-            head["digest"] = self.digest
+            head += f', "digest": "{self.digest}"'
         if self.facts:
-            head["facts"] = self.facts
-        return Step(self.path, b"[%b,%b]" % (json.dumps(head).encode(), self.value), status=self.status)
+            head += f', "facts": {json.dumps(self.facts)}'
+        return Step(self.path, b"[{%b},%b]" % (head.encode(), self.value), status=self.status)
 
     @classmethod
     def from_step(cls, step: RecordedStep) -> Record:
@@ -65,7 +66,7 @@ class Record:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@quick(frozen=True, slots=True)
 class Made:
     """The identity of a call that was made."""
 

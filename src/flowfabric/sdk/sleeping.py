@@ -74,7 +74,7 @@ class Poll(StepCall):
         form = checked_result(self.fn)
         asked = self._asked_before()
         while True:
-            result = await self._perform(lambda: self.fn(*self.args, **self.kwargs))
+            result = await self._performed()
             asked += 1
             if result is not None and result is not False:
                 stored = form.stored(result, self)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.core import limits
@@ -46,8 +47,10 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that decides how often and how long a step is tried."""
+    """What a step is called, and all that decides how it is performed and tried."""
 
+    name: str
+    is_async: bool
     retries: int
     backoff: Backoff
     timeout: timedelta | None
@@ -75,13 +78,24 @@ def policy_of(fn: Callable[..., Any]) -> StepPolicy:
 
 
 def plan(task: Task[..., Any], fn: Callable[..., Any], called: StepPolicy) -> Plan:
-    """How the step is tried: the call before the function before the task."""
+    """How the step is tried; found once per function of a task, unless the call has something to say."""
+    if called is not NO_POLICY or not isinstance(fn, FunctionType):
+        return _new_plan(task, fn, called)
+    found = task.plans.get(fn)
+    if found is None:
+        found = task.plans[fn] = _new_plan(task, fn, called)
+    return found
+
+
+def _new_plan(task: Task[..., Any], fn: Callable[..., Any], called: StepPolicy) -> Plan:
+    """The call before the function before the task."""
     own, settings = policy_of(fn), task.settings
     retries = next(
         found for found in (called.retries, own.retries, task.called.retries, settings.retries) if found is not None
     )
     timeout = own.timeout if called.timeout is None else called.timeout
     return Plan(
+        name=step_name(fn, called), is_async=inspect.iscoroutinefunction(fn),
         retries=retries, backoff=settings.backoff, raises=own.raises, at_most_once=own.at_most_once,
         timeout=None if timeout is None else limits.duration(timeout, "timeout"),
     )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
 from datetime import datetime
+from functools import partial
 from typing import Any, Concatenate, TypeVar, overload
 
 from flowfabric.core.errors import InvalidRequest
@@ -22,7 +23,7 @@ from flowfabric.sdk.errors import CancelRequested, StepFailed, Unwind, ValueRefu
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import Wait
 from flowfabric.sdk.records import ErrorInfo
-from flowfabric.sdk.step_policies import NO_POLICY, StepPolicy, attach, checked_raises, plan, step_name
+from flowfabric.sdk.step_policies import NO_POLICY, StepPolicy, attach, checked_raises, plan
 from flowfabric.sdk.storing import checked_result
 from flowfabric.sdk.units import STEP, StepContext, Unit, require_unit
 
@@ -99,9 +100,9 @@ class StepCall(DurableCall[Any]):
         if not callable(fn):
             raise InvalidRequest("invalid_type", f"a step is a function and its arguments, not {type(fn).__name__}")
         digest = None if unit.run.app.arguments == "off" else arguments_digest(args, kwargs)
-        super().__init__(unit, name or step_name(fn, called), self.kind, key=called.key, digest=digest)
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.plan = plan(unit.run.task, fn, called)
+        super().__init__(unit, name or self.plan.name, self.kind, key=called.key, digest=digest)
 
     def replayed(self, record: Record) -> Any:
         if record.status is StepStatus.FAILED:
@@ -126,39 +127,35 @@ class StepCall(DurableCall[Any]):
 
     async def _succeed(self) -> Any:
         """Performs the step and records its result; what is stored is what the first run sees."""
-        result = await self._perform(lambda: self.fn(*self.args, **self.kwargs))
+        result = await self._performed()
         stored = checked_result(self.fn).stored(result, self)
         await self.run.commits.write(self.made.record(StepStatus.OK, value=stored.data))
         return stored.value
 
-    async def _perform(self, call: Callable[[], Any]) -> Any:
+    def _performed(self) -> Coroutine[Any, Any, Any]:
         """What the function answers. In tests it must not change its arguments: a re-run would not."""
         probe = self.run.probe
         probe.performing(self.run, self.path)
-        if not probe.is_strict:
-            return await self._called(call)
+        return self._strictly_called() if probe.is_strict else self._called()
+
+    async def _strictly_called(self) -> Any:
         before = arguments_digest(self.args, self.kwargs)
-        result = await self._called(call)
+        result = await self._called()
         if arguments_digest(self.args, self.kwargs) != before:
             message = f"{self.path} changed its arguments, which a later run would not see; return what is new instead"
             raise ValueRefused(message, code="arguments_changed", path=self.path)
         return result
 
-    async def _called(self, call: Callable[[], Any]) -> Any:
+    async def _called(self) -> Any:
         run, task = self.run, asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
-        seconds = None if self.plan.timeout is None else self.plan.timeout.total_seconds()
-        timer = asyncio.timeout(seconds)
         run.in_flight[task] = here(self)
         context = StepContext(run, self.path)
         token = STEP.set(context)
         try:
-            async with timer:
-                return await _result(run.threads.steps, self.fn, call)
-        except TimeoutError:
-            if timer.expired():
-                raise TimeoutError(f"{self.path} took longer than {seconds:g} s") from None
-            raise
+            if self.plan.timeout is not None:
+                return await self._in_time(self.plan.timeout.total_seconds())
+            return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._in_thread())
         except asyncio.CancelledError as error:
             if run.is_over:
                 raise Unwind from None
@@ -173,6 +170,22 @@ class StepCall(DurableCall[Any]):
             context.is_left = True
             STEP.reset(token)
             run.in_flight.pop(task, None)
+
+    async def _in_time(self, seconds: float) -> Any:
+        timer = asyncio.timeout(seconds)
+        try:
+            async with timer:
+                return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._in_thread())
+        except TimeoutError:
+            if timer.expired():
+                raise TimeoutError(f"{self.path} took longer than {seconds:g} s") from None
+            raise
+
+    async def _in_thread(self) -> Any:
+        """The result of a plain function; what it answers may still be something to await."""
+        call = partial(self.fn, *self.args, **self.kwargs)
+        found = await self.run.loop.run_in_executor(self.run.threads.steps, copy_context().run, _called, call)
+        return await found if inspect.isawaitable(found) else found
 
     async def _may_try_again(self, error: Exception, tries: int) -> str:
         """When to try again; raises the failure if it is final."""
@@ -228,14 +241,6 @@ def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception
 def _interrupted(path: str) -> ErrorInfo:
     message = f"{path} was interrupted and may have happened; it is declared to happen at most once"
     return ErrorInfo(type="StepInterrupted", message=message, category="interrupted", permanent=True)
-
-
-async def _result(threads: Any, fn: Callable[..., Any], call: Callable[[], Any]) -> Any:
-    """The result of a coroutine function on this loop, of a plain one in a thread."""
-    if inspect.iscoroutinefunction(fn):
-        return await call()
-    found = await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, _called, call)
-    return await found if inspect.isawaitable(found) else found
 
 
 def _called(call: Callable[[], Any]) -> Any:

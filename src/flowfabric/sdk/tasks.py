@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
@@ -26,6 +27,7 @@ from flowfabric.sdk.values import Form, Inputs
 if TYPE_CHECKING:
     from flowfabric.sdk import sync_client
     from flowfabric.sdk.app import App
+    from flowfabric.sdk.step_policies import Plan
 
 _NO_TAGS: Mapping[str, str] = {}
 
@@ -100,6 +102,7 @@ class Task(Generic[P, R]):
         self._forms = forms
         self.settings = settings
         self.called = CallOptions() if called is None else called
+        self.plans: WeakKeyDictionary[Callable[..., Any], Plan] = WeakKeyDictionary()
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Durable[Handle[R]]:
         """Stores an execution and answers its handle. Inside a task it is a child, stored once however often the
