@@ -60,7 +60,7 @@ async def test_a_write_is_read_committed_and_waits_for_the_disk_whatever_the_set
     async def shown(tx: Transaction) -> list[str]:
         session: Any = tx
         names = ("transaction_isolation", "synchronous_commit", "statement_timeout")
-        return [await session._session._connection.fetchval(f"SHOW {name}") for name in names]
+        return [await session.session._connection.fetchval(f"SHOW {name}") for name in names]
 
     async with opened(odd, pooler=pooler, statement_timeout="7s") as engine:
         assert await engine._context.store.run(shown) == ["read committed", "on", "7s"]

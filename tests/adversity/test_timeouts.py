@@ -92,7 +92,7 @@ async def test_a_statement_that_runs_longer_than_the_statement_timeout_is_ended(
             # The contract has no endless statement, so one is put on the connection of the transaction.
             session: Any = tx
             await tx.executions.set_tags(id_, {"half.done": "yes"})
-            found = session._session._connection.execute(ENDLESS[store.name])
+            found = session.session._connection.execute(ENDLESS[store.name])
             await found if store.name == "postgres" else found.fetchone()
 
         with pytest.raises(Unavailable) as ended:

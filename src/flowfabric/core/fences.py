@@ -71,11 +71,11 @@ def execution_not_found(id_: object) -> NotFound:
 
 def digest(operation: str, *content: bytes | str | None) -> str:
     """A digest of an operation and its content, by which the same request is recognised when it is repeated."""
-    hashed = hashlib.sha256(operation.encode())
+    parts = [operation.encode()]
     for part in content:
         data = part.encode() if isinstance(part, str) else part
-        hashed.update(b"\x00-" if data is None else b"\x00%d:" % len(data) + data)
-    return hashed.hexdigest()
+        parts.append(b"\x00-" if data is None else b"\x00%d:%b" % (len(data), data))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def _is_former(former: FormerLease, fence: Fence) -> bool:

@@ -252,9 +252,13 @@ def fence(value: object) -> Fence:
     """A fence whose parts have the right types; raises `invalid_fence` otherwise."""
     if not isinstance(value, Fence):
         raise InvalidRequest("invalid_fence", f"a fence must be the Fence of a lease, not {type(value).__name__}")
-    epoch = limits.whole(value.epoch, "fence.epoch", 0, limits.LARGEST)
-    if type(value.execution_id) is UUID and type(value.lease_id) is UUID:
+    if (
+        type(value.execution_id) is type(value.lease_id) is UUID
+        and type(value.epoch) is int
+        and 0 <= value.epoch < 2**63
+    ):
         return value
+    epoch = limits.whole(value.epoch, "fence.epoch", 0, limits.LARGEST)
     return Fence(parse_id(value.execution_id, "fence.execution_id"), epoch, parse_id(value.lease_id, "fence.lease_id"))
 
 
@@ -262,6 +266,8 @@ def steps(value: object) -> tuple[Step, ...]:
     """Distinctly named steps, at most a batch of them."""
     if value == ():
         return ()
+    if type(value) is tuple and len(value) == 1 and isinstance(value[0], Step):
+        return value
     items = tuple(limits.batch(value, "steps"))
     for item in items:
         if not isinstance(item, Step):

@@ -27,9 +27,13 @@ async def until_ended(
 ) -> Answer | None:
     """What `look` finds when it has ended, at once if it has; None if the timeout passes first."""
     limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
-    found = await look()
-    if found is not None:
-        return found
+    if not wakeups.alive:
+        # Nobody begins to listen for what has ended already.
+        found = await look()
+        if found is not None:
+            return found
+    if limit_s is None:
+        return await _watched(wakeups, id_, look)
     try:
         async with asyncio.timeout(limit_s):
             return await _watched(wakeups, id_, look)
@@ -38,13 +42,14 @@ async def until_ended(
 
 
 async def _watched(wakeups: Wakeups, id_: UUID, look: Look[Answer]) -> Answer:
-    # Whoever is rung for looks by itself only in case the bell fails.
-    pause_s = _LONGEST_LOOK_S if wakeups.alive else _FIRST_LOOK_S
+    pause_s = _FIRST_LOOK_S
     with wakeups.bell([end_of(id_)]) as bell:
         while True:
             bell.clear()
             found = await look()
             if found is not None:
                 return found
-            await bell.wait(random.uniform(pause_s / 2, pause_s))
-            pause_s = min(2 * pause_s, _LONGEST_LOOK_ALIVE_S if wakeups.alive else _LONGEST_LOOK_S)
+            # Whoever is rung for looks by itself only in case the bell fails.
+            longest_s = _LONGEST_LOOK_ALIVE_S if wakeups.alive else pause_s
+            await bell.wait(random.uniform(longest_s / 2, longest_s))
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)

@@ -93,8 +93,25 @@ class Executions(Joining):
 
     async def wait(self, id: UUID | str, timeout: limits.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
         """Waits until the execution has ended; None if the timeout passes first."""
+        glance = await self.wait_until(id, _has_ended, timeout)
+        return None if glance is None else glance.outcome
+
+    async def wait_until(
+        self,
+        id: UUID | str,
+        enough: Callable[[Glance], bool],
+        timeout: limits.Duration | None = None,  # noqa: ASYNC109
+    ) -> Glance | None:
+        """The first glance that is enough, at the latest that of the end; None if the timeout passes first. Only the
+        end wakes who waits: anything else is noticed within seconds."""
         found = parse_id(id)
-        return await until_ended(self._context.wakeups, found, lambda: self._outcome(found), timeout)
+        glances = self._context.glances
+
+        async def look() -> Glance | None:
+            glance = await glances.of(found)
+            return glance if glance.outcome is not None or enough(glance) else None
+
+        return await until_ended(self._context.wakeups, found, look, timeout)
 
     async def history(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """The events of the execution with a version above `after`, in order."""
@@ -129,9 +146,6 @@ class Executions(Joining):
     async def _read(self, body: Callable[..., Coroutine[Any, Any, Answer]], id_: UUID, *rest: int) -> Answer:
         return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
 
-    async def _outcome(self, id_: UUID) -> Outcome | None:
-        return (await self._context.glances.of(id_)).outcome
-
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
         context = self._context
         routes = await route_ids(context, submissions)
@@ -158,3 +172,7 @@ def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
 
 def _window(after: object, limit: object) -> tuple[int, int]:
     return limits.whole(after, "after", 0, 2**62), limits.whole(limit, "limit", 1, 10 * limits.BATCH)
+
+
+def _has_ended(glance: Glance) -> bool:
+    return glance.outcome is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from uuid import UUID
 
 from flowfabric.core.fences import execution_not_found
@@ -17,17 +18,16 @@ class Glances:
 
     def __init__(self, store: Store, namespace: str) -> None:
         self._store, self._namespace = store, namespace
-        self._wanted: dict[UUID, asyncio.Future[Glance | None]] = {}
+        self._wanted: dict[UUID, list[asyncio.Future[Glance | None]]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     async def of(self, id_: UUID) -> Glance:
         """Where the execution is; `execution_not_found` if there is none."""
-        if id_ not in self._wanted:
-            self._wanted[id_] = asyncio.get_running_loop().create_future()
-        answer = self._wanted[id_]
+        answer: asyncio.Future[Glance | None] = asyncio.get_running_loop().create_future()
+        self._wanted.setdefault(id_, []).append(answer)
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
-        found = await asyncio.shield(answer)
+        found = await answer
         if found is None:
             raise execution_not_found(id_)
         return found
@@ -45,20 +45,20 @@ class Glances:
         try:
             found = await self._store.read_single(lambda tx: tx.looks.glances(self._namespace, ids))
         except BaseException as error:
-            for answer in asked.values():
-                _answer(answer, error)
+            for answers in asked.values():
+                _answer(answers, error)
             if not isinstance(error, Exception):
                 raise
             return
-        for id_, answer in asked.items():
-            _answer(answer, found.get(id_))
+        for id_, answers in asked.items():
+            _answer(answers, found.get(id_))
 
 
-def _answer(answer: asyncio.Future[Glance | None], found: Glance | BaseException | None) -> None:
-    if answer.done():
-        return
-    if isinstance(found, BaseException):
-        answer.set_exception(found)
-        answer.exception()  # Whoever asked may have gone meanwhile.
-    else:
-        answer.set_result(found)
+def _answer(answers: Iterable[asyncio.Future[Glance | None]], found: Glance | BaseException | None) -> None:
+    for answer in answers:
+        if answer.done():
+            continue  # Whoever asked has gone meanwhile.
+        if isinstance(found, BaseException):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)

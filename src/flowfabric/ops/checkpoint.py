@@ -28,6 +28,4 @@ async def checkpoint_alone(tx: Transaction, namespace: str, item: Checkpoint) ->
     return len(item.steps)
 
 
-CHECKPOINT = HotOperation(
-    checkpoint_together, checkpoint_alone, subject=lambda item: item.fence.execution_id, one_statement=False
-)
+CHECKPOINT = HotOperation(checkpoint_together, checkpoint_alone, subject=lambda item: item.fence.execution_id)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from flowfabric.core import limits
 from flowfabric.core.states import BlockingReason, State
-from flowfabric.core.views import Description, Outcome
+from flowfabric.core.views import Description, Glance, Outcome
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Duration
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
 
-_FIRST_LOOK_S = 1.0
-_LONGEST_LOOK_S = 10.0
 _HELD_BY_CODE = ("diverged", "input_mismatch")
 
 
@@ -60,19 +56,17 @@ class End:
 async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
     """Waits until the execution has ended; None if the timeout passes first. One that is held because its code
     diverged would never end by itself: that is raised."""
-    loop = asyncio.get_running_loop()
-    limit = None if timeout is None else loop.time() + limits.duration(timeout, "timeout").total_seconds()
-    look_s = _FIRST_LOOK_S
-    while True:
-        left_s = look_s if limit is None else max(0.0, limit - loop.time())
-        outcome = await engine.executions.wait(id_, min(look_s, left_s))
-        if outcome is not None:
-            return outcome
-        if limit is not None and loop.time() >= limit:
-            return None
-        if (await engine.executions.glance(id_)).state is State.BLOCKED:
-            refuse_if_diverged(await engine.executions.describe(id_))
-        look_s = min(2 * look_s, _LONGEST_LOOK_S)
+    glance = await engine.executions.wait_until(id_, _is_held_by_code, timeout)
+    if glance is None:
+        return None
+    if glance.outcome is None:
+        refuse_if_diverged(await engine.executions.describe(id_))
+        return await wait_for_end(engine, id_, timeout)  # Somebody has let it go on meanwhile.
+    return glance.outcome
+
+
+def _is_held_by_code(glance: Glance) -> bool:
+    return glance.state is State.BLOCKED and glance.hold_reason in _HELD_BY_CODE
 
 
 def refuse_if_diverged(found: Description) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.executions import SqlExecutions
@@ -18,35 +20,53 @@ from flowfabric.sqlstore.workers import SqlWorkers
 from flowfabric.store.news import News
 from flowfabric.store.transaction import Written
 
+Aggregate = TypeVar("Aggregate")
+
+
+class _Port(Generic[Aggregate]):
+    """An aggregate of a transaction, made when it is first asked for: most operations need two or three of them."""
+
+    def __init__(self, make: Callable[[SqlTransaction], Aggregate]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tx: SqlTransaction, owner: type) -> Aggregate:
+        made = tx.__dict__[self._name] = self._make(tx)
+        return made
+
 
 class SqlTransaction:
     """The aggregates over one session, and the news that its commit will be."""
 
     def __init__(self, session: Session, hot: type[SqlHotStatements] = SqlHotStatements) -> None:
-        self._session = session
+        self.session = session
         self.news = News()
-        self.executions = SqlExecutions(session)
         self.hot = hot(session, self.news)
-        self.attempts = SqlAttempts(session)
-        self.steps = SqlSteps(session)
-        self.events = SqlEvents(session, self.news)
-        self.lanes = SqlLanes(session)
-        self.routes = SqlRoutes(session)
-        self.grants = SqlGrants(session)
-        self.keys = SqlKeys(session)
-        self.waits = SqlWaits(session)
-        self.looks = SqlLooks(session)
-        self.signing_keys = SqlSigningKeys(session)
-        self.flows = SqlFlows(session, self.news)
-        self.due = SqlDue(session)
-        self.outbox = SqlOutbox(session)
-        self.subscribers = SqlSubscribers(session)
-        self.trimming = SqlTrimming(session)
-        self.workers = SqlWorkers(session)
+
+    executions = _Port(lambda tx: SqlExecutions(tx.session))
+    attempts = _Port(lambda tx: SqlAttempts(tx.session))
+    steps = _Port(lambda tx: SqlSteps(tx.session))
+    events = _Port(lambda tx: SqlEvents(tx.session, tx.news))
+    lanes = _Port(lambda tx: SqlLanes(tx.session))
+    routes = _Port(lambda tx: SqlRoutes(tx.session))
+    grants = _Port(lambda tx: SqlGrants(tx.session))
+    keys = _Port(lambda tx: SqlKeys(tx.session))
+    waits = _Port(lambda tx: SqlWaits(tx.session))
+    looks = _Port(lambda tx: SqlLooks(tx.session))
+    signing_keys = _Port(lambda tx: SqlSigningKeys(tx.session))
+    flows = _Port(lambda tx: SqlFlows(tx.session, tx.news))
+    due = _Port(lambda tx: SqlDue(tx.session))
+    outbox = _Port(lambda tx: SqlOutbox(tx.session))
+    subscribers = _Port(lambda tx: SqlSubscribers(tx.session))
+    trimming = _Port(lambda tx: SqlTrimming(tx.session))
+    workers = _Port(lambda tx: SqlWorkers(tx.session))
 
     async def write(self, written: Written) -> None:
         await write_waits(
-            self._session,
+            self.session,
             written.waits,
             *self.executions.saves(written.executions),
             ("append_attempt", [rows.attempt_parameters(item) for item in written.attempts]),
@@ -55,4 +75,4 @@ class SqlTransaction:
         self.news.note_events(written.events)
 
     async def now(self) -> datetime:
-        return await self._session.now()
+        return await self.session.now()

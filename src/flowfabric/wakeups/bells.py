@@ -26,7 +26,8 @@ class Bell:
         self.wants = tuple(wants)
         self.capabilities = tuple(capabilities)
         self.waited_for = False
-        self._rung = asyncio.Event()
+        self._has_rung = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
         self._bells.hang(self)
@@ -39,24 +40,34 @@ class Bell:
 
     def ring(self) -> None:
         """Wakes the owner, now or at its next wait."""
-        self._rung.set()
+        self._has_rung = True
+        if self._waiter is not None:
+            _wake(self._waiter)
 
     def clear(self) -> None:
         """Forgets what rang before; call it before looking, so that the look covers it."""
-        self._rung.clear()
+        self._has_rung = False
 
     async def wait(self, seconds: float) -> bool:
         """True as soon as it rings or has rung since the last time; False when the time has passed."""
         self.waited_for = True
         try:
-            async with asyncio.timeout(seconds):
-                await self._rung.wait()
-        except TimeoutError:
-            return False
+            if not self._has_rung:
+                await self._ringing(seconds)
         finally:
             self.waited_for = False
-        self._rung.clear()
-        return True
+        has_rung, self._has_rung = self._has_rung, False
+        return has_rung
+
+    async def _ringing(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, _wake, self._waiter)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
 
 
 class Bells:
@@ -125,6 +136,11 @@ class Bells:
     def _ring(self, bells: Iterable[Bell]) -> None:
         for bell in list(bells):
             bell.ring()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def lane_of(lane: tuple[str, str]) -> Want:

@@ -41,7 +41,7 @@ class PostgresJoinedTransaction(SqlTransaction):
         self._channel = wake_channel(schema)
 
     async def wake(self, namespace: str, lane: str) -> None:
-        await self._session.fetch("wake", channel=self._channel, payload=wake_payload(namespace, lane))
+        await self.session.fetch("wake", channel=self._channel, payload=wake_payload(namespace, lane))
 
 
 async def run_joined(

@@ -359,7 +359,7 @@ counted AS (
     SET step_seq = e.step_seq + owned.steps
     FROM owned
     WHERE e.id = owned.id
-    RETURNING e.id, e.step_seq - owned.steps AS base, e.attempt_index, e.generation
+    RETURNING e.id, owned.steps, e.step_seq - owned.steps AS base, e.attempt_index, e.generation
 ),
 recorded AS (
     INSERT INTO ff.step AS step (
@@ -381,7 +381,9 @@ recorded AS (
     WHERE step.status = 'open' OR step.digest = excluded.digest
     RETURNING step.execution_id, step.name
 )
-SELECT counted.id AS execution_id, COUNT(recorded.name) AS recorded
+-- A final step with other content is not recorded. Then the whole statement fails by a division by zero, so that it
+-- needs no transaction around it to be taken back.
+SELECT counted.id AS execution_id, counted.steps / (COUNT(recorded.name) / counted.steps) AS recorded
 FROM counted
 LEFT JOIN recorded ON recorded.execution_id = counted.id
-GROUP BY counted.id
+GROUP BY counted.id, counted.steps
