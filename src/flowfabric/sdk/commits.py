@@ -95,6 +95,16 @@ class Commits:
         await undisturbed(stored)
         return stored.result()
 
+    async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
+        """The same for the end of a run that has nothing else under way, which needs no task of its own: if somebody
+        disturbs it, it is asked again."""
+        if not self._unwritten and self._is_quiet:
+            try:
+                return await insist(self._run, lambda: operation(()))
+            except asyncio.CancelledError:
+                pass
+        return await self.carry(operation)
+
     def _taken_along(self, record: Record) -> _Encoded:
         encoded = _Encoded(record, record.to_step())
         self._run.calls.journal.add(record)

@@ -93,7 +93,7 @@ async def _complete(run: Run, ending: Ending) -> None:
     except FlowFabricError as error:
         await _fail(run, error)
         return
-    await run.commits.carry(lambda steps: run.engine.leases.complete(run.lease.fence, result, steps=steps))
+    await run.commits.finish(lambda steps: run.engine.leases.complete(run.lease.fence, result, steps=steps))
 
 
 async def _fail(run: Run, error: BaseException) -> None:

@@ -26,13 +26,15 @@ class Engines:
         self._opening: dict[_Loop, asyncio.Task[Engine]] = {}
         self._open: dict[_Loop, AsyncGenerator[Engine, None]] = {}
         self._adopted: dict[_Loop, Engine] = {}
+        self._ready: dict[_Loop, Engine] = {}
 
     async def here(self, store: str) -> Engine:
         """The engine of the running loop. It is closed by `close`, or by the loop when that ends."""
-        self._forget()
         loop = asyncio.get_running_loop()
-        if loop in self._adopted:
-            return self._adopted[loop]
+        ready = self._adopted.get(loop) or self._ready.get(loop)
+        if ready is not None and self._process == os.getpid():
+            return ready
+        self._forget()
         if loop not in self._opening:
             # What the engine starts is nobody's: it must not carry on with the context of whoever came first.
             self._opening[loop] = loop.create_task(self._opened(loop, store), context=Context())
@@ -63,6 +65,7 @@ class Engines:
         """Closes the engine that was opened for the running loop; the next call opens another."""
         loop = asyncio.get_running_loop()
         self._opening.pop(loop, None)
+        self._ready.pop(loop, None)
         opened = self._open.pop(loop, None)
         if opened is not None:
             await opened.aclose()
@@ -71,6 +74,7 @@ class Engines:
         opened = _kept_open(connect(store, namespace=self._namespace))
         engine = await anext(opened)
         self._open[loop] = opened
+        self._ready[loop] = engine
         return engine
 
     def _forget(self) -> None:
@@ -78,7 +82,7 @@ class Engines:
         parent's connections."""
         if self._process != os.getpid():
             self._begin()
-        for known in (self._opening, self._open, self._adopted):
+        for known in (self._opening, self._open, self._adopted, self._ready):
             for loop in [loop for loop in known if loop.is_closed()]:
                 known.pop(loop)
 

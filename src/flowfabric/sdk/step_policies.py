@@ -49,6 +49,7 @@ class StepPolicy:
 class Plan:
     """What a step is called, and all that decides how it is performed and tried."""
 
+    own: StepPolicy
     name: str
     is_async: bool
     retries: int
@@ -82,7 +83,7 @@ def plan(task: Task[..., Any], fn: Callable[..., Any], called: StepPolicy) -> Pl
     if called is not NO_POLICY or not isinstance(fn, FunctionType):
         return _new_plan(task, fn, called)
     found = task.plans.get(fn)
-    if found is None:
+    if found is None or found.own is not getattr(fn, _MARK, NO_POLICY):
         found = task.plans[fn] = _new_plan(task, fn, called)
     return found
 
@@ -95,7 +96,7 @@ def _new_plan(task: Task[..., Any], fn: Callable[..., Any], called: StepPolicy) 
     )
     timeout = own.timeout if called.timeout is None else called.timeout
     return Plan(
-        name=step_name(fn, called), is_async=inspect.iscoroutinefunction(fn),
+        own=own, name=step_name(fn, called), is_async=inspect.iscoroutinefunction(fn),
         retries=retries, backoff=settings.backoff, raises=own.raises, at_most_once=own.at_most_once,
         timeout=None if timeout is None else limits.duration(timeout, "timeout"),
     )  # fmt: skip
