@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import asyncpg
@@ -235,7 +235,7 @@ async def generic_plan(connection: asyncpg.Connection[Any], statement: Statement
     return plan
 
 
-def statements(store: PostgresTestStore) -> dict[str, Statement]:
+def statements(store: PostgresTestStore) -> Mapping[str, Statement]:
     return load(Dialect(f'"{store.schema}".', numbered=True), "flowfabric.backends.postgres")
 
 

@@ -14,7 +14,7 @@ only once:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -90,15 +90,40 @@ class Dialect:
         return Part(_PARAMETER.sub(lambda match: "$" + numbers[match[1]], text), names)
 
 
-def load(dialect: Dialect, backend_package: str) -> dict[str, Statement]:
+def load(dialect: Dialect, backend_package: str) -> Mapping[str, Statement]:
     """All statements of a backend: the shared ones, and its own, which win over shared ones of the same name."""
+    return _Statements(dialect, _texts(backend_package))
+
+
+class _Statements(Mapping[str, Statement]):
+    """Statements by name, each put into the dialect when it is first asked for: an engine that is opened needs few."""
+
+    def __init__(self, dialect: Dialect, texts: Mapping[str, str]) -> None:
+        self._dialect = dialect
+        self._texts = texts
+        self._found: dict[str, Statement] = {}
+
+    def __getitem__(self, name: str) -> Statement:
+        found = self._found.get(name)
+        if found is None:
+            text = self._texts[name]
+            parts = tuple(self._dialect.translate(piece) for piece in split_script(text))
+            found = self._found[name] = Statement(name, parts, text, self._dialect)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+@cache
+def _texts(backend_package: str) -> Mapping[str, str]:
+    """The statements by name with their fragments filled in, read once."""
     blocks = read_blocks("flowfabric.sqlstore") | read_blocks(backend_package)
     fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
-    found = {name: _filled(text, fragments) for (kind, name), text in blocks.items() if kind == "name"}
-    return {
-        name: Statement(name, tuple(dialect.translate(piece) for piece in split_script(text)), text, dialect)
-        for name, text in found.items()
-    }
+    return {name: _filled(text, fragments) for (kind, name), text in blocks.items() if kind == "name"}
 
 
 def read_blocks(package: str) -> dict[tuple[str, str], str]:
