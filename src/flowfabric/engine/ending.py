@@ -9,7 +9,7 @@ from uuid import UUID
 
 from flowfabric.core import limits
 from flowfabric.store.transaction import Answer
-from flowfabric.wakeups.bells import end_of
+from flowfabric.wakeups.bells import Bell, end_of
 from flowfabric.wakeups.wakeups import Wakeups
 
 _FIRST_LOOK_S = 0.005
@@ -32,24 +32,24 @@ async def until_ended(
         found = await look()
         if found is not None:
             return found
-    if limit_s is None:
-        return await _watched(wakeups, id_, look)
-    try:
-        async with asyncio.timeout(limit_s):
-            return await _watched(wakeups, id_, look)
-    except TimeoutError:
-        return None
-
-
-async def _watched(wakeups: Wakeups, id_: UUID, look: Look[Answer]) -> Answer:
-    pause_s = _FIRST_LOOK_S
     with wakeups.bell([end_of(id_)]) as bell:
-        while True:
-            bell.clear()
-            found = await look()
-            if found is not None:
-                return found
-            # Whoever is rung for looks by itself only in case the bell fails.
-            longest_s = _LONGEST_LOOK_ALIVE_S if wakeups.alive else pause_s
-            await bell.wait(random.uniform(longest_s / 2, longest_s))
-            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        found = await look()
+        if found is not None:
+            return found
+        try:
+            async with asyncio.timeout(limit_s):
+                return await _watched(wakeups, bell, look)
+        except TimeoutError:
+            return None
+
+
+async def _watched(wakeups: Wakeups, bell: Bell, look: Look[Answer]) -> Answer:
+    pause_s = _FIRST_LOOK_S
+    while True:
+        # Whoever is rung for looks by itself only in case the bell fails.
+        longest_s = _LONGEST_LOOK_ALIVE_S if wakeups.alive else pause_s
+        await bell.wait(random.uniform(longest_s / 2, longest_s))
+        pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        found = await look()
+        if found is not None:
+            return found
