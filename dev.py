@@ -4,7 +4,7 @@
 usage: python3 dev.py <command> [arguments]
 
   setup   create .venv and install the locked packages; every other command does this first when needed
-  demo    run examples/demo.py
+  demo    run examples/demo.py, a tour of two minutes; --record writes docs/demo.txt
   test    run the test suite; arguments go to pytest, --all runs everything at its largest
   faults  run tests/faults at full size: kills, freezes, outages, lost replies, planted faults; arguments go to pytest
   check   lint, formatting, types and import rules
@@ -99,8 +99,10 @@ def setup(arguments: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
+    if arguments not in ([], ["--record"]):
+        return complain("dev.py demo takes no arguments but --record.")
     prepare()
-    return run(PYTHON, ROOT / "examples" / "demo.py", *arguments)
+    return run(PYTHON, ROOT / "tools" / "record_demo.py" if arguments else ROOT / "examples" / "demo.py")
 
 
 def test(arguments: list[str]) -> int:
@@ -224,9 +226,18 @@ def must(*words: str | Path) -> None:
 
 
 def run(*words: str | Path) -> int:
-    """Run a command, show it, and give its exit code."""
+    """Run a command, show it, and give its exit code. Ctrl-C reaches the command too, and it is left to clean up."""
     print("+", *words, flush=True)
-    return subprocess.run([str(word) for word in words], check=False, cwd=ROOT).returncode
+    interrupted = False
+    with subprocess.Popen([str(word) for word in words], cwd=ROOT) as process:
+        while process.poll() is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+    return process.returncode
 
 
 def complain(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "examples"
 PAGES = ROOT / "docs" / "examples"
-NO_EXAMPLES = {"demo", "demo_shop", "stage"}
+NO_EXAMPLES = {"demo", "stage"}
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem not in NO_EXAMPLES)
 
 # What differs from run to run: times, and who had registered by then.

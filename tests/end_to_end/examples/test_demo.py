@@ -1,0 +1,154 @@
+"""The demo plays to its end by itself, tells what its recording tells, and leaves nothing, however it ends."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tools.record_demo import COMMAND, DEMO, RECORDING, masked, narration
+
+ENDS_WITHIN_S = 120.0
+FACTS = (
+    "It waits since", "app.approve(token) -> accepted", "404: this link cannot be used",
+    "the page asks: Approval: refund", "200: the approval is recorded", "kill -9 worker 1",
+    "works on it, with a lease until",
+    "result: 120 euros for order 17 are paid back", "worker 2 took over from worker 1",
+    "payments in the books of the bank: 1; same key: True", "winner: bicycle, 7 euros", "hung up: ship, truck",
+    "executions: 2 cancelled, 1 completed", "sent: a box with a lamp and a bulb, by bicycle", "lease.suspended",
+    "lifecycle.resumed", "lease.expired", "completion.completed", "It has ended: completed", "docs/examples/index.md",
+)  # fmt: skip
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """Where a demo finds its folder for temporary files, by which its processes are found too."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
+    return kept | {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONUNBUFFERED": "1"}
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Files in the folder, and processes that were started with it."""
+    marker = f"TMPDIR={folder}\0".encode()
+    return [path.name for path in folder.iterdir()] + [
+        f"process {path.parent.name}" for path in Path("/proc").glob("[0-9]*/environ") if marker in _read(path)
+    ]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def playing(env: dict[str, str], **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A demo that is under way; killed if the test leaves it there."""
+    process = subprocess.Popen([sys.executable, DEMO], env=env, **streams)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_tells_its_facts_in_order_and_what_the_recording_tells(tmp_path: Path) -> None:
+    played = subprocess.run(
+        [sys.executable, DEMO], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        env=surroundings(tmp_path), timeout=ENDS_WITHIN_S,
+    )  # fmt: skip
+    assert (played.returncode, played.stderr) == (0, "")
+    places = [played.stdout.find(fact) for fact in FACTS]
+    assert -1 not in places and places == sorted(places), played.stdout
+    assert "\x1b" not in played.stdout, "no colours for a pipe"
+    assert left_behind(tmp_path) == []
+    recording = RECORDING.read_text(encoding="utf-8")
+    assert narration(recording) == narration(played.stdout), "record it again: python3 dev.py demo --record"
+
+
+def test_the_recording_has_nothing_of_one_run() -> None:
+    recording = RECORDING.read_text(encoding="utf-8")
+    assert recording.startswith(COMMAND)
+    assert masked(recording) == recording
+    places = [recording.find(fact) for fact in FACTS]
+    assert -1 not in places and places == sorted(places)
+
+
+def test_another_sentence_is_another_narration_and_another_time_is_not() -> None:
+    told = "== 1. A heading ==\n\nA sentence.\n    + 0.1 s  lease.acquired\n"
+    assert narration(told) == narration(told.replace("0.1", "3.4"))
+    assert narration(told) != narration(told.replace("A sentence", "Another sentence"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_interrupted_it_ends_quietly_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+    with playing(
+        surroundings(tmp_path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as demo:
+        assert demo.stdout is not None, "asked for as a pipe"
+        for line in demo.stdout:
+            if b"app.approve(token)" in line:
+                break
+        demo.send_signal(number)
+        out, errors = demo.communicate(timeout=ENDS_WITHIN_S)
+    assert (demo.returncode, errors) == (130, b"")
+    assert out.endswith(b"Interrupted. Nothing is left behind.\n")
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.long
+def test_killed_it_leaves_no_worker(tmp_path: Path) -> None:
+    with playing(surroundings(tmp_path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as demo:
+        assert demo.stdout is not None, "asked for as a pipe"
+        for line in demo.stdout:
+            if b"app.approve(token)" in line:
+                break
+        demo.kill()
+    ends = time.monotonic() + ENDS_WITHIN_S
+    while any(item.startswith("process") for item in left_behind(tmp_path)):
+        assert time.monotonic() < ends, left_behind(tmp_path)
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_coloured", [True, False])
+def test_in_a_terminal_one_is_asked_and_may_refuse(tmp_path: Path, is_coloured: bool) -> None:
+    """Whoever says no hears that nothing was paid, and sees the rest all the same."""
+    ours, theirs = pty.openpty()
+    env = surroundings(tmp_path) | ({} if is_coloured else {"NO_COLOR": "1"})
+    with playing(env, stdin=theirs, stdout=theirs, stderr=theirs) as demo:
+        os.close(theirs)
+        told = converse(ours, {b"Enter approves, n refuses.": b"n\n", b"[Enter]": b"\n"})
+        assert demo.wait(ENDS_WITHIN_S) == 0
+    assert "not paid back, finance refused" in told
+    assert "result: 120 euros for order 17 are paid back" in told
+    assert ("\x1b[1m== 1." in told, "\x1b[" in told) == (is_coloured, is_coloured)
+    assert "Traceback" not in told
+    assert left_behind(tmp_path) == []
+
+
+def converse(terminal: int, answers: dict[bytes, bytes]) -> str:
+    """Everything that is shown, until whoever shows it is gone; what is asked is answered."""
+    shown, answered = b"", 0
+    while True:
+        try:
+            more = os.read(terminal, 4096)
+        except OSError:  # How Linux says that the other end is closed.
+            more = b""
+        if not more:
+            os.close(terminal)
+            return shown.decode()
+        shown += more
+        for question, answer in answers.items():
+            place = shown.find(question, answered)
+            if place != -1:
+                answered = place + len(question)
+                os.write(terminal, answer)
