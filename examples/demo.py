@@ -5,7 +5,7 @@ Run it with `python3 dev.py demo`. In a terminal you decide; without one it deci
 
 from __future__ import annotations
 
-import asyncio
+import signal
 import sys
 
 
@@ -13,6 +13,8 @@ def main() -> int:
     """Plays the tour; 130 if somebody has enough of it."""
     try:
         # Ctrl-C is welcome from the first moment on, and imports take one.
+        import asyncio
+
         from tour.chapters import tour
         from tour.stage import everything
 
@@ -20,6 +22,7 @@ def main() -> int:
             asyncio.run(tour(stage))
         print("\nThe store, the books and the workers of this tour are gone.")
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("\nInterrupted. Nothing is left behind.")
         return 130
     return 0

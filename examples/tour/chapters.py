@@ -10,7 +10,7 @@ from collections import Counter
 from flowfabric import Handle
 from flowfabric.engine import State
 from tour import stage
-from tour.shop import LEASE, app, books, cheapest, pack, pick, refund, send
+from tour.shop import CARRIERS, LEASE, app, books, cheapest, pack, pick, refund, send
 
 ORDER, EUROS = "order 17", 120
 TRY_NEXT = (
@@ -83,6 +83,7 @@ class Tour:
             decision = "reject" if typing.result().lower().startswith("n") else "approve"
             await stage.visit(link, decision=decision)
         typing.cancel()
+        await asyncio.wait([typing])
         return await self.goes_on(asked)
 
     async def goes_on(self, asked: Handle[str]) -> bool:
@@ -136,9 +137,9 @@ class Tour:
         tell.heading("3. Three carriers race")
         tell.say("The same parcel is offered to three carriers at once. The first answer counts:")
         tell.fact(f"winner: {await cheapest.run('a lamp')}")
-        await stage.until(lambda: len(books("hung up")) == 2)
+        await stage.until(lambda: len({entry.about for entry in books("hung up")}) == len(CARRIERS) - 1)
         tell.say("The other two were cancelled, in the store and in their worker, and whatever they write is refused:")
-        tell.fact(f"hung up: {', '.join(sorted(entry.about for entry in books('hung up')))}")
+        tell.fact(f"hung up: {', '.join(sorted({entry.about for entry in books('hung up')}))}")
         engine = await app.engine()
         states = Counter(str(each.state) for each in (await engine.executions.list(kind="quote")).items)
         tell.fact(f"executions: {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -122,33 +125,66 @@ def test_killed_it_leaves_no_worker(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_coloured", [True, False])
 def test_in_a_terminal_one_is_asked_and_may_refuse(tmp_path: Path, is_coloured: bool) -> None:
     """Whoever says no hears that nothing was paid, and sees the rest all the same."""
-    ours, theirs = pty.openpty()
     env = surroundings(tmp_path) | ({} if is_coloured else {"NO_COLOR": "1"})
-    with playing(env, stdin=theirs, stdout=theirs, stderr=theirs) as demo:
-        os.close(theirs)
-        told = converse(ours, {b"Enter approves, n refuses.": b"n\n", b"[Enter]": b"\n"})
-        assert demo.wait(ENDS_WITHIN_S) == 0
+    told = conversation(env, {r"n refuses\.": lambda _: b"n\n"})
     assert "not paid back, finance refused" in told
     assert "result: 120 euros for order 17 are paid back" in told
     assert ("\x1b[1m== 1." in told, "\x1b[" in told) == (is_coloured, is_coloured)
-    assert "Traceback" not in told
     assert left_behind(tmp_path) == []
 
 
-def converse(terminal: int, answers: dict[bytes, bytes]) -> str:
-    """Everything that is shown, until whoever shows it is gone; what is asked is answered."""
-    shown, answered = b"", 0
-    while True:
-        try:
-            more = os.read(terminal, 4096)
-        except OSError:  # How Linux says that the other end is closed.
-            more = b""
-        if not more:
-            os.close(terminal)
-            return shown.decode()
-        shown += more
-        for question, answer in answers.items():
-            place = shown.find(question, answered)
-            if place != -1:
-                answered = place + len(question)
-                os.write(terminal, answer)
+@pytest.mark.long
+def test_in_a_terminal_one_may_follow_the_link_instead(tmp_path: Path) -> None:
+    def press_the_button(link: re.Match[str]) -> bytes:
+        with urllib.request.urlopen(link[0].strip(), b"decision=approve") as answered:
+            assert answered.status == 200
+        return b""
+
+    told = conversation(surroundings(tmp_path) | {"NO_COLOR": "1"}, {r"http://\S+\s": press_the_button})
+    assert "result: 120 euros for order 17 are paid back" in told
+    assert left_behind(tmp_path) == []
+
+
+def conversation(env: dict[str, str], answers: dict[str, Callable[[re.Match[str]], bytes]]) -> str:
+    """All that a demo shows in a terminal whose user answers so, and turns the pages."""
+    answers = {**answers, r"\[Enter\]": lambda _: b"\n"}
+    ours, theirs = pty.openpty()
+    with playing(env, stdin=theirs, stdout=theirs, stderr=theirs) as demo:
+        os.close(theirs)
+        shown, answered = "", 0
+        while more := _shown(ours):
+            shown += more
+            for question, answer in answers.items():
+                if found := re.compile(question).search(shown, answered):
+                    answered = found.end()
+                    os.write(ours, answer(found))
+        os.close(ours)
+        assert demo.wait(ENDS_WITHIN_S) == 0, shown
+    assert "Traceback" not in shown
+    return shown
+
+
+def _shown(terminal: int) -> str:
+    ready, _, _ = select.select([terminal], [], [], ENDS_WITHIN_S)
+    assert ready, "nothing is shown any more"
+    try:
+        return os.read(terminal, 4096).decode()
+    except OSError:  # How Linux says that the other end is closed.
+        return ""
+
+
+def test_a_task_of_the_project_that_is_interrupted_is_left_to_clean_up() -> None:
+    """Ctrl-C reaches the whole group; dev.py ends when its command has ended, and then as interrupted."""
+    cleaning = "import time\ntry: print('begun', flush=True); time.sleep(60)\nfinally: time.sleep(1); print('cleaned')"
+    running = "import dev, sys; dev.COMMANDS['x'] = lambda _: dev.run(sys.executable, '-c', sys.argv[1]); "
+    process = subprocess.Popen(
+        [sys.executable, "-c", running + "sys.exit(dev.main(['x']))", cleaning], cwd=DEMO.parent.parent,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None, "asked for as a pipe"
+        while process.stdout.readline() != b"begun\n":
+            pass
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.read() == b"cleaned\n"
+        assert process.wait(ENDS_WITHIN_S) == 130
