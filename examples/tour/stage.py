@@ -24,7 +24,7 @@ from tour.shop import app
 
 WORKER = Path(__file__).with_name("shop.py")
 WIDTH = 96
-STOPS_WITHIN_S = 10.0
+STOPS_WITHIN_S = 3.0
 TELLS_WITHIN_S = 60.0
 
 

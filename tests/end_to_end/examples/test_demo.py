@@ -53,9 +53,11 @@ def _read(path: Path) -> bytes:
 
 
 @contextmanager
-def playing(env: dict[str, str], **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+def playing(
+    env: dict[str, str], *, stdin: int = subprocess.DEVNULL, output: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[bytes]]:
     """A demo that is under way; killed if the test leaves it there."""
-    process = subprocess.Popen([sys.executable, DEMO], env=env, **streams)
+    process = subprocess.Popen([sys.executable, DEMO], env=env, stdin=stdin, stdout=output, stderr=output)
     try:
         yield process
     finally:
@@ -93,9 +95,7 @@ def test_another_sentence_is_another_narration_and_another_time_is_not() -> None
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_interrupted_it_ends_quietly_and_leaves_nothing(tmp_path: Path, number: int) -> None:
-    with playing(
-        surroundings(tmp_path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as demo:
+    with playing(surroundings(tmp_path)) as demo:
         assert demo.stdout is not None, "asked for as a pipe"
         for line in demo.stdout:
             if b"app.approve(token)" in line:
@@ -109,7 +109,7 @@ def test_interrupted_it_ends_quietly_and_leaves_nothing(tmp_path: Path, number: 
 
 @pytest.mark.long
 def test_killed_it_leaves_no_worker(tmp_path: Path) -> None:
-    with playing(surroundings(tmp_path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as demo:
+    with playing(surroundings(tmp_path)) as demo:
         assert demo.stdout is not None, "asked for as a pipe"
         for line in demo.stdout:
             if b"app.approve(token)" in line:
@@ -149,7 +149,7 @@ def conversation(env: dict[str, str], answers: dict[str, Callable[[re.Match[str]
     """All that a demo shows in a terminal whose user answers so, and turns the pages."""
     answers = {**answers, r"\[Enter\]": lambda _: b"\n"}
     ours, theirs = pty.openpty()
-    with playing(env, stdin=theirs, stdout=theirs, stderr=theirs) as demo:
+    with playing(env, stdin=theirs, output=theirs) as demo:
         os.close(theirs)
         shown, answered = "", 0
         while more := _shown(ours):
