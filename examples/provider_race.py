@@ -44,7 +44,6 @@ async def call(provider: str, prompt: str) -> str:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            print("west: the connection was closed, nothing is billed")
             hung_up.set()
             raise
     await connected.wait()
@@ -56,6 +55,7 @@ async def main() -> None:
     async with app, app.worker(lease="2s"):
         print(await answer.run("six times seven?", ["north", "east", "west"]))
         await hung_up.wait()
+        print("west: the connection was closed, nothing is billed")
         print(await answer.run("six times eight?", ["north", "north-east"]))
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from flowfabric.sdk.checking import check_file
 from tests.end_to_end.examples.pages import NAMES, PAGES, PROGRAMS, fences, masked
 
 ENDS_WITHIN_S = 120
 # What says most about a store: the others go to PostgreSQL at full size only.
-ON_POSTGRES_ALWAYS = ("callback_link", "order_shop")
+ON_POSTGRES_ALWAYS = ("order_shop",)
 
 
 def _sometimes(name: str) -> list[pytest.MarkDecorator]:
@@ -40,6 +41,11 @@ def test_an_example_prints_what_its_page_says_and_leaves_nothing(name: str, tmp_
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_sometimes(name)) for name in NAMES])
 def test_it_prints_the_same_on_postgresql(name: str, database: str, tmp_path: Path) -> None:
     assert masked(printed(name, tmp_path, "--store", database)) == masked(told(name))
+
+
+@pytest.mark.parametrize("path", sorted(PROGRAMS.rglob("*.py")), ids=lambda path: str(path.relative_to(PROGRAMS)))
+def test_nothing_in_it_goes_wrong_when_it_runs_again(path: Path) -> None:
+    assert check_file(path) == []
 
 
 def told(name: str) -> str:
