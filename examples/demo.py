@@ -5,6 +5,7 @@ Run it with `python3 dev.py demo`. In a terminal you decide; without one it deci
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -25,6 +26,10 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("\nInterrupted. Nothing is left behind.")
         return 130
+    except BrokenPipeError:
+        # Whoever reads has gone; Python would complain once more about what is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
 
@@ -14,9 +13,10 @@ from tour.shop import CARRIERS, LEASE, app, books, cheapest, pack, pick, refund,
 
 ORDER, EUROS = "order 17", 120
 TRY_NEXT = (
+    ("README.md", "a durable function in seven lines, and all that it may call"),
     ("docs/examples/index.md", "eight small programs, each with its story"),
-    ("python examples/deploy.py", "one of them: two approvals and a rollout"),
-    ("README.md", "a durable function in ten lines, and all that it may call"),
+    (".venv/bin/python examples/deploy.py", "one of them: flaky tests, two approvals, a rollout"),
+    ("examples/tour/shop.py", "the functions of this tour"),
 )
 
 
@@ -46,17 +46,18 @@ class Tour:
     async def signatures(self) -> Handle[str]:
         tell = self.tell
         tell.heading("1. Two people must sign")
-        tell.say(f"A customer wants {EUROS} euros back. The function asks two people, and then waits in the store.")
+        tell.say(f"A customer wants {EUROS} euros back. This is the whole function:")
+        tell.code(refund.fn)
+        tell.say("Submitted, it asks two people and then waits in the store, where it needs no process at all:")
         asked = await refund.submit(ORDER, EUROS)
         token, link = await self.mails(asked)
         tell.fact(await asked.explain())
         tell.say("Each of them got a token, signed for them alone. The program of ops decides with theirs:")
-        await app.approve(token, "the parcel came back")
-        tell.fact("app.approve(token) -> accepted")
+        delivery = await app.approve(token, "the parcel came back")
+        tell.fact(f"app.approve(token) -> {type(delivery).__name__}")
         tell.say("Finance got a link. Somebody changes a letter of it:")
         forged = link[:-5] + ("A" if link[-5] != "A" else "B") + link[-4:]
-        status, _ = await stage.visit(forged)
-        tell.fact(f"{status}: this link cannot be used")
+        tell.fact(await stage.visit(forged))
         if not await self.finance(asked, link):
             tell.say("Finance refused, and nothing was paid. For the rest of the tour, somebody else asks again.")
             tell.fact(await asked)
@@ -68,11 +69,8 @@ class Tour:
         tell = self.tell
         if not tell.has_terminal:
             tell.say("There is no terminal, so the demo opens the real link itself and presses the button:")
-            _, page = await stage.visit(link)
-            heading = re.findall(r"<h1>(.*?)</h1>", page)
-            tell.fact(f"the page asks: {''.join(heading)}")
-            status, _ = await stage.visit(link, decision="approve", comment="fine")
-            tell.fact(f"{status}: the approval is recorded")
+            tell.fact(await stage.visit(link))
+            tell.fact(await stage.visit(link, decision="approve", comment="fine"))
             return True
         tell.say("You are finance. Open the link and press a button, or decide here: Enter approves, n refuses.")
         tell.fact(link)
@@ -104,8 +102,9 @@ class Tour:
 
     async def mails(self, asked: Handle[str]) -> tuple[str, str]:
         """The token of ops and the link of finance, once the function rests in the store."""
-        while (await asked.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(stage.TELLS_WITHIN_S):
+            while (await asked.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - another process does it
+                await asyncio.sleep(0.02)
         ops, finance = books("mail to ops")[-1], books("mail to finance")[-1]
         return ops.about.split()[0], finance.about.split()[1]
 
@@ -136,6 +135,7 @@ class Tour:
         await tell.turn_the_page()
         tell.heading("3. Three carriers race")
         tell.say("The same parcel is offered to three carriers at once. The first answer counts:")
+        tell.code(cheapest.fn)
         tell.fact(f"winner: {await cheapest.run('a lamp')}")
         await stage.until(lambda: len({entry.about for entry in books("hung up")}) == len(CARRIERS) - 1)
         tell.say("The other two were cancelled, in the store and in their worker, and whatever they write is refused:")
@@ -174,4 +174,4 @@ class Tour:
     def next(self) -> None:
         self.tell.heading("What to try next")
         for what, about in TRY_NEXT:
-            self.tell.fact(f"{what:<28} {about}")
+            self.tell.fact(f"{what:<37} {about}")

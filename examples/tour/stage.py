@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -45,6 +47,11 @@ class Narrator:
     def fact(self, text: str) -> None:
         lines = textwrap.wrap(text, WIDTH - 4) if len(text) > WIDTH and " " in text else [text]
         print("\n".join(f"    {self._in('36', line)}" for line in lines), flush=True)
+
+    def code(self, function: Callable[..., object]) -> None:
+        """The function as it is written, without its decorator and what it says about itself."""
+        written = inspect.getsource(function).replace(f'    """{function.__doc__}"""\n', "")
+        print("\n".join(f"    {self._in('33', line)}" for line in written.splitlines()), flush=True)
 
     async def turn_the_page(self) -> None:
         """Lets a reader read; nobody waits where nobody reads."""
@@ -152,10 +159,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def visit(link: str, **fields: str) -> tuple[int, str]:
-    """What a browser gets for a link; with fields, for its form."""
+async def visit(link: str, **fields: str) -> str:
+    """What a browser gets for a link, or with fields for its form: the status, and what the page says first."""
     body = urllib.parse.urlencode(fields).encode() if fields else None
-    return await asyncio.to_thread(_visited, link, body)
+    status, page = await asyncio.to_thread(_visited, link, body)
+    said = re.findall(r"<(?:h1|p)>(.*?)</(?:h1|p)>", page, re.DOTALL)[:2]
+    return f"{status}: {' - '.join(re.sub('<.*?>', '', text) for text in said)}"
 
 
 def _visited(link: str, body: bytes | None) -> tuple[int, str]:

@@ -21,8 +21,8 @@ from tools.record_demo import COMMAND, DEMO, RECORDING, masked, narration
 
 ENDS_WITHIN_S = 120.0
 FACTS = (
-    "It waits since", "app.approve(token) -> accepted", "404: this link cannot be used",
-    "the page asks: Approval: refund", "200: the approval is recorded", "kill -9 worker 1",
+    "async def refund(order: str, euros: int) -> str:", "It waits since", "app.approve(token) -> Accepted",
+    "404: That did not work - This link cannot be used.", "200: Approval: refund", "200: Thank you", "kill -9 worker 1",
     "works on it, with a lease until",
     "result: 120 euros for order 17 are paid back", "worker 2 took over from worker 1",
     "payments in the books of the bank: 1; same key: True", "winner: bicycle, 7 euros", "hung up: ship, truck",
@@ -104,6 +104,16 @@ def test_interrupted_it_ends_quietly_and_leaves_nothing(tmp_path: Path, number: 
         out, errors = demo.communicate(timeout=ENDS_WITHIN_S)
     assert (demo.returncode, errors) == (130, b"")
     assert out.endswith(b"Interrupted. Nothing is left behind.\n")
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.long
+def test_whoever_stops_reading_hears_no_complaint(tmp_path: Path) -> None:
+    with playing(surroundings(tmp_path)) as demo:
+        assert demo.stdout is not None and demo.stderr is not None, "asked for as pipes"
+        demo.stdout.readline()
+        demo.stdout.close()
+        assert (demo.wait(ENDS_WITHIN_S), demo.stderr.read()) == (141, b"")
     assert left_behind(tmp_path) == []
 
 
