@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from flowfabric import App, Backoff, Completed, Failed, current, gather, saga, settle, step
+from flowfabric import App, Backoff, Completed, Failed, current, saga, settle, step
 from stage import play
 
 CUSTOMERS = 12
@@ -47,7 +47,6 @@ async def billing_run(bills: list[Bill]) -> dict[str, int]:
                 counted["paid"] += 1
             case Failed(error=error):
                 counted[error.message] += 1
-    await gather(*(step(send_report, to) for to in ("books", "boss")))
     return dict(sorted(counted.items()))
 
 
@@ -86,10 +85,6 @@ async def charge(bill: Bill, number: str) -> str:
     if bill.customer == UNLUCKY and requests.count(key) < 3:
         raise ConnectionError("the money has gone, but the answer of the bank was lost")
     return number
-
-
-async def send_report(to: str) -> None:
-    """Would send a letter."""
 
 
 async def main() -> None:
