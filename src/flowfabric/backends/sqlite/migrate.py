@@ -15,11 +15,13 @@ def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool)
     """Applies what is missing, whoever comes first; refuses an edited or newer schema. A file that lacks nothing is
     only read: the caller may be in the middle of a transaction that another connection of theirs has open on it."""
     available = load_migrations("flowfabric.backends.sqlite")
-    missing = pending(available, _applied(connection, dialect))
+    applied = _applied(connection, dialect)
+    missing = pending(available, applied)
     if not missing:
         return
     if not may_migrate:
-        raise Unavailable("schema_outdated", f"the schema lacks {missing[0].name}; connect with migrate=True once")
+        message = f"the schema lacks {missing[0].name}; connect with migrate=True once"
+        raise Unavailable("schema_outdated", message, version=max(applied, default=0))
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(dialect.translate(CREATE_TABLE).text)
