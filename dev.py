@@ -4,7 +4,7 @@
 usage: python3 dev.py <command> [arguments]
 
   setup   create .venv and install the locked packages; every other command does this first when needed
-  demo    run examples/demo.py
+  demo    run examples/demo.py, a tour of two minutes; --record writes docs/demo.txt
   test    run the test suite; arguments go to pytest, --all runs everything at its largest
   faults  run tests/faults at full size: kills, freezes, outages, lost replies, planted faults; arguments go to pytest
   check   lint, formatting, types and import rules
@@ -33,6 +33,7 @@ TEST_BUDGETS_S = {
     "flows": 60,
     "events": 60,
     "durable functions": 150,
+    "examples": 30,
 }
 
 SIDE_BY_SIDE = (
@@ -47,7 +48,8 @@ SIDE_BY_SIDE = (
     "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_sqlite_log.py",
     "tests/adversity/test_sqlite_processes.py", "tests/adversity/test_sqlite_storage.py",
-    "tests/end_to_end/asgi", "tests/end_to_end/client", "tests/end_to_end/durable", "tests/end_to_end/kit",
+    "tests/end_to_end/asgi", "tests/end_to_end/client", "tests/end_to_end/durable", "tests/end_to_end/examples",
+    "tests/end_to_end/kit",
     "tests/end_to_end/outcomes", "tests/end_to_end/programs", "tests/end_to_end/test_check_command.py",
     "tests/end_to_end/worker", "tests/end_to_end/test_cli.py", "tests/types", "tests/test_docs.py",
     "tests/test_postgres_server.py", "tests/test_public_api.py", "tests/test_tidy.py",
@@ -63,7 +65,7 @@ FULL_SIZE = (
 
 # The same, for what only needs a store of its own.
 FULL_SIZE_SIDE_BY_SIDE = (
-    "tests/end_to_end/durable", "tests/end_to_end/kit", "tests/end_to_end/outcomes",
+    "tests/end_to_end/durable", "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes",
     "tests/end_to_end/programs/test_programs.py",
 )  # fmt: skip
 
@@ -98,8 +100,10 @@ def setup(arguments: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
+    if arguments not in ([], ["--record"]):
+        return complain("dev.py demo takes no arguments but --record.")
     prepare()
-    return run(PYTHON, ROOT / "examples" / "demo.py", *arguments)
+    return run(PYTHON, ROOT / "tools" / "record_demo.py" if arguments else ROOT / "examples" / "demo.py")
 
 
 def test(arguments: list[str]) -> int:
@@ -223,9 +227,18 @@ def must(*words: str | Path) -> None:
 
 
 def run(*words: str | Path) -> int:
-    """Run a command, show it, and give its exit code."""
+    """Run a command, show it, and give its exit code. Ctrl-C reaches the command too, and it is left to clean up."""
     print("+", *words, flush=True)
-    return subprocess.run([str(word) for word in words], check=False, cwd=ROOT).returncode
+    interrupted = False
+    with subprocess.Popen([str(word) for word in words], cwd=ROOT) as process:
+        while process.poll() is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+    return process.returncode
 
 
 def complain(text: str) -> int:

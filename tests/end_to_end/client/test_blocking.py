@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_transaction_is_joined_on_its_own_thread(shop: App) -> None:
     handle = refund.options(within=connection).sync.submit("a")
     connection.commit()
     connection.close()
+    assert handle.status().state is State.WAITING
+
+
+def test_a_store_is_opened_in_the_middle_of_a_transaction_that_is_to_be_joined(shop: App) -> None:
+    shop.tasks["refund"].sync.submit("before")  # The store is made.
+    shop.sync.close()
+    with closing(sqlite3.connect(shop.store)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        handle = shop.tasks["refund"].options(within=connection).sync.submit("a")
+        connection.commit()
     assert handle.status().state is State.WAITING
 
 

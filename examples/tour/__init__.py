@@ -1,0 +1,1 @@
+"""The demo: its shop, its stage, and its chapters."""

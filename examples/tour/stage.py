@@ -1,0 +1,183 @@
+"""What the demo stands on: a folder, worker processes, a web server, and somebody who tells what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from tour.shop import app
+
+WORKER = Path(__file__).with_name("shop.py")
+WIDTH = 96
+STOPS_WITHIN_S = 3.0
+TELLS_WITHIN_S = 60.0
+
+
+class Narrator:
+    """Tells the story: sentences from the margin, facts indented. Colours only where they are welcome."""
+
+    def __init__(self) -> None:
+        self.has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        self._is_coloured = sys.stdout.isatty() and not plain
+
+    def heading(self, text: str) -> None:
+        print(f"\n{self._in('1', f'== {text} ==')}\n", flush=True)
+
+    def say(self, text: str) -> None:
+        print("\n".join(textwrap.wrap(text, WIDTH)), flush=True)
+
+    def fact(self, text: str) -> None:
+        lines = textwrap.wrap(text, WIDTH - 4) if len(text) > WIDTH and " " in text else [text]
+        print("\n".join(f"    {self._in('36', line)}" for line in lines), flush=True)
+
+    def code(self, function: Callable[..., object]) -> None:
+        """The function as it is written, without its decorator and what it says about itself."""
+        written = inspect.getsource(function).replace(f'    """{function.__doc__}"""\n', "")
+        print("\n".join(f"    {self._in('33', line)}" for line in written.splitlines()), flush=True)
+
+    async def turn_the_page(self) -> None:
+        """Lets a reader read; nobody waits where nobody reads."""
+        if self.has_terminal:
+            print(self._in("2", "\n[Enter]"), end="", flush=True)
+            await self.line()
+
+    async def line(self) -> str:
+        """The next line that is typed. No thread waits for it, so that an interruption ends everything at once."""
+        loop = asyncio.get_running_loop()
+        typed = asyncio.Event()
+        loop.add_reader(sys.stdin, typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(sys.stdin)
+        return sys.stdin.readline().strip()
+
+    def _in(self, colour: str, text: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._is_coloured else text
+
+
+class Workers:
+    """Worker processes, numbered as the story comes to them."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._named: list[int] = []
+
+    def start(self) -> None:
+        # In a session of their own: Ctrl-C is for the demo, which then ends them.
+        command = [sys.executable, str(WORKER)]
+        self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+
+    def kill(self, process: int) -> None:
+        """As a power cut would end it."""
+        os.kill(process, signal.SIGKILL)
+
+    def name(self, process: int) -> str:
+        if process not in self._named:
+            self._named.append(process)
+        return f"worker {self._named.index(process) + 1}"
+
+    def stop(self) -> None:
+        """Lets them end, and makes them."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            with process:
+                try:
+                    process.wait(STOPS_WITHIN_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Who tells, and who works."""
+
+    tell: Narrator
+    workers: Workers
+
+
+@contextmanager
+def everything() -> Iterator[Stage]:
+    """A folder for the store and the books, which the shop finds by its surroundings; nothing is left of it, whoever
+    ends the demo and however."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    workers = Workers()
+    with tempfile.TemporaryDirectory(prefix="flowfabric-demo-") as folder:
+        os.environ |= {"DEMO_FOLDER": folder, "FLOWFABRIC_STORE": str(Path(folder, "shop.db"))}
+        try:
+            yield Stage(Narrator(), workers)
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            workers.stop()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@asynccontextmanager
+async def website() -> AsyncIterator[None]:
+    """The pages behind the links, on this computer only."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    os.environ["DEMO_URL"] = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = _Server(uvicorn.Config(app.asgi(), log_level="warning", lifespan="off"))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves Ctrl-C to the demo."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def visit(link: str, **fields: str) -> str:
+    """What a browser gets for a link, or with fields for its form: the status, and what the page says first."""
+    body = urllib.parse.urlencode(fields).encode() if fields else None
+    status, page = await asyncio.to_thread(_visited, link, body)
+    said = re.findall(r"<(?:h1|p)>(.*?)</(?:h1|p)>", page, re.DOTALL)[:2]
+    return f"{status}: {' - '.join(re.sub('<.*?>', '', text) for text in said)}"
+
+
+def _visited(link: str, body: bytes | None) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(link, body) as answered:
+            return answered.status, answered.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Waits for what other processes tell by the books."""
+    async with asyncio.timeout(TELLS_WITHIN_S):
+        while not is_so():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.02)
