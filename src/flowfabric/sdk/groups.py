@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 from uuid import UUID
 
 from flowfabric.core import limits
@@ -76,8 +76,45 @@ class Group(DurableCall[Any]):
             raise
 
     async def perform(self) -> Any:
-        self.run.calls.check_alive(here(self))
-        return await self.decide(Branches(self, self.members, self.limit))
+        unit, branches = here(self), Branches(self, self.members, self.limit)
+        try:
+            self._check_task(unit)
+            self.run.calls.check_alive(unit)
+            if "given_up" in self._facts():
+                await self._wait_to_be_given_up(branches)
+            unit.group = branches
+            return await self.decide(branches)
+        except asyncio.CancelledError:
+            if branches.are_open:
+                await self._give_up(branches)
+            raise
+        finally:
+            unit.group = None
+            branches.leave_out()
+
+    def _check_task(self, unit: Unit) -> None:
+        if asyncio.current_task() is not unit.task:
+            message = (
+                f"{self.path} is awaited in a task of asyncio, as wait_for or create_task make one, so that it could "
+                f"not be suspended; await it in the function, and for a time limit use race(…, sleep(…))"
+            )
+            raise InvalidRequest("group_in_raw_task", message, path=self.path)
+
+    async def _give_up(self, branches: Branches) -> None:
+        """The code around the group has cancelled it, as `asyncio.timeout` does. Its members are ended like those that
+        lose a race. It is recorded before that, since a later run has to give it up again."""
+        if self.is_left(asyncio.CancelledError()):
+            await branches.ended()
+        else:
+            await self._end_members(branches, StepStatus.ABANDONED, cancel_steps=True, given_up=True)
+
+    async def _wait_to_be_given_up(self, branches: Branches) -> NoReturn:
+        """Goes the way that was taken before: nothing is run, until the code around gives the group up again."""
+        branches.leave_out()
+        await self.cancel_again(branches)
+        self.remember(StepStatus.ABANDONED, **self._facts())
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody resolves it")
 
     async def decide(self, branches: Branches) -> Any:
         """Runs the members and answers for the group."""
@@ -109,8 +146,11 @@ class Group(DurableCall[Any]):
         if self.decided() is not None:
             self.remember(status, **self._facts())
             return
+        await self._end_members(branches, status, cancel_steps=cancel_steps, member=index)
+
+    async def _end_members(self, branches: Branches, status: StepStatus, *, cancel_steps: bool, **why: Any) -> None:
         losers, closed = branches.open_children(), branches.open_waitpoints()
-        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers], "closed": closed}
+        facts: dict[str, Any] = {**why, "losers": [str(child) for child in losers], "closed": closed}
         record = self.made.record(StepStatus.OPEN, **facts)
         if losers or closed:
             await self.run.commits.write(record)

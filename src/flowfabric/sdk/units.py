@@ -18,6 +18,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.journal import Made, Record, Scope
 
 if TYPE_CHECKING:
+    from flowfabric.sdk.branches import Branches
     from flowfabric.sdk.run import Run
 
 
@@ -25,8 +26,8 @@ class Unit:
     """One line of execution of a run, with the scope of its calls."""
 
     __slots__ = (
-        "_is_dropped", "children", "is_bridging", "is_plain", "parent", "race", "run", "scope", "task", "thread",
-        "together", "waitpoints",
+        "_is_dropped", "children", "group", "is_bridging", "is_plain", "parent", "race", "run", "scope", "task",
+        "thread", "together", "waitpoints",
     )  # fmt: skip
 
     def __init__(self, run: Run, scope: Scope, parent: Unit | None = None, *, is_plain: bool = False) -> None:
@@ -37,6 +38,7 @@ class Unit:
         self.is_bridging = False
         self.together: object | None = None
         self.race: object | None = None
+        self.group: Branches | None = None
         self._is_dropped = False
         self.task: asyncio.Task[Any] | None = None
         self.thread: int | None = None
