@@ -22,6 +22,7 @@ from flowfabric.sdk.commits import persist
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import Scope
+from flowfabric.sdk.parking import Group, Together
 from flowfabric.sdk.units import Unit
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Branches:
         self._running: dict[int, tuple[Unit, asyncio.Future[Ending]]] = {}
         self._ended: deque[int] = deque()
         self._bell: asyncio.Future[None] | None = None
-        self._together = None if limit is not None or group.made.kind == "race" else object()
+        self._together = None if limit is not None else Group(Together(group.made.kind))
 
     @property
     def run(self) -> Run:

@@ -19,6 +19,7 @@ from flowfabric.sdk.journal import Made, Record, Scope
 
 if TYPE_CHECKING:
     from flowfabric.sdk.branches import Branches
+    from flowfabric.sdk.parking import Group
     from flowfabric.sdk.run import Run
 
 
@@ -36,7 +37,7 @@ class Unit:
         self.parent = parent
         self.is_plain = is_plain
         self.is_bridging = False
-        self.together: object | None = None
+        self.together: Group | None = None
         self.race: object | None = None
         self.group: Branches | None = None
         self._is_dropped = False
