@@ -24,6 +24,7 @@ from flowfabric.sdk.ending import end, put_off
 from flowfabric.sdk.errors import InputMismatch, LeaseLost, Unwind
 from flowfabric.sdk.journal import Record, Scope
 from flowfabric.sdk.probes import SILENT, Probe
+from flowfabric.sdk.raw_tasks import cancel_left_over
 from flowfabric.sdk.resting import Resting
 from flowfabric.sdk.threads import ThreadPools
 from flowfabric.sdk.units import Unit, require_unit
@@ -55,6 +56,7 @@ class Run:
         self.cancel_due_at = lease.cancel_due_at
         self.dropped: asyncio.Future[None] | None = None
         self.beside: set[asyncio.Task[None]] = set()
+        self.raw_tasks: set[asyncio.Task[Any]] = set()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -90,6 +92,7 @@ class Run:
         unit = Unit(self, Scope(), is_plain=not self.task.is_async)
         self.resting.goes()
         ending = await run_body(self, unit)
+        await cancel_left_over(self)
         await self.resting.settled()
         if not self.is_over and ending.error is None and self.mismatch is None:
             loose = self.calls.never_awaited()
