@@ -16,6 +16,7 @@ from flowfabric.sdk.bodies import Ending
 from flowfabric.sdk.commits import insist
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import KEYED, Record
+from flowfabric.sdk.retrying import retried_as
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -105,7 +106,9 @@ async def _fail(run: Run, error: BaseException) -> None:
     kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
     document = failures.to_json(info) | (failures.declared(error, raises) or {})
     fence, detail = run.lease.fence, json.dumps(document).encode()
-    message, category = f"{info.type}: {info.message}"[:1000], info.category or kind.value
+    message = f"{info.type}: {info.message}"[:1000]
+    # The engine knows categories only, so a failure of a class that is retried is told under that class's name.
+    category = retried_as(error, info.category, run.task.settings.retry_on) or info.category or kind.value
     await run.commits.carry(
         lambda steps: run.engine.leases.fail(
             fence, message, failure_class=kind, category=category, detail=detail, steps=steps
