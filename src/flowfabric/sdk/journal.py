@@ -10,7 +10,7 @@ would perform a recorded one again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,14 @@ class Mismatch(Exception):
         self.report = report
 
 
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A failure that was recorded after so many calls of a scope, and is raised there again."""
+
+    calls: int
+    failure: Callable[[], Exception]
+
+
 @dataclass(slots=True)
 class Scope:
     """The calls that a function, or one branch of a group, has made so far."""
@@ -99,6 +107,18 @@ class Scope:
     names: dict[str, int] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)
     keyed: set[str] = field(default_factory=set)
+    halts: list[Halt] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """How many calls were made in it."""
+        return len(self.made) + len(self.keyed)
+
+    def check_halts(self) -> None:
+        """Raises what was recorded in the place of the next call."""
+        for halt in self.halts:
+            if self.number >= halt.calls:
+                raise halt.failure()
 
     def label(self, name: str) -> str:
         """The label of the next call of this name, outside of the order: `now`, `now#2`, …"""

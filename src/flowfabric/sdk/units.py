@@ -84,6 +84,8 @@ class Unit:
     ) -> tuple[Made, Record | None]:
         """The identity of the next call, and what is recorded of it."""
         self.run.calls.check_alive(self)
+        if self.scope.halts:
+            self.scope.check_halts()
         return self.run.calls.make(self.scope, self.scope.next(name, kind, key=key, digest=digest))
 
     def check_here(self) -> None:
