@@ -193,6 +193,11 @@ class Branches:
             with suppress(FlowFabricError):
                 await persist(self.run, partial(self.run.engine.operator.cancel, child, reason, children=True))
 
+    def skip(self, index: int) -> None:
+        """Does not run this member; it counts as awaited."""
+        self._waiting.remove(index)
+        leave_out(self._members[index])
+
     def leave_out(self, but: int | None = None) -> None:
         """Members that were not started will not be; they count as awaited."""
         for index in self._waiting:

@@ -16,6 +16,7 @@ from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.ending import is_final
 from flowfabric.sdk.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
+from flowfabric.sdk.journal import KEYED, Made
 from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
 from flowfabric.sdk.units import Unit, require_unit
 
@@ -23,6 +24,7 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
+_ACCIDENT = "accident"
 
 
 @overload
@@ -165,6 +167,31 @@ class Group(DurableCall[Any]):
             await branches.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
             await branches.close_waitpoints(self._facts().get("closed", ()))
 
+    def accidents(self, branches: Branches) -> dict[int, ErrorInfo]:
+        """The accidents of branches that are recorded; these are not run again."""
+        journal, found = self.run.calls.journal, dict[int, ErrorInfo]()
+        for index in range(len(self.members)):
+            record = journal.get(self._accident(index).path)
+            if record is not None and record.kind == _ACCIDENT:
+                branches.skip(index)
+                found[index] = failures.from_json(record.facts["error"])
+        return found
+
+    async def failed(self, branches: Branches, index: int, error: BaseException) -> ErrorInfo:
+        """How a member failed that does not decide the group. If nothing has recorded it, it is recorded here, since
+        the function sees it; and what succeeded when the group ended does not fail later."""
+        info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
+        if not is_final(error, self.run.task.settings.raises):
+            if self.record is not None and self.record.is_final:
+                await branches.let_go()
+                raise error
+            said = failures.to_json(info)
+            self.run.commits.ride(self._accident(index).record(StepStatus.FAILED, error=said))
+        return info
+
+    def _accident(self, index: int) -> Made:
+        return Made(f"{self.path}[{index}]", self.made.scope, KEYED, _ACCIDENT)
+
     def remember(self, status: StepStatus, **facts: Any) -> None:
         """Records with the next commit that the group was decided."""
         if self.record is None or not self.record.is_final:
@@ -206,12 +233,16 @@ class Settle(Group):
     """Each for itself."""
 
     async def decide(self, branches: Branches) -> Any:
-        found: dict[int, Completed[Any] | Failed] = {}
+        accidents = self.accidents(branches)
+        found: dict[int, Completed[Any] | Failed] = {index: Failed(info) for index, info in accidents.items()}
         async for index, ending in branches.endings():
-            if ending.error is not None and self.ends_with(ending.error):
+            if ending.error is None:
+                found[index] = Completed(ending.value)
+                continue
+            if self.ends_with(ending.error):
                 await self.leave(branches, ending.error, cancel_steps=False)
                 raise ending.error
-            found[index] = Completed(ending.value) if ending.error is None else Failed(_info(ending.error))
+            found[index] = Failed(await self.failed(branches, index, ending.error))
         self.remember(StepStatus.OK)
         return tuple(found[index] for index in range(len(self.members)))
 
@@ -220,8 +251,8 @@ class Race(Group):
     """The first success."""
 
     async def decide(self, branches: Branches) -> Any:
-        failed: dict[int, ErrorInfo] = {}
         await self.cancel_again(branches)
+        failed = self.accidents(branches)
         async for index, ending in branches.endings(only=self.decided()):
             if ending.error is None:
                 await self.conclude(branches, index, StepStatus.OK, cancel_steps=True)
@@ -233,10 +264,6 @@ class Race(Group):
                 # It decides: another member may still succeed while it is ended, and must not win a later run.
                 await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=True)
                 raise ending.error
-            failed[index] = _info(ending.error)
+            failed[index] = await self.failed(branches, index, ending.error)
         self.remember(StepStatus.OK)
         raise AllFailed([failed[index] for index in sorted(failed)])
-
-
-def _info(error: BaseException) -> ErrorInfo:
-    return error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
