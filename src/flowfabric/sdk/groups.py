@@ -45,7 +45,21 @@ def gather(*calls: Awaitable[Any], limit: int | None = None) -> Any:
     return Gather(require_unit("gather"), "gather", calls, limit)
 
 
-def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]:
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed]]: ...
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed]]: ...
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed, Completed[T4] | Failed]]: ...
+@overload
+def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
+def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
     """How each call ended, in their order; none of them ends another."""
     return Settle(require_unit("settle"), "settle", calls, limit)
 

@@ -297,9 +297,32 @@ def gather(*calls: Callable[[], Any], limit: int | None = None) -> Any:
     return bridge.call(lambda: make(*(bridge.branch(call) for call in calls), limit=limit))
 
 
-def settle(*calls: Callable[[], T], limit: int | None = None) -> tuple[Completed[T] | Failed, ...]:
+@overload
+def settle(
+    a: Callable[[], T1], b: Callable[[], T2], /, *, limit: int | None = None
+) -> tuple[Completed[T1] | Failed, Completed[T2] | Failed]: ...
+
+
+@overload
+def settle(
+    a: Callable[[], T1], b: Callable[[], T2], c: Callable[[], T3], /, *, limit: int | None = None
+) -> tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed]: ...
+
+
+@overload
+def settle(
+    a: Callable[[], T1], b: Callable[[], T2], c: Callable[[], T3], d: Callable[[], T4], /, *, limit: int | None = None
+) -> tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed, Completed[T4] | Failed]: ...
+
+
+@overload
+def settle(*calls: Callable[[], T], limit: int | None = None) -> tuple[Completed[T] | Failed, ...]: ...
+
+
+def settle(*calls: Callable[[], Any], limit: int | None = None) -> Any:
     """How each call ended, in their order; none of them ends another."""
-    return bridge.call(lambda: groups.settle(*(bridge.branch(call) for call in calls), limit=limit))
+    make: Any = groups.settle
+    return bridge.call(lambda: make(*(bridge.branch(call) for call in calls), limit=limit))
 
 
 @overload
