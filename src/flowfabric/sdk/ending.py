@@ -17,6 +17,7 @@ from flowfabric.sdk.commits import insist
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import KEYED, Record
 from flowfabric.sdk.retrying import retried_as
+from flowfabric.sdk.tracebacks import leaves
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -63,8 +64,10 @@ async def put_off(run: Run, error: FlowFabricError) -> None:
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """True if running the body again would come to the same: what failed is recorded, or can never work."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_final(member, raises) for member in error.exceptions)
+    return bool(getattr(error, FINAL_MARK, False)) or all(_is_final(leaf, raises) for leaf in leaves(error))
+
+
+def _is_final(error: BaseException, raises: Collection[type[Exception]]) -> bool:
     is_marked = isinstance(error, InvalidRequest) or bool(getattr(error, FINAL_MARK, False))
     return is_marked or failures.is_final(error, raises)
 
