@@ -189,7 +189,7 @@ class Journal:
     def passed(self, scope: Scope) -> bool:
         """True if a call after the present point of the scope has been recorded."""
         prefix, place = scope.prefix, len(scope.made)
-        return any(where == prefix and index >= place for where, index in self._by_place)
+        return any(where == prefix and index >= place for where, index in list(self._by_place))
 
     def unreached(self, scope: Scope) -> str | None:
         """A report if the scope ended before calls that were recorded in it."""
@@ -199,7 +199,7 @@ class Journal:
 
     def report(self, scope: Scope, made: Made | None, why: str | None = None) -> str:
         """The recorded and the present calls of a scope side by side."""
-        recorded = {index: path for (where, index), path in self._by_place.items() if where == scope.prefix}
+        recorded = {index: path for (where, index), path in list(self._by_place.items()) if where == scope.prefix}
         rows, size = [], max([len(scope.made), *(index + 1 for index in recorded)])
         for index in range(size):
             before, now = recorded.get(index, ""), scope.made[index] if index < len(scope.made) else ""

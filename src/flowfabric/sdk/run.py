@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,6 +46,7 @@ class Run:
         self.app, self.task, self.engine, self.lease = app, task, engine, lease
         self.threads, self.probe = threads, probe
         self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.is_over = False
         self.is_given_up = False
         self.is_draining = False
@@ -136,8 +138,18 @@ class Run:
         self.unwind()
 
     def unwind(self) -> None:
-        """Leaves the body: nothing durable happens in it from now on."""
+        """Leaves the body: nothing durable happens in it from now on. May be called in a thread of the body."""
         self.is_over = True
+        self.on_loop(self._leave)
+
+    def on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        """Calls it on the loop: now, if this is the loop's thread, else soon."""
+        if threading.get_ident() == self._thread:
+            call(*args)
+        else:
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def _leave(self) -> None:
         for task in self.in_flight:
             task.cancel()
         for wait in reversed(list(self.resting.parked)):
