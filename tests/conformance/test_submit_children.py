@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.engine import Conflict, Created, Duplicate, Engine, Step
+from flowfabric.engine import Conflict, Created, Duplicate, Engine, NotFound, Step
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, nothing_written, refused
 from tests.flows import built, child, claimable, ended, with_children
@@ -112,3 +112,13 @@ async def test_the_end_of_a_parent_leaves_its_children_alone(engine: Engine) -> 
     await engine.leases.complete(lease.fence, b"")
     await ended(engine, children["a"])
     assert (await engine.executions.describe(children["a"])).state == "completed"
+
+
+async def test_the_children_of_an_execution_are_read_page_by_page(engine: Engine) -> None:
+    lease, stranger = await leased(engine), await leased(engine)
+    children = sorted((await with_children(engine, lease, "a", "b", "c")).values())
+    assert [child.id for child in await engine.executions.children(lease.execution_id, limit=2)] == children[:2]
+    rest = await engine.executions.children(lease.execution_id, after=children[1])
+    assert [(child.id, child.state) for child in rest] == [(children[2], "waiting")]
+    assert await engine.executions.children(stranger.execution_id) == []
+    await refused(engine.within("other").executions.children(lease.execution_id), "execution_not_found", NotFound)

@@ -143,3 +143,50 @@ async def test_a_parent_that_is_cancelled_stops_waiting(engine: Engine, clock: V
     await ended(engine, children["a"])
     found = await engine.executions.describe(lease.execution_id)
     assert (found.state, [attempt.outcome.value for attempt in found.attempts]) == ("cancelled", ["ended_cancelled"])
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
+async def test_who_waits_for_the_success_of_all_goes_on_with_the_first_that_has_none(
+    engine: Engine, outcome: str
+) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "a", "b", "c")
+    await engine.leases.wait_children(lease.fence, list(children.values()), edge="on_success")
+    await ended(engine, children["a"])
+    assert (await engine.executions.describe(lease.execution_id)).state == "blocked"
+    await ended(engine, children["b"], outcome)
+    assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
+    assert (await engine.executions.describe(children["c"])).state == "waiting"
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    answer = await engine.leases.wait_children(again.fence, list(children.values()), edge="on_success")
+    assert isinstance(answer, ChildrenReady)
+    assert {str(id_): found.state for id_, found in answer.outcomes.items()} == {
+        str(children["a"]): "completed",
+        str(children["b"]): outcome,
+    }
+
+
+async def test_who_waits_for_one_success_goes_on_with_it_or_when_none_is_left(engine: Engine) -> None:
+    for last, others in (("completed", 1), ("failed", 0)):
+        lease = await leased(engine)
+        children = await with_children(engine, lease, "a", "b", "c")
+        first = any_of(siblings="let_run")
+        await engine.leases.wait_children(lease.fence, list(children.values()), join=first, edge="on_success")
+        await ended(engine, children["a"], "failed")
+        assert (await engine.executions.describe(lease.execution_id)).state == "blocked"
+        if not others:
+            await ended(engine, children["c"], "failed")
+        await ended(engine, children["b"], last)
+        assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
+        assert (await engine.executions.describe(children["c"])).state == ("waiting" if others else "failed")
+
+
+async def test_a_failure_that_a_parent_waited_for_fails_no_flow(engine: Engine) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "a", "b")
+    await engine.leases.wait_children(lease.fence, list(children.values()), edge="on_success")
+    await ended(engine, children["a"], "failed")
+    await ended(engine, children["b"])
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    await engine.leases.complete(again.fence, b"")
+    assert (await engine.flows.describe(lease.execution_id)).state == "completed"

@@ -26,7 +26,7 @@ async def test_a_worker_is_listed_as_it_registered(engine: Engine, clock: Virtua
     assert (worker.id, worker.lanes, worker.capabilities) == (
         WorkerId("mailer", "mailer-1"), ("post", "default"), ("eu", "gpu"),
     )  # fmt: skip
-    assert (worker.version, worker.host, worker.slots, worker.busy) == ("1.2", "box", 8, 0)
+    assert (worker.version, worker.host, worker.slots, worker.busy, worker.kinds) == ("1.2", "box", 8, 0, None)
     assert worker.registered_at == worker.seen_at == clock.now()
     assert await worker_events(engine) == ["registered mailer-1"]
 
@@ -119,3 +119,17 @@ async def test_explain_says_what_no_live_worker_offers(engine: Engine, clock: Vi
     assert "no live worker" not in (await engine.operator.explain(id_)).sentence
     clock.advance("10s")
     assert "no live worker offers gpu" in (await engine.operator.explain(id_)).sentence
+
+
+async def test_explain_names_a_kind_that_no_live_worker_knows(engine: Engine) -> None:
+    id_ = await submitted(engine, kind="refund@2", requires=["gpu"])
+    await engine.workers.register("w1", ["default"], capabilities=["gpu"], kinds=["refund", "ship"])
+    await engine.workers.register("w2", ["default"], kinds=[])
+    assert [worker.kinds for worker in await engine.workers.list()] == [("refund", "ship"), ()]
+    found = await engine.operator.explain(id_)
+    assert "no live worker knows the kind 'refund@2'" in found.sentence
+    assert (found.facts["nobody_knows"], found.facts["live_workers"]) == ("refund@2", 2)
+    await engine.workers.register("w2", ["default"], kinds=["refund@2"])
+    assert "no live worker offers gpu" in (await engine.operator.explain(id_)).sentence
+    await engine.workers.register("w3", ["default"], capabilities=["gpu"])
+    assert "no live worker" not in (await engine.operator.explain(id_)).sentence

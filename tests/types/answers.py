@@ -128,6 +128,16 @@ async def of_groups(order: Order) -> None:
     assert_type(await race(step(look, order), step(shown, order)), Winner[int | str])
     assert_type(await race(*[refund.run(order)]), Winner[str])
     assert_type(await settle(refund.run(order)), tuple[Completed[str] | Failed, ...])
+    assert_type(await settle(*[refund.run(order)], limit=3), tuple[Completed[str] | Failed, ...])
+    both = await settle(step(look, order), step(shown, order))
+    assert_type(both, tuple[Completed[int] | Failed, Completed[str] | Failed])
+    three = await settle(step(look, order), step(shown, order), sleep(1))
+    assert_type(three, tuple[Completed[int] | Failed, Completed[str] | Failed, Completed[None] | Failed])
+    four = await settle(step(look, order), sleep(1), step(shown, order), refund.run(order))
+    assert_type(
+        four,
+        tuple[Completed[int] | Failed, Completed[None] | Failed, Completed[str] | Failed, Completed[str] | Failed],
+    )
 
 
 async def of_flows(order: Order) -> None:
@@ -150,6 +160,7 @@ def of_plain_code(order: Order, when: datetime) -> None:
     assert_type(sync.step(look, order), int)
     assert_type(sync.step(shown, order), str)
     assert_type(sync.gather(lambda: 1, lambda: "a"), tuple[int, str])
+    assert_type(sync.settle(lambda: 1, lambda: "a"), tuple[Completed[int] | Failed, Completed[str] | Failed])
     assert_type(sync.race(lambda: 1, lambda: "a"), Winner[int | str])
     assert_type(sync.wait_signal(paid, timeout=1), Received[int] | TimedOut)
     assert_type(sync.approval("x", by="a").wait(), Approved | Rejected)

@@ -1,4 +1,4 @@
-"""`flowfabric history ID`: every event of one execution, and where it stands."""
+"""`flowfabric history ID`: every event of one execution, its children among them, and where it stands."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from flowfabric.cli.showing import line, opened
 from flowfabric.core.errors import NotFound
 from flowfabric.engine.engine import Engine
-
-_PAGE = 1000
+from flowfabric.engine.histories import whole_history
 
 
 def add_history(commands: Any) -> None:
@@ -23,13 +22,8 @@ def add_history(commands: Any) -> None:
 async def show_history(arguments: argparse.Namespace) -> None:
     """Prints the events in order, and for people why the execution is where it is."""
     async with opened(arguments) as engine:
-        after = 0
-        while events := await engine.executions.history(arguments.id, after=after, limit=_PAGE):
-            for event in events:
-                print(line(event, as_json=arguments.json))
-                after = event.version or after
-            if len(events) < _PAGE:
-                break
+        for event in await whole_history(engine, arguments.id):
+            print(line(event, as_json=arguments.json))
         if not arguments.json:
             print(await _last_word(engine, arguments.id))
 

@@ -38,7 +38,7 @@ def _document(event: Event) -> str:
 def _sentence(event: Event) -> str:
     parts = [event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3], f"{event.family}.{event.name}"]
     if event.execution_id is not None:
-        parts += [str(event.execution_id), f"v{event.version}", f"{event.kind} on {event.lane}"]
+        parts += [str(event.execution_id), *_version(event), f"{event.kind} on {event.lane}"]
     elif event.lane:
         parts.append(f"lane {event.lane}")
     if event.worker is not None:
@@ -49,6 +49,11 @@ def _sentence(event: Event) -> str:
         parts.append(f"({event.reason})")
     # What others wrote must not steer the terminal.
     return "".join(letter if letter.isprintable() else "?" for letter in "  ".join(parts))
+
+
+def _version(event: Event) -> list[str]:
+    """What is told of a child has none."""
+    return [] if event.version is None else [f"v{event.version}"]
 
 
 def _plain(value: Any) -> Any:

@@ -68,19 +68,23 @@ def _waiting(execution: Execution, around: Surroundings) -> _Told:
         facts["requires"] = around.requires
         sentence += f"; only one that offers {_listed(around.requires)} may"
     sentence += f", since {_time(execution.changed_at)}"
-    return f"{sentence}{_who_is_there(around, facts)}.", facts
+    return f"{sentence}{_who_is_there(execution.kind, around, facts)}.", facts
 
 
-def _who_is_there(around: Surroundings, facts: dict[str, Any]) -> str:
+def _who_is_there(kind: str, around: Surroundings, facts: dict[str, Any]) -> str:
     """What the register of workers says to it; nothing if somebody who may take it is there."""
     facts["live_workers"] = len(around.workers)
     if not around.workers:
         return "; no live worker is registered for that lane"
-    lacking = nobody_offers(around.requires, around.workers)
+    knowing = [worker for worker in around.workers if worker.knows(kind)]
+    if not knowing:
+        facts["nobody_knows"] = kind
+        return f"; no live worker knows the kind {kind!r}"
+    lacking = nobody_offers(around.requires, knowing)
     if lacking:
         facts["nobody_offers"] = lacking
         return f"; no live worker offers {_listed(lacking)}"
-    if not any(set(around.requires) <= set(worker.capabilities) for worker in around.workers):
+    if not any(set(around.requires) <= set(worker.capabilities) for worker in knowing):
         facts["nobody_offers"] = around.requires
         return f"; no live worker offers all of {_listed(around.requires)}"
     return ""

@@ -14,6 +14,7 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.flows import (
+    DEPENDENCIES,
     EdgeGroup,
     EdgeState,
     GroupState,
@@ -114,7 +115,7 @@ class Resolution:
         self._put(replace(group, state=state))
         member = self._members.get(group.downstream_id)
         if member is not None and member.id not in self.outcomes:
-            self._decide(member, state)
+            self._decide(member, state, is_wait=group.seq != DEPENDENCIES)
         if group.join.siblings is Siblings.CANCEL_REMAINING and group.satisfied + group.impossible < group.n:
             self.closing[key] = state.value
 
@@ -150,9 +151,11 @@ class Resolution:
         groups = (self.groups[item.group.key] for item in self._known.get(id_, ()))
         return any(group.state is GroupState.OPEN for group in groups)
 
-    def _decide(self, member: MemberFacts, state: GroupState) -> None:
-        if state is GroupState.FIRED and member.is_blocked:
-            self.released[member.id] = member
+    def _decide(self, member: MemberFacts, state: GroupState, *, is_wait: bool) -> None:
+        if is_wait or state is GroupState.FIRED:
+            # A parent goes on also if its children did not end as it would have liked.
+            if member.is_blocked:
+                self.released[member.id] = member
         elif state is GroupState.IMPOSSIBLE and member.state is State.BLOCKED:
             # Also if an operator holds it: there is nothing left to hold it for.
             self.skipped[member.id] = member

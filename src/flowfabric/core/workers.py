@@ -12,7 +12,8 @@ from flowfabric.core.records import WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker instance as it has registered itself; `busy` of its `slots` are in use by its last word."""
+    """A worker instance as it has registered itself; `busy` of its `slots` are in use by its last word. `kinds` are
+    those that it knows, None if it takes all."""
 
     namespace: str
     id: WorkerId
@@ -26,10 +27,15 @@ class Worker:
     registered_at: datetime
     seen_at: datetime
     expires_at: datetime
+    kinds: tuple[str, ...] | None = None
 
     def is_live(self, now: datetime) -> bool:
         """True while it has been heard of within its time."""
         return self.expires_at > now
+
+    def knows(self, kind: str) -> bool:
+        """True if it takes executions of this kind."""
+        return self.kinds is None or kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,7 @@ class Registration:
     host: str
     slots: int
     ttl: timedelta
+    kinds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ def decide_registration(known: Worker | None, asked: Registration, namespace: st
         namespace=namespace, id=asked.id, lanes=asked.lanes, capabilities=asked.capabilities, version=asked.version,
         host=asked.host, slots=asked.slots, busy=refreshed.busy if refreshed else 0, ttl=asked.ttl,
         registered_at=refreshed.registered_at if refreshed else now, seen_at=now, expires_at=now + asked.ttl,
+        kinds=asked.kinds,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flowfabric.core import limits, requests
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.core.graph import ChildSubmission, Join, check_quorum
+from flowfabric.core.graph import ChildSubmission, EdgeKind, Join, check_quorum
 from flowfabric.core.ids import parse_id
 from flowfabric.ops.wait_children import WaitChildren
 
@@ -23,7 +23,9 @@ def children(value: object) -> tuple[ChildSubmission, ...]:
     return items
 
 
-def wait_request(fence: object, value: object, join: object, key: object, steps: object) -> WaitChildren:
+def wait_request(
+    fence: object, value: object, join: object, key: object, steps: object, edge: object = EdgeKind.ON_COMPLETION
+) -> WaitChildren:
     """A wait for distinct children."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         message = f"children must be a list of ids, not {type(value).__name__}"
@@ -37,5 +39,6 @@ def wait_request(fence: object, value: object, join: object, key: object, steps:
         check_quorum(join, len(ids), "that waits")
     return WaitChildren(
         fence=requests.fence(fence), children=ids, join=join, steps=requests.steps(steps),
+        edge=requests.choice(EdgeKind, edge, "edge"),
         key=None if key is None else limits.name(key, "key"),
     )  # fmt: skip

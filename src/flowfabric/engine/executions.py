@@ -16,7 +16,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
-from flowfabric.core.views import Description, Glance, Outcome, Page, Tally
+from flowfabric.core.views import Description, Glance, Outcome, Page, Summary, Tally
 from flowfabric.engine.context import Context
 from flowfabric.engine.ending import until_ended
 from flowfabric.engine.joining import Joining
@@ -121,6 +121,11 @@ class Executions(Joining):
         """The recorded steps that answer at present, with a sequence number above `after`, in order."""
         return await self._read(reading.steps, parse_id(id), *_window(after, limit))
 
+    async def children(self, id: UUID | str, *, after: UUID | str | None = None, limit: int = 1000) -> list[Summary]:
+        """The children of the execution with an id above `after`, by id; detached ones belong to nobody."""
+        last = None if after is None else parse_id(after, "after")
+        return await self._read(reading.children, parse_id(id), last, _window(0, limit)[1])
+
     async def list(
         self, *, state: State | str | None = None, lane: str | None = None, kind: str | None = None,
         tags: Mapping[str, str] | None = None, created_from: datetime | None = None,
@@ -143,7 +148,7 @@ class Executions(Joining):
         limits.tags({key: "" if value is None else value for key, value in tags.items()})
         return await self._context.store.run(lambda tx: set_tags(tx, self._context.namespace, found, tags))
 
-    async def _read(self, body: Callable[..., Coroutine[Any, Any, Answer]], id_: UUID, *rest: int) -> Answer:
+    async def _read(self, body: Callable[..., Coroutine[Any, Any, Answer]], id_: UUID, *rest: Any) -> Answer:
         return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
 
     async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:

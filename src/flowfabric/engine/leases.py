@@ -13,7 +13,7 @@ from flowfabric.core.bindings import Bound
 from flowfabric.core.conditions import Condition
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.flow_outcomes import ChildrenReady, WaitingForChildren
-from flowfabric.core.graph import ALL_OF, ChildSubmission, Join
+from flowfabric.core.graph import ALL_OF, ChildSubmission, EdgeKind, Join
 from flowfabric.core.outcomes import (
     Delayed,
     Ended,
@@ -163,12 +163,17 @@ class Leases(DurableLeases):
         return answers
 
     async def wait_children(
-        self, fence: Fence, children: Sequence[UUID | str], *, join: Join = ALL_OF, key: str | None = None,
-        steps: Sequence[Step] = (),
+        self, fence: Fence, children: Sequence[UUID | str], *, join: Join = ALL_OF,
+        edge: EdgeKind | str = EdgeKind.ON_COMPLETION, key: str | None = None, steps: Sequence[Step] = (),
     ) -> WaitingForChildren | ChildrenReady:  # fmt: skip
         """Gives up the lease until these children have ended, or as many as the join says; the same attempt goes on
-        then. If they have already, the answer is how, and the lease is kept."""
-        request = wait_request(fence, children, join, key, steps)
+        then. If they have already, the answer is how, and the lease is kept.
+
+        `edge` says which ends count. With `on_success` the parent goes on as soon as too many children have ended
+        otherwise for the join to hold: with the first failure of all, or with the first success of any, or when there
+        is none.
+        """
+        request = wait_request(fence, children, join, key, steps, edge)
         return await self._context.store.run(lambda tx: wait_children(tx, self._context.namespace, request))
 
     async def release(self, fence: Fence) -> Released:

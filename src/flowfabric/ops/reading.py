@@ -46,6 +46,16 @@ async def steps(tx: Transaction, namespace: str, id_: UUID, after: int, limit: i
     return await tx.steps.of(id_, after, limit)
 
 
+async def children(tx: Transaction, namespace: str, id_: UUID, after: UUID | None, limit: int) -> list[Summary]:
+    """The children of an execution, oldest first. They may outlive it."""
+    ids = sorted(member.id for member in await tx.flows.members.children_of([id_]))
+    wanted = [child for child in ids if after is None or child > after][:limit]
+    found = await tx.executions.get(namespace, wanted) if wanted else {}
+    if not found:
+        await read(tx, namespace, id_)
+    return [summarize(found[child]) for child in wanted if child in found]
+
+
 async def list_executions(tx: Transaction, listing: Listing) -> list[Summary]:
     """One page of executions, newest first."""
     return [summarize(execution) for execution in await tx.executions.page(listing)]

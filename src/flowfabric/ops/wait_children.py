@@ -35,11 +35,12 @@ class WaitChildren:
     fence: Fence
     children: tuple[UUID, ...]
     join: Join
+    edge: EdgeKind = EdgeKind.ON_COMPLETION
     key: str | None = None
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}"
+        join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.edge}"
         return digest("wait_children", join, self.key, *map(str, self.children), *step_parts(self.steps))
 
 
@@ -56,8 +57,8 @@ async def wait_children(tx: Transaction, namespace: str, request: WaitChildren) 
     if flow is None:
         await _store_steps(tx, parent, owned)
         return ChildrenReady({})
-    group, edges = await _group(tx, parent, flow, request.join, facts, now)
-    if judged(group.join, group.n, group.satisfied, group.impossible) is GroupState.FIRED:
+    group, edges = await _group(tx, parent, flow, request, facts, now)
+    if judged(group.join, group.n, group.satisfied, group.impossible) is not GroupState.OPEN:
         await _store_steps(tx, parent, owned)
         await _note_ready(tx, parent, flow, group, edges, now)
         return ChildrenReady(await _outcomes(tx, request.children))
@@ -80,20 +81,20 @@ async def children_of(tx: Transaction, parent: Execution, ids: Sequence[UUID]) -
 
 
 async def _group(
-    tx: Transaction, parent: Execution, flow: Flow, join: Join, children: Sequence[MemberFacts], now: datetime
-) -> tuple[EdgeGroup, list[StoredEdge]]:
+    tx: Transaction, parent: Execution, flow: Flow, request: WaitChildren, children: Sequence[MemberFacts],
+    now: datetime,
+) -> tuple[EdgeGroup, list[StoredEdge]]:  # fmt: skip
     """The wait as a group of its own, with an edge from each child."""
     seq = 1 + max((group.seq for group in await tx.flows.edges.groups_of([parent.id])), default=0)
-    edges = [_edge(parent, flow, child, seq, now) for child in children]
-    ended = sum(edge.state is EdgeState.SATISFIED for edge in edges)
-    group = EdgeGroup(downstream_id=parent.id, seq=seq, flow_id=flow.id, join=join, n=len(edges), satisfied=ended)
-    return group, edges
+    group = EdgeGroup(downstream_id=parent.id, seq=seq, flow_id=flow.id, join=request.join, n=len(children))
+    edges = [_edge(group, request.edge, child, now) for child in children]
+    return group.counting([edge.state for edge in edges]), edges
 
 
-def _edge(parent: Execution, flow: Flow, child: MemberFacts, seq: int, now: datetime) -> StoredEdge:
-    state = resolved(EdgeKind.ON_COMPLETION, child.state)
+def _edge(group: EdgeGroup, kind: EdgeKind, child: MemberFacts, now: datetime) -> StoredEdge:
+    state = resolved(kind, child.state)
     return StoredEdge(
-        flow_id=flow.id, upstream_id=child.id, downstream_id=parent.id, seq=seq, kind=EdgeKind.ON_COMPLETION,
+        flow_id=group.flow_id, upstream_id=child.id, downstream_id=group.downstream_id, seq=group.seq, kind=kind,
         input=str(child.id), state=state, resolved_at=None if state is EdgeState.OPEN else now,
     )  # fmt: skip
 
@@ -120,7 +121,7 @@ async def _note_ready(
 
 
 def _lets_go(group: EdgeGroup) -> bool:
-    return group.join.siblings is Siblings.CANCEL_REMAINING and group.satisfied < group.n
+    return group.join.siblings is Siblings.CANCEL_REMAINING and group.satisfied + group.impossible < group.n
 
 
 async def _outcomes(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, Outcome]:

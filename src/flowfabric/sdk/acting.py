@@ -11,6 +11,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.records import Event
 from flowfabric.core.views import Description
 from flowfabric.engine.engine import Engine
+from flowfabric.engine.histories import whole_history
 from flowfabric.sdk import effects, results, signals, units
 from flowfabric.sdk.aliases import Durable, Duration, T
 from flowfabric.sdk.records import TimedOut
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from flowfabric.sdk.handles import Handle
     from flowfabric.sdk.tasks import Task
 
-_PAGE = 1000
 _PROGRAM = "program"
 
 
@@ -81,14 +81,8 @@ async def unhold(handle: Handle[Any]) -> None:
 
 
 async def history(handle: Handle[Any]) -> list[Event]:
-    """All events of an execution."""
-    engine = await handle.app.engine()
-    events: list[Event] = []
-    while True:
-        page = await engine.executions.history(handle.id, after=len(events), limit=_PAGE)
-        events += page
-        if len(page) < _PAGE:
-            return events
+    """All events of an execution, and of its children when they were submitted and how they ended."""
+    return await whole_history(await handle.app.engine(), handle.id)
 
 
 async def explain(handle: Handle[Any]) -> str:

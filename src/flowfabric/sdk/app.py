@@ -88,6 +88,7 @@ class App:
         timeout: Duration | None = None, deadline: Duration | None = None, lane: str = "default", priority: int = 0,
         requires: Collection[str] = (), retention: Duration | None = None, signals: Collection[Signal[Any]] = (),
         raises: Collection[type[Exception]] = (), cancel_grace: Duration | None = None,
+        retry_on: Collection[str | type[Exception]] = (),
     ) -> TaskDecorator: ...  # fmt: skip
     # mypy takes an optional positional argument beside keywords for one that some overload cannot leave out.
     def task(  # type: ignore[misc]
@@ -98,6 +99,7 @@ class App:
         Its kind is the function's name or `name`; from `version=2` on the number belongs to it, and what is submitted
         under the name goes to the newest version. `raises` are classes that are answers rather than accidents: they
         are not retried, and whoever waits for the result gets that very class. `signals` are taken from the submit on.
+        If `retry_on` names categories or classes of failures, only those are retried, by the task and by its steps.
         """
         checked = registering.checked_settings(settings)
         names = names_of(sys._getframe(1))

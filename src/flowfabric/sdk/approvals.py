@@ -25,6 +25,7 @@ from flowfabric.sdk.journal import Record
 from flowfabric.sdk.links import callback_url, link
 from flowfabric.sdk.parking import Heard, Verdict, Wait
 from flowfabric.sdk.records import Approved, Ask, Decision, Received, Rejected, TimedOut
+from flowfabric.sdk.senders import shown
 from flowfabric.sdk.signal_records import from_facts
 from flowfabric.sdk.step_policies import StepPolicy, step_name
 from flowfabric.sdk.steps import StepCall
@@ -304,7 +305,7 @@ class Callback(_Deciding[R_co]):
 
     def answer(self, record: Record) -> Any:
         [signal] = from_facts(record.facts["signals"])
-        return Received(payload_of(signal, self.form, self.path), signal.source, signal.accepted_at)
+        return Received(payload_of(signal, self.form, self.path), shown(signal), signal.accepted_at)
 
 
 class _CallbackWait(SignalWait):

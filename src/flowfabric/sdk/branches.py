@@ -20,7 +20,9 @@ from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.closing import close_waitpoints
 from flowfabric.sdk.commits import persist
 from flowfabric.sdk.durable import DurableCall, here
+from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import Scope
+from flowfabric.sdk.parking import Group, Together
 from flowfabric.sdk.units import Unit
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Branches:
         self._running: dict[int, tuple[Unit, asyncio.Future[Ending]]] = {}
         self._ended: deque[int] = deque()
         self._bell: asyncio.Future[None] | None = None
-        self._together = None if limit is not None or group.made.kind == "race" else object()
+        self._together = None if limit is not None else Group(Together(group.made.kind))
 
     @property
     def run(self) -> Run:
@@ -48,8 +50,7 @@ class Branches:
     async def endings(self, only: int | None = None) -> AsyncIterator[tuple[int, Ending]]:
         """How each member ended, in the order of their ends; with `only`, nothing but that one is run."""
         if only is not None:
-            self._leave_out(index for index in tuple(self._waiting) if index != only)
-            self._waiting = deque([only])
+            self.leave_out(but=only)
         async for item in self._answered():
             yield item
         while self._waiting or self._running:
@@ -109,6 +110,11 @@ class Branches:
                 self.run.calls.diverge(report)
         return ending
 
+    @property
+    def are_open(self) -> bool:
+        """True while there are members that have not ended."""
+        return bool(self._waiting or self._running)
+
     async def drop(self, *, cancel_steps: bool) -> None:
         """Ends the members that are still running: nothing new happens in them. Steps that run are waited for, or
         cancelled; children are cancelled, waitpoints closed."""
@@ -116,14 +122,15 @@ class Branches:
         for unit in units:
             unit.drop()
         children, waitpoints = self.open_children(), self.open_waitpoints()
-        self.run.resting.drop()
         if cancel_steps:
-            for task, unit in tuple(self.run.in_flight.items()):
-                if unit.is_dropped:
-                    task.cancel()
+            self.cancel_code()
+        self.run.resting.drop()
+        await self._to_the_end(self._drop(units, children, waitpoints))
+
+    async def _drop(self, units: Sequence[Unit], children: Sequence[UUID], waitpoints: Collection[str]) -> None:
         await self.cancel_children(children)
         await self.close_waitpoints(waitpoints)
-        await self.ended()
+        await self._all_ended()
         # Those that were just being submitted are there only now.
         await self.cancel_children([child for unit in units for child in unit.children])
 
@@ -136,10 +143,36 @@ class Branches:
 
     async def ended(self) -> None:
         """Returns when every member that was started has ended."""
-        self._leave_out(self._waiting)
-        self._waiting.clear()
+        await self._to_the_end(self._all_ended())
+
+    async def _all_ended(self) -> None:
+        self.leave_out()
         async for _ in self.endings():
             pass
+
+    async def _to_the_end(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Whoever gives the group up while its members are being ended comes too late, but need not wait for code that
+        runs."""
+        task = self.run.loop.create_task(ending)
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.cancelled():
+                    raise Unwind from None
+                self.cancel_code()
+
+    def cancel_code(self) -> None:
+        """Cancels what members are about: steps that run, and other code that awaits something of its own."""
+        units = {unit for unit, _ in self._running.values()}
+        steps = [(task, unit) for task, unit in self.run.in_flight.items() if unit in units]
+        for task, _ in steps:
+            task.cancel()
+        for unit in units.difference((unit for _, unit in steps), self.run.resting.parked.values()):
+            if unit.group is not None:
+                unit.group.cancel_code()
+            elif unit.task is not None and not unit.is_plain:
+                unit.task.cancel()
 
     def open_children(self) -> list[UUID]:
         """The children that members wait for."""
@@ -160,10 +193,17 @@ class Branches:
             with suppress(FlowFabricError):
                 await persist(self.run, partial(self.run.engine.operator.cancel, child, reason, children=True))
 
-    def _leave_out(self, indexes: Any) -> None:
-        """Members that are not run at all count as awaited."""
-        for index in indexes:
-            leave_out(self._members[index])
+    def skip(self, index: int) -> None:
+        """Does not run this member; it counts as awaited."""
+        self._waiting.remove(index)
+        leave_out(self._members[index])
+
+    def leave_out(self, but: int | None = None) -> None:
+        """Members that were not started will not be; they count as awaited."""
+        for index in self._waiting:
+            if index != but:
+                leave_out(self._members[index])
+        self._waiting = deque(() if but is None else (but,))
 
 
 def checked_members(calls: Sequence[Any]) -> list[Member]:

@@ -16,6 +16,8 @@ from flowfabric.sdk.bodies import Ending
 from flowfabric.sdk.commits import insist
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import KEYED, Record
+from flowfabric.sdk.retrying import retried_as
+from flowfabric.sdk.tracebacks import leaves
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -62,8 +64,10 @@ async def put_off(run: Run, error: FlowFabricError) -> None:
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """True if running the body again would come to the same: what failed is recorded, or can never work."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_final(member, raises) for member in error.exceptions)
+    return bool(getattr(error, FINAL_MARK, False)) or all(_is_final(leaf, raises) for leaf in leaves(error))
+
+
+def _is_final(error: BaseException, raises: Collection[type[Exception]]) -> bool:
     is_marked = isinstance(error, InvalidRequest) or bool(getattr(error, FINAL_MARK, False))
     return is_marked or failures.is_final(error, raises)
 
@@ -105,7 +109,9 @@ async def _fail(run: Run, error: BaseException) -> None:
     kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
     document = failures.to_json(info) | (failures.declared(error, raises) or {})
     fence, detail = run.lease.fence, json.dumps(document).encode()
-    message, category = f"{info.type}: {info.message}"[:1000], info.category or kind.value
+    message = f"{info.type}: {info.message}"[:1000]
+    # The engine knows categories only, so a failure of a class that is retried is told under that class's name.
+    category = retried_as(error, info.category, run.task.settings.retry_on) or info.category or kind.value
     await run.commits.carry(
         lambda steps: run.engine.leases.fail(
             fence, message, failure_class=kind, category=category, detail=detail, steps=steps

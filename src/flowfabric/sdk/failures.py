@@ -6,15 +6,12 @@ the code itself declared with `raises=`, made anew from plain JSON.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import flowfabric
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.sdk import tracebacks
 from flowfabric.sdk.annotations import EMPTY
 from flowfabric.sdk.errors import (
     AllFailed,
@@ -29,6 +26,7 @@ from flowfabric.sdk.errors import (
 )
 from flowfabric.sdk.forms import form_of
 from flowfabric.sdk.records import ErrorInfo, class_name, same_class
+from flowfabric.sdk.tracebacks import leaves, message_of
 
 MESSAGE_CHARACTERS = 3_000
 TRACEBACK_CHARACTERS = 12_000
@@ -38,7 +36,6 @@ _FINAL = (
     AllFailed, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped, PermanentError, StepFailed,
     SystemExit, ValueRefused, WaitOverridden,
 )  # fmt: skip
-_OURS = str(Path(flowfabric.__file__).parent)
 _CUT = "\n[…]\n"
 _ARGS = form_of(EMPTY, what="the args of an exception")
 
@@ -48,7 +45,7 @@ def error_info(exc: BaseException) -> ErrorInfo:
     kind = type(exc)
     return ErrorInfo(
         type=kind.__name__,
-        message=_clean(_message(exc), MESSAGE_CHARACTERS),
+        message=_clean(message_of(exc), MESSAGE_CHARACTERS),
         bases=_bases(exc),
         traceback=_clean(_trace(exc), TRACEBACK_CHARACTERS),
         category=_category(exc),
@@ -59,9 +56,7 @@ def error_info(exc: BaseException) -> ErrorInfo:
 def is_final(exc: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """True when trying again would not help: failures that are final when seen, those that say so, classes that are
     declared in `raises`, and groups of nothing else."""
-    if isinstance(exc, BaseExceptionGroup):
-        return all(is_final(inner, raises) for inner in exc.exceptions)
-    return isinstance(exc, (*_FINAL, *raises))
+    return all(isinstance(inner, (*_FINAL, *raises)) for inner in leaves(exc))
 
 
 def to_json(info: ErrorInfo) -> dict[str, Any]:
@@ -120,13 +115,6 @@ def _bases(exc: BaseException) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *told)))
 
 
-def _message(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:
-        return f"<{type(exc).__name__} whose text cannot be made>"
-
-
 def _category(exc: BaseException) -> str:
     """By what policies and lists tell failures apart: the exception's own `category`, else the name of its class."""
     try:
@@ -137,19 +125,11 @@ def _category(exc: BaseException) -> str:
 
 def _trace(exc: BaseException) -> str:
     try:
-        own = "".join(traceback.format_exception(type(exc), exc, _from_the_code(exc.__traceback__)))
+        own = tracebacks.told(exc)
     except Exception:
         return ""
-    told = exc.error.traceback if isinstance(exc, StepFailed | ExecutionFailed) else ""
-    return f"{told}\nwhich was seen as:\n\n{own}" if told else own
-
-
-def _from_the_code(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback from where it leaves our own package; all of it if it never does."""
-    inner = tb
-    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
-        inner = inner.tb_next
-    return inner or tb
+    before = exc.error.traceback if isinstance(exc, StepFailed | ExecutionFailed) else ""
+    return f"{before}\nwhich was seen as:\n\n{own}" if before else own
 
 
 def _clean(text: str, most: int) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from flowfabric.core.errors import NotFound
 from flowfabric.core.flow_outcomes import WaitingForChildren
 from flowfabric.core.limits import BATCH
 from flowfabric.core.looking import Look
@@ -14,7 +16,7 @@ from flowfabric.core.outcomes import Satisfied
 from flowfabric.core.waits import Rest
 from flowfabric.sdk.commits import insist
 from flowfabric.sdk.errors import Unwind
-from flowfabric.sdk.parking import MOST_TOGETHER, Wait, earliest, only_children, wake
+from flowfabric.sdk.parking import MOST_TOGETHER, Family, Wait, earliest, only_children, wake
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -27,10 +29,10 @@ async def give_up(run: Run, waits: Sequence[Wait]) -> bool:
         due = earliest(waits)
         await commits.carry(lambda steps: leases.delay(fence, until=due, steps=steps))
         return False
-    children = only_children(waits)
-    if children is not None and len(children) > MOST_TOGETHER:
-        answer = await commits.carry(lambda steps: leases.wait_children(fence, children, steps=steps))
-        return not isinstance(answer, WaitingForChildren)
+    family = only_children(waits)
+    if family is not None and len(family.children) > MOST_TOGETHER:
+        with suppress(NotFound):  # Not all of them are children, so they are waited for like anybody else.
+            return await _wait_for(run, family)
     wanted = wake(waits)
     end = None if wanted.timeout_at is None else max(wanted.timeout_at, run.now())
     found = await commits.carry(
@@ -40,6 +42,14 @@ async def give_up(run: Run, waits: Sequence[Wait]) -> bool:
         )
     )  # fmt: skip
     return isinstance(found, Satisfied)
+
+
+async def _wait_for(run: Run, family: Family) -> bool:
+    leases, fence = run.engine.leases, run.lease.fence
+    answer = await run.commits.carry(
+        lambda steps: leases.wait_children(fence, family.children, join=family.join, edge=family.edge, steps=steps)
+    )
+    return not isinstance(answer, WaitingForChildren)
 
 
 async def look_around(run: Run, waits: Sequence[Wait]) -> Look | None:

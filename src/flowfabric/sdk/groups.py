@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 from uuid import UUID
 
 from flowfabric.core import limits
@@ -16,6 +16,7 @@ from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.ending import is_final
 from flowfabric.sdk.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
+from flowfabric.sdk.journal import KEYED, Made
 from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
 from flowfabric.sdk.units import Unit, require_unit
 
@@ -23,6 +24,7 @@ T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
+_ACCIDENT = "accident"
 
 
 @overload
@@ -43,7 +45,21 @@ def gather(*calls: Awaitable[Any], limit: int | None = None) -> Any:
     return Gather(require_unit("gather"), "gather", calls, limit)
 
 
-def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]:
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed]]: ...
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed]]: ...
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed, Completed[T4] | Failed]]: ...
+@overload
+def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
+def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
     """How each call ended, in their order; none of them ends another."""
     return Settle(require_unit("settle"), "settle", calls, limit)
 
@@ -76,8 +92,45 @@ class Group(DurableCall[Any]):
             raise
 
     async def perform(self) -> Any:
-        self.run.calls.check_alive(here(self))
-        return await self.decide(Branches(self, self.members, self.limit))
+        unit, branches = here(self), Branches(self, self.members, self.limit)
+        try:
+            self._check_task(unit)
+            self.run.calls.check_alive(unit)
+            if "given_up" in self._facts():
+                await self._wait_to_be_given_up(branches)
+            unit.group = branches
+            return await self.decide(branches)
+        except asyncio.CancelledError:
+            if branches.are_open:
+                await self._give_up(branches)
+            raise
+        finally:
+            unit.group = None
+            branches.leave_out()
+
+    def _check_task(self, unit: Unit) -> None:
+        if asyncio.current_task() is not unit.task:
+            message = (
+                f"{self.path} is awaited in a task of asyncio, as wait_for or create_task make one, so that it could "
+                f"not be suspended; await it in the function, and for a time limit use race(…, sleep(…))"
+            )
+            raise InvalidRequest("group_in_raw_task", message, path=self.path)
+
+    async def _give_up(self, branches: Branches) -> None:
+        """The code around the group has cancelled it, as `asyncio.timeout` does. Its members are ended like those that
+        lose a race. It is recorded before that, since a later run has to give it up again."""
+        if self.is_left(asyncio.CancelledError()):
+            await branches.ended()
+        else:
+            await self._end_members(branches, StepStatus.ABANDONED, cancel_steps=True, given_up=True)
+
+    async def _wait_to_be_given_up(self, branches: Branches) -> NoReturn:
+        """Goes the way that was taken before: nothing is run, until the code around gives the group up again."""
+        branches.leave_out()
+        await self.cancel_again(branches)
+        self.remember(StepStatus.ABANDONED, **self._facts())
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody resolves it")
 
     async def decide(self, branches: Branches) -> Any:
         """Runs the members and answers for the group."""
@@ -109,8 +162,11 @@ class Group(DurableCall[Any]):
         if self.decided() is not None:
             self.remember(status, **self._facts())
             return
+        await self._end_members(branches, status, cancel_steps=cancel_steps, member=index)
+
+    async def _end_members(self, branches: Branches, status: StepStatus, *, cancel_steps: bool, **why: Any) -> None:
         losers, closed = branches.open_children(), branches.open_waitpoints()
-        facts: dict[str, Any] = {"member": index, "losers": [str(child) for child in losers], "closed": closed}
+        facts: dict[str, Any] = {**why, "losers": [str(child) for child in losers], "closed": closed}
         record = self.made.record(StepStatus.OPEN, **facts)
         if losers or closed:
             await self.run.commits.write(record)
@@ -124,6 +180,31 @@ class Group(DurableCall[Any]):
         if self.record is not None and not self.record.is_final:
             await branches.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
             await branches.close_waitpoints(self._facts().get("closed", ()))
+
+    def accidents(self, branches: Branches) -> dict[int, ErrorInfo]:
+        """The accidents of branches that are recorded; these are not run again."""
+        journal, found = self.run.calls.journal, dict[int, ErrorInfo]()
+        for index in range(len(self.members)):
+            record = journal.get(self._accident(index).path)
+            if record is not None and record.kind == _ACCIDENT:
+                branches.skip(index)
+                found[index] = failures.from_json(record.facts["error"])
+        return found
+
+    async def failed(self, branches: Branches, index: int, error: BaseException) -> ErrorInfo:
+        """How a member failed that does not decide the group. If nothing has recorded it, it is recorded here, since
+        the function sees it; and what succeeded when the group ended does not fail later."""
+        info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
+        if not is_final(error, self.run.task.settings.raises):
+            if self.record is not None and self.record.is_final:
+                await branches.let_go()
+                raise error
+            said = failures.to_json(info)
+            self.run.commits.ride(self._accident(index).record(StepStatus.FAILED, error=said))
+        return info
+
+    def _accident(self, index: int) -> Made:
+        return Made(f"{self.path}[{index}]", self.made.scope, KEYED, _ACCIDENT)
 
     def remember(self, status: StepStatus, **facts: Any) -> None:
         """Records with the next commit that the group was decided."""
@@ -166,12 +247,16 @@ class Settle(Group):
     """Each for itself."""
 
     async def decide(self, branches: Branches) -> Any:
-        found: dict[int, Completed[Any] | Failed] = {}
+        accidents = self.accidents(branches)
+        found: dict[int, Completed[Any] | Failed] = {index: Failed(info) for index, info in accidents.items()}
         async for index, ending in branches.endings():
-            if ending.error is not None and self.ends_with(ending.error):
+            if ending.error is None:
+                found[index] = Completed(ending.value)
+                continue
+            if self.ends_with(ending.error):
                 await self.leave(branches, ending.error, cancel_steps=False)
                 raise ending.error
-            found[index] = Completed(ending.value) if ending.error is None else Failed(_info(ending.error))
+            found[index] = Failed(await self.failed(branches, index, ending.error))
         self.remember(StepStatus.OK)
         return tuple(found[index] for index in range(len(self.members)))
 
@@ -180,8 +265,8 @@ class Race(Group):
     """The first success."""
 
     async def decide(self, branches: Branches) -> Any:
-        failed: dict[int, ErrorInfo] = {}
         await self.cancel_again(branches)
+        failed = self.accidents(branches)
         async for index, ending in branches.endings(only=self.decided()):
             if ending.error is None:
                 await self.conclude(branches, index, StepStatus.OK, cancel_steps=True)
@@ -193,10 +278,6 @@ class Race(Group):
                 # It decides: another member may still succeed while it is ended, and must not win a later run.
                 await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=True)
                 raise ending.error
-            failed[index] = _info(ending.error)
+            failed[index] = await self.failed(branches, index, ending.error)
         self.remember(StepStatus.OK)
         raise AllFailed([failed[index] for index in sorted(failed)])
-
-
-def _info(error: BaseException) -> ErrorInfo:
-    return error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)

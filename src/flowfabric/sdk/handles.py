@@ -91,7 +91,7 @@ class Handle(Generic[R_co]):
         return acting.unhold(self)
 
     def history(self) -> Durable[list[Event]]:
-        """What happened to the execution, in order."""
+        """What happened to the execution, in order, and when its children were submitted and how they ended."""
         return acting.history(self)
 
     def explain(self) -> Durable[str]:

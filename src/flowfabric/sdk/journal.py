@@ -10,7 +10,7 @@ would perform a recorded one again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,14 @@ class Mismatch(Exception):
         self.report = report
 
 
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A failure that was recorded after so many calls of a scope, and is raised there again."""
+
+    calls: int
+    failure: Callable[[], Exception]
+
+
 @dataclass(slots=True)
 class Scope:
     """The calls that a function, or one branch of a group, has made so far."""
@@ -100,6 +108,18 @@ class Scope:
     names: dict[str, int] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)
     keyed: set[str] = field(default_factory=set)
+    halts: list[Halt] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """How many calls were made in it."""
+        return len(self.made) + len(self.keyed)
+
+    def check_halts(self) -> None:
+        """Raises what was recorded in the place of the next call."""
+        for halt in self.halts:
+            if self.number >= halt.calls:
+                raise halt.failure()
 
     def label(self, name: str) -> str:
         """The label of the next call of this name, outside of the order: `now`, `now#2`, …"""
@@ -170,7 +190,7 @@ class Journal:
     def passed(self, scope: Scope) -> bool:
         """True if a call after the present point of the scope has been recorded."""
         prefix, place = scope.prefix, len(scope.made)
-        return any(where == prefix and index >= place for where, index in self._by_place)
+        return any(where == prefix and index >= place for where, index in list(self._by_place))
 
     def unreached(self, scope: Scope) -> str | None:
         """A report if the scope ended before calls that were recorded in it."""
@@ -180,7 +200,7 @@ class Journal:
 
     def report(self, scope: Scope, made: Made | None, why: str | None = None) -> str:
         """The recorded and the present calls of a scope side by side."""
-        recorded = {index: path for (where, index), path in self._by_place.items() if where == scope.prefix}
+        recorded = {index: path for (where, index), path in list(self._by_place.items()) if where == scope.prefix}
         rows, size = [], max([len(scope.made), *(index + 1 for index in recorded)])
         for index in range(size):
             before, now = recorded.get(index, ""), scope.made[index] if index < len(scope.made) else ""

@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from flowfabric.core.bindings import Bound, Child, Fresh, Timer
 from flowfabric.core.conditions import AllOf, AnyOf, Condition, Count, Distinct, Single
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.graph import ALL_OF, EdgeKind, Join, Siblings, any_of
 from flowfabric.core.looking import Look, Override
 from flowfabric.core.states import State
 from flowfabric.core.views import Outcome
@@ -25,7 +27,23 @@ if TYPE_CHECKING:
     from flowfabric.sdk.durable import DurableCall
 
 MOST_TOGETHER = 64
+_FIRST = any_of(siblings=Siblings.LET_RUN)
 _BAD_ENDS = (State.FAILED.value, State.CANCELLED.value, State.EXPIRED.value, State.SKIPPED.value)
+
+
+class Together(StrEnum):
+    """What the direct members of a group need before the code around it can go on."""
+
+    ALL_WELL = "gather"
+    ALL_ENDED = "settle"
+    FIRST_SUCCESS = "race"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The waits that are direct members of one group."""
+
+    need: Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,11 @@ class ChildEnded:
 Verdict: TypeAlias = Due | Heard | ChildEnded | Override
 
 
+def is_bad_end(verdict: Verdict) -> bool:
+    """True for the end of an execution that is no success."""
+    return isinstance(verdict, ChildEnded) and verdict.outcome.state is not State.COMPLETED
+
+
 class Wait:
     """What one parked branch waits for; by itself, a time."""
 
@@ -61,7 +84,7 @@ class Wait:
     def __init__(self, call: DurableCall[Any], due: datetime | None = None, *, is_old: bool = False) -> None:
         self.call = call
         self.due = due
-        self.together: object | None = None
+        self.together: Group | None = None
         self.is_unseen = is_old
         self.future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
@@ -154,21 +177,39 @@ def earliest(waits: Sequence[Wait]) -> datetime | None:
     return min((wait.wakes_at for wait in waits if wait.wakes_at is not None), default=None)
 
 
-def only_children(waits: Sequence[Wait]) -> list[UUID] | None:
-    """The children, if nothing but children is waited for, all of them together."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Children that are waited for by themselves, and which ends of them count."""
+
+    children: list[UUID]
+    join: Join
+    edge: EdgeKind
+
+
+def only_children(waits: Sequence[Wait]) -> Family | None:
+    """The children, if nothing else is waited for, and what lets one of the branches go on."""
     children = [wait.child for wait in waits if wait.child is not None and wait.due is None]
+    if len(children) != len(waits):
+        return None
     groups = {wait.together for wait in waits}
-    is_one = len(children) == len(waits) and len(groups) == 1 and None not in groups
-    return children if is_one else None
+    match [group and group.need for group in groups]:
+        case [Together.ALL_WELL]:
+            return Family(children, ALL_OF, EdgeKind.ON_SUCCESS)
+        case [Together.ALL_ENDED]:
+            return Family(children, ALL_OF, EdgeKind.ON_COMPLETION)
+        case [Together.FIRST_SUCCESS]:
+            return Family(children, _FIRST, EdgeKind.ON_SUCCESS)
+    return Family(children, _FIRST, EdgeKind.ON_COMPLETION)
 
 
 def wake(waits: Sequence[Wait]) -> Wake:
     """What wakes the execution as soon as one of its branches can go on."""
+    timers = _timers(waits)
+    waits = _at_most(waits, MOST_TOGETHER - len(timers))
     # Several waits for one signal share its waitpoint.
     bindings = tuple({binding.key: binding for wait in waits for binding in wait.bindings()}.values())
     if len(waits) == 1:
         return _alone(waits[0], bindings)
-    timers = _timers(waits)
     if len(bindings) + len(timers) > MOST_TOGETHER:
         message = f"{len(bindings)} waits at once are too many, the limit is {MOST_TOGETHER}; use children"
         raise InvalidRequest("too_many_waits", message, limit=MOST_TOGETHER)
@@ -177,6 +218,26 @@ def wake(waits: Sequence[Wait]) -> Wake:
         members += _members(group)
     timeout_at, on_timeout = _end(waits)
     return Wake((*bindings, *timers), AnyOf(members), timeout_at, on_timeout, waits[0].reason)
+
+
+def _at_most(waits: Sequence[Wait], most: int) -> Sequence[Wait]:
+    """The waits, or as many as the engine takes: those children are left for later that count together with others,
+    since they must all end. A failure of one that is left is seen when the others have ended."""
+    number = sum(len(wait.bindings()) for wait in waits)
+    if number <= most:
+        return waits
+    left, kept = number - most, list[Wait]()
+    for wait in reversed(waits):
+        is_one_of_many = wait.child is not None and wait.due is None and _counts_together(wait)
+        if left > 0 and is_one_of_many:
+            left -= 1
+        else:
+            kept.append(wait)
+    return kept[::-1]
+
+
+def _counts_together(wait: Wait) -> bool:
+    return wait.together is not None and wait.together.need is not Together.FIRST_SUCCESS
 
 
 def _alone(wait: Wait, bindings: tuple[Bound, ...]) -> Wake:
@@ -196,19 +257,20 @@ def _groups(waits: Sequence[Wait]) -> list[list[Wait]]:
     groups: dict[object, list[Wait]] = {}
     for wait in waits:
         if wait.condition() is not None:
-            groups.setdefault(wait if wait.together is None else wait.together, []).append(wait)
+            groups.setdefault(wait.together if _counts_together(wait) else wait, []).append(wait)
     return list(groups.values())
 
 
 def _members(group: list[Wait]) -> list[Condition]:
-    """All of them have ended, or a child among them badly."""
+    """All of them have ended, or a child among them badly, if that matters."""
     conditions = [condition for wait in group if (condition := wait.condition()) is not None]
     children = [wait.path for wait in group if wait.child is not None]
     if len(children) == len(group) > 1:
         together: Condition = Count(len(children), Distinct.WAITPOINTS, children)
     else:
         together = conditions[0] if len(conditions) == 1 else AllOf(conditions)
-    if len(group) == 1 or not children:
+    first = group[0].together
+    if len(group) == 1 or not children or first is None or first.need is Together.ALL_ENDED:
         return [together]
     return [together, *(Count(1, Distinct.WAITPOINTS, children, name) for name in _BAD_ENDS)]
 

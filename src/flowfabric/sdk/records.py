@@ -51,7 +51,9 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[T_co]):
-    """The payload of a signal or callback, who sent it, and when it was accepted."""
+    """The payload of a signal or callback, who sent it, and when it was accepted. The source is `program`,
+    `execution:ID`, `operator:NAME`, `approver:NAME` or `callback`; what a sender with a token only claims begins with
+    `claimed:`."""
 
     value: T_co
     source: str

@@ -9,6 +9,7 @@ from typing import Any
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.sdk import retrying
 from flowfabric.sdk.tasks import Task, TaskForms, TaskSettings
 from flowfabric.sdk.values import Names, inputs_of, return_form
 
@@ -67,6 +68,7 @@ def checked_settings(given: Mapping[str, Any]) -> TaskSettings:
     values = {word: value for word, value in given.items() if value is not None}
     for word in ("signals", "raises"):
         values[word] = tuple(values.get(word, ()))
+    values["retry_on"] = retrying.checked(values.get("retry_on", ()))
     for kind in values["raises"]:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             message = f"raises must hold exception classes, not {limits.shown(kind)}"

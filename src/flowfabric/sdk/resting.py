@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.giving_up import give_up, look_around
-from flowfabric.sdk.parking import Verdict, Wait, earliest
+from flowfabric.sdk.parking import Verdict, Wait, earliest, is_bad_end
 from flowfabric.sdk.stalling import Stalling
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ class Resting:
             verdict = wait.judge(seen, now) if wait in self.parked and race not in decided else None
             if verdict is not None:
                 any_ended = True
-                # What the others of a race wait for is not used up by them as well.
-                decided |= {race} - {None}
+                if race is not None and not is_bad_end(verdict):
+                    # What the others of a race wait for is not used up by them as well.
+                    decided.add(race)
                 self.resolve(wait, verdict)
         return any_ended
 

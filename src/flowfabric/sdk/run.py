@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +25,7 @@ from flowfabric.sdk.ending import end, put_off
 from flowfabric.sdk.errors import InputMismatch, LeaseLost, Unwind
 from flowfabric.sdk.journal import Record, Scope
 from flowfabric.sdk.probes import SILENT, Probe
+from flowfabric.sdk.raw_tasks import cancel_left_over
 from flowfabric.sdk.resting import Resting
 from flowfabric.sdk.threads import ThreadPools
 from flowfabric.sdk.units import Unit, require_unit
@@ -44,6 +46,7 @@ class Run:
         self.app, self.task, self.engine, self.lease = app, task, engine, lease
         self.threads, self.probe = threads, probe
         self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.is_over = False
         self.is_given_up = False
         self.is_draining = False
@@ -55,6 +58,7 @@ class Run:
         self.cancel_due_at = lease.cancel_due_at
         self.dropped: asyncio.Future[None] | None = None
         self.beside: set[asyncio.Task[None]] = set()
+        self.raw_tasks: set[asyncio.Task[Any]] = set()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -90,6 +94,7 @@ class Run:
         unit = Unit(self, Scope(), is_plain=not self.task.is_async)
         self.resting.goes()
         ending = await run_body(self, unit)
+        await cancel_left_over(self)
         await self.resting.settled()
         if not self.is_over and ending.error is None and self.mismatch is None:
             loose = self.calls.never_awaited()
@@ -133,8 +138,18 @@ class Run:
         self.unwind()
 
     def unwind(self) -> None:
-        """Leaves the body: nothing durable happens in it from now on."""
+        """Leaves the body: nothing durable happens in it from now on. May be called in a thread of the body."""
         self.is_over = True
+        self.on_loop(self._leave)
+
+    def on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        """Calls it on the loop: now, if this is the loop's thread, else soon."""
+        if threading.get_ident() == self._thread:
+            call(*args)
+        else:
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def _leave(self) -> None:
         for task in self.in_flight:
             task.cancel()
         for wait in reversed(list(self.resting.parked)):

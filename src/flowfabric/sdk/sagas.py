@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from flowfabric.sdk.aliases import P
-from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.steps import step
+from flowfabric.sdk.undoing import Undoing
 from flowfabric.sdk.units import require_unit
 
 
@@ -21,6 +21,11 @@ class Undo:
     def add(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Undoes what was just done by calling this function, as a step, if it comes to that."""
         self._calls.append(lambda: step(fn, *args, **kwargs))
+
+    @property
+    def is_needed(self) -> bool:
+        """True if there is something to undo."""
+        return bool(self._calls)
 
     async def everything(self) -> list[Exception]:
         """Undoes it, newest first; answers what could not be undone."""
@@ -39,19 +44,24 @@ class Saga:
 
     def __init__(self) -> None:
         self._undo = Undo()
+        self._undoing: Undoing | None = None
 
     async def __aenter__(self) -> Undo:
-        require_unit("saga")
+        self._undoing = Undoing(require_unit("saga"))
         return self._undo
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not isinstance(error, Exception | CancelRequested):
+        assert self._undoing is not None, "a block is entered before it is left"
+        cause = await self._undoing.cause(error, is_needed=self._undo.is_needed)
+        if cause is None:
             return
         failed = await self._undo.everything()
         if failed:
-            raise BaseExceptionGroup("not everything could be undone", [error, *failed])
+            raise BaseExceptionGroup("not everything could be undone", [cause, *failed])
+        if cause is not error:
+            raise cause
 
 
 def saga() -> Saga:

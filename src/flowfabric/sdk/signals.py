@@ -15,6 +15,7 @@ from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.views import WaitpointView
 from flowfabric.core.waits import WaitpointKind, WaitpointState
 from flowfabric.engine.engine import Engine
+from flowfabric.sdk import senders
 from flowfabric.sdk.aliases import T
 from flowfabric.sdk.deciding import Word, deliver_decision
 from flowfabric.sdk.values import Form, form_of
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 Opening: TypeAlias = Callable[[], Awaitable[Engine]]
 Delivery: TypeAlias = Accepted | DuplicateSignal
-
-_PROGRAM = "program"
 
 
 class Signal(Generic[T]):
@@ -66,12 +65,13 @@ async def deliver(opening: Opening, token: str, name: str, payload: object) -> D
 async def send(engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None) -> Delivery:
     """Delivers to the waitpoint that stands under this name, or else to the wait that is open for it right now."""
     try:
-        return await engine.signals.send(id_, name, payload, key=key)
+        kind, identity = senders.sender()
+        return await engine.signals.send(id_, name, payload, key=key, source_type=kind, source_identity=identity)
     except NotFound as error:
         if error.code != "waitpoint_not_found":
             raise
     waitpoint = await _open_wait(engine, id_, name)
-    return await engine.signals.approve(id_, waitpoint.key, name, payload, suffix=key, principal=_PROGRAM)
+    return await engine.signals.approve(id_, waitpoint.key, name, payload, suffix=key, principal=senders.principal())
 
 
 async def _open_wait(engine: Engine, id_: UUID, name: str) -> WaitpointView:

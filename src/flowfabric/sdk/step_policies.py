@@ -14,6 +14,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.policy import Backoff
 from flowfabric.sdk.aliases import Duration
+from flowfabric.sdk.retrying import Retryable
 
 if TYPE_CHECKING:
     from flowfabric.sdk.tasks import Task
@@ -32,6 +33,7 @@ class StepPolicy:
     timeout: Duration | None = None
     raises: tuple[type[Exception], ...] = ()
     at_most_once: bool = False
+    retry_on: tuple[Retryable, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None and any(sign in limits.name(self.name, "name") for sign in _SIGNS):
@@ -57,6 +59,7 @@ class Plan:
     timeout: timedelta | None
     raises: tuple[type[Exception], ...]
     at_most_once: bool
+    retry_on: tuple[Retryable, ...] = ()
 
 
 NO_POLICY = StepPolicy()
@@ -95,10 +98,12 @@ def _new_plan(task: Task[..., Any], fn: Callable[..., Any], called: StepPolicy) 
         found for found in (called.retries, own.retries, task.called.retries, settings.retries) if found is not None
     )
     timeout = own.timeout if called.timeout is None else called.timeout
+    retry_on = own.retry_on if called.retry_on is None else called.retry_on
     return Plan(
         own=own, name=step_name(fn, called), is_async=inspect.iscoroutinefunction(fn),
         retries=retries, backoff=settings.backoff, raises=own.raises, at_most_once=own.at_most_once,
         timeout=None if timeout is None else limits.duration(timeout, "timeout"),
+        retry_on=settings.retry_on if retry_on is None else retry_on,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, TypeVar, overload
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
 from flowfabric.core.retry import backoff_delay
-from flowfabric.sdk import failures
+from flowfabric.sdk import failures, retrying
 from flowfabric.sdk.aliases import Async, Durable, Duration, P, T
 from flowfabric.sdk.digests import arguments_digest
 from flowfabric.sdk.durable import DurableCall, here
@@ -60,23 +60,27 @@ class Steps:
 
     def options(
         self, *, name: str | None = None, key: str | None = None, retries: int | None = None,
-        timeout: Duration | None = None,
+        timeout: Duration | None = None, retry_on: Collection[str | type[Exception]] | None = None,
     ) -> Steps:  # fmt: skip
         """The same for one call: under another name, told apart by a key, tried otherwise."""
-        return Steps(StepPolicy(name=name, key=key, retries=retries, timeout=timeout))
+        only = None if retry_on is None else retrying.checked(retry_on)
+        return Steps(StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only))
 
     def policy(
         self, *, name: str | None = None, retries: int | None = None, timeout: Duration | None = None,
         raises: Collection[type[Exception]] = (), at_most_once: bool = False,
+        retry_on: Collection[str | type[Exception]] | None = None,
     ) -> Callable[[F], F]:  # fmt: skip
         """Decorates a function with how it is tried as a step; it stays a plain function.
 
         `raises` names its answers that are no accidents: they are never retried, and can be caught by class. With
-        `at_most_once` a step that was interrupted is not run again, but fails.
+        `at_most_once` a step that was interrupted is not run again, but fails. If `retry_on` names categories or
+        classes of failures, only those are retried.
         """
         found = StepPolicy(
-            name=name, retries=retries, timeout=timeout, raises=checked_raises(raises), at_most_once=at_most_once
-        )
+            name=name, retries=retries, timeout=timeout, raises=checked_raises(raises), at_most_once=at_most_once,
+            retry_on=None if retry_on is None else retrying.checked(retry_on),
+        )  # fmt: skip
 
         def decorate(fn: F) -> F:
             attach(fn, found)
@@ -191,7 +195,8 @@ class StepCall(DurableCall[Any]):
         """When to try again; raises the failure if it is final."""
         declared = failures.declared(error, self.plan.raises)
         info = failures.error_info(error)
-        if is_final(error, self.plan.raises) or tries > self.plan.retries:
+        is_retried = retrying.retried_as(error, info.category, self.plan.retry_on) is not None
+        if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
             raise await self._failed(info, tries, declared, error)
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
         said = failures.to_json(info)

@@ -78,7 +78,7 @@ class Handle(Generic[R_co]):
         return wait_for(self._inner.unhold)
 
     def history(self) -> list[Event]:
-        """What happened to the execution, in order."""
+        """What happened to the execution, in order, and when its children were submitted and how they ended."""
         return wait_for(self._inner.history)
 
     def explain(self) -> str:

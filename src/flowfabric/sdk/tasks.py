@@ -18,7 +18,7 @@ from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.policy import DEFAULT_POLICY, Backoff, Policy
 from flowfabric.core.requests import Submission
-from flowfabric.sdk import submitting
+from flowfabric.sdk import retrying, submitting
 from flowfabric.sdk.aliases import Durable, Duration, P, R, R_co
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.signals import Signal
@@ -48,6 +48,7 @@ class TaskSettings:
     signals: tuple[Signal[Any], ...] = ()
     raises: tuple[type[Exception], ...] = ()
     cancel_grace: Duration | None = None
+    retry_on: tuple[retrying.Retryable, ...] = ()
 
     def policy(self, called: CallOptions) -> Policy:
         """What the engine is to apply to an execution that is called so."""
@@ -55,6 +56,7 @@ class TaskSettings:
             max_retries=self.retries if called.retries is None else called.retries, backoff=self.backoff,
             attempt_timeout=self.timeout, deadline=self.deadline if called.deadline is None else called.deadline,
             retention=DEFAULT_POLICY.retention if self.retention is None else self.retention,
+            retryable_categories=retrying.categories(self.retry_on),
         )  # fmt: skip
 
 

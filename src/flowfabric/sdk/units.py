@@ -18,6 +18,8 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.journal import Made, Record, Scope
 
 if TYPE_CHECKING:
+    from flowfabric.sdk.branches import Branches
+    from flowfabric.sdk.parking import Group
     from flowfabric.sdk.run import Run
 
 
@@ -25,8 +27,8 @@ class Unit:
     """One line of execution of a run, with the scope of its calls."""
 
     __slots__ = (
-        "_is_dropped", "children", "is_bridging", "is_plain", "parent", "race", "run", "scope", "task", "thread",
-        "together", "waitpoints",
+        "_is_dropped", "children", "group", "is_bridging", "is_plain", "parent", "race", "run", "scope", "task",
+        "thread", "together", "waitpoints",
     )  # fmt: skip
 
     def __init__(self, run: Run, scope: Scope, parent: Unit | None = None, *, is_plain: bool = False) -> None:
@@ -35,8 +37,9 @@ class Unit:
         self.parent = parent
         self.is_plain = is_plain
         self.is_bridging = False
-        self.together: object | None = None
+        self.together: Group | None = None
         self.race: object | None = None
+        self.group: Branches | None = None
         self._is_dropped = False
         self.task: asyncio.Task[Any] | None = None
         self.thread: int | None = None
@@ -81,6 +84,8 @@ class Unit:
     ) -> tuple[Made, Record | None]:
         """The identity of the next call, and what is recorded of it."""
         self.run.calls.check_alive(self)
+        if self.scope.halts:
+            self.scope.check_halts()
         return self.run.calls.make(self.scope, self.scope.next(name, kind, key=key, digest=digest))
 
     def check_here(self) -> None:

@@ -22,6 +22,7 @@ from flowfabric.sdk.errors import PermanentError, WaitOverridden
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import Due, Heard, Verdict, Wait
 from flowfabric.sdk.records import Met, Received, TimedOut
+from flowfabric.sdk.senders import shown
 from flowfabric.sdk.signal_records import from_facts, to_facts
 from flowfabric.sdk.signals import Signal, wait_key
 from flowfabric.sdk.units import Unit, require_unit
@@ -127,7 +128,7 @@ class SignalCall(WaitCall[Any]):
 
     def answer(self, record: Record) -> Any:
         [signal] = from_facts(record.facts["signals"])
-        return Received(payload_of(signal, self.signal.form, self.path), signal.source, signal.accepted_at)
+        return Received(payload_of(signal, self.signal.form, self.path), shown(signal), signal.accepted_at)
 
 
 class ConditionCall(WaitCall[Any]):

@@ -28,6 +28,7 @@ class SqlWorkers:
             lanes=list(worker.lanes), capabilities=list(worker.capabilities), version=worker.version, host=worker.host,
             slots=worker.slots, busy=worker.busy, ttl_us=rows.micros(worker.ttl), registered_at=worker.registered_at,
             seen_at=worker.seen_at, expires_at=worker.expires_at,
+            kinds=None if worker.kinds is None else list(worker.kinds),
         )  # fmt: skip
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
@@ -57,6 +58,7 @@ def _worker(row: Row) -> Worker:
         capabilities=_words(row["capabilities"]), version=row["version"], host=row["host"], slots=row["slots"],
         busy=row["busy"], ttl=timedelta(microseconds=row["ttl_us"]), registered_at=rows.when(row["registered_at"]),
         seen_at=rows.when(row["seen_at"]), expires_at=rows.when(row["expires_at"]),
+        kinds=None if row["kinds"] is None else _words(row["kinds"]),
     )  # fmt: skip
 
 

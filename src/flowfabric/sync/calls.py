@@ -107,9 +107,10 @@ class Steps:
         key: str | None = None,
         retries: int | None = None,
         timeout: Duration | None = None,
+        retry_on: Collection[str | type[Exception]] | None = None,
     ) -> Steps:
         """The same for one call: under another name, told apart by a key, tried otherwise."""
-        return Steps(self._inner.options(name=name, key=key, retries=retries, timeout=timeout))
+        return Steps(self._inner.options(name=name, key=key, retries=retries, timeout=timeout, retry_on=retry_on))
 
     def policy(
         self,
@@ -119,13 +120,17 @@ class Steps:
         timeout: Duration | None = None,
         raises: Collection[type[Exception]] = (),
         at_most_once: bool = False,
+        retry_on: Collection[str | type[Exception]] | None = None,
     ) -> Callable[[F], F]:
         """Decorates a function with how it is tried as a step; it stays a plain function.
 
         `raises` names its answers that are no accidents: they are never retried, and can be caught by class. With
-        `at_most_once` a step that was interrupted is not run again, but fails.
+        `at_most_once` a step that was interrupted is not run again, but fails. If `retry_on` names categories or
+        classes of failures, only those are retried.
         """
-        return self._inner.policy(name=name, retries=retries, timeout=timeout, raises=raises, at_most_once=at_most_once)
+        return self._inner.policy(
+            name=name, retries=retries, timeout=timeout, raises=raises, at_most_once=at_most_once, retry_on=retry_on
+        )
 
 
 step = Steps(steps.step)
@@ -292,9 +297,32 @@ def gather(*calls: Callable[[], Any], limit: int | None = None) -> Any:
     return bridge.call(lambda: make(*(bridge.branch(call) for call in calls), limit=limit))
 
 
-def settle(*calls: Callable[[], T], limit: int | None = None) -> tuple[Completed[T] | Failed, ...]:
+@overload
+def settle(
+    a: Callable[[], T1], b: Callable[[], T2], /, *, limit: int | None = None
+) -> tuple[Completed[T1] | Failed, Completed[T2] | Failed]: ...
+
+
+@overload
+def settle(
+    a: Callable[[], T1], b: Callable[[], T2], c: Callable[[], T3], /, *, limit: int | None = None
+) -> tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed]: ...
+
+
+@overload
+def settle(
+    a: Callable[[], T1], b: Callable[[], T2], c: Callable[[], T3], d: Callable[[], T4], /, *, limit: int | None = None
+) -> tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed, Completed[T4] | Failed]: ...
+
+
+@overload
+def settle(*calls: Callable[[], T], limit: int | None = None) -> tuple[Completed[T] | Failed, ...]: ...
+
+
+def settle(*calls: Callable[[], Any], limit: int | None = None) -> Any:
     """How each call ended, in their order; none of them ends another."""
-    return bridge.call(lambda: groups.settle(*(bridge.branch(call) for call in calls), limit=limit))
+    make: Any = groups.settle
+    return bridge.call(lambda: make(*(bridge.branch(call) for call in calls), limit=limit))
 
 
 @overload

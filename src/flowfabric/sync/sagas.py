@@ -6,7 +6,10 @@ from collections.abc import Callable
 from types import TracebackType
 
 from flowfabric.sdk.aliases import P
+from flowfabric.sdk.bridge import answer, call
 from flowfabric.sdk.errors import CancelRequested
+from flowfabric.sdk.undoing import Undoing
+from flowfabric.sdk.units import require_unit
 from flowfabric.sync.calls import step
 
 
@@ -19,6 +22,11 @@ class Undo:
     def add(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Undoes what was just done by calling this function, as a step, if it comes to that."""
         self._calls.append(lambda: step(fn, *args, **kwargs))
+
+    @property
+    def is_needed(self) -> bool:
+        """True if there is something to undo."""
+        return bool(self._calls)
 
     def everything(self) -> list[Exception]:
         """Undoes it, newest first; answers what could not be undone."""
@@ -37,18 +45,27 @@ class Saga:
 
     def __init__(self) -> None:
         self._undo = Undo()
+        self._undoing: Undoing | None = None
 
     def __enter__(self) -> Undo:
+        self._undoing = answer(lambda: Undoing(require_unit("saga")))
         return self._undo
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not isinstance(error, Exception | CancelRequested):
+        undoing, is_needed = self._undoing, self._undo.is_needed
+        assert undoing is not None, "a block is entered before it is left"
+        if error is not None and not isinstance(error, Exception | CancelRequested):
+            return
+        cause = call(lambda: undoing.cause(error, is_needed=is_needed))
+        if cause is None:
             return
         failed = self._undo.everything()
         if failed:
-            raise BaseExceptionGroup("not everything could be undone", [error, *failed])
+            raise BaseExceptionGroup("not everything could be undone", [cause, *failed])
+        if cause is not error:
+            raise cause
 
 
 def saga() -> Saga:

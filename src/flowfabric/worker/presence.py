@@ -36,7 +36,7 @@ class Presence:
         self._offer = offer
         self._slots = slots
         self._busy = busy
-        self._is_registered = False
+        self._known: tuple[str, ...] | None = None
 
     async def run(self) -> None:
         """Goes on until cancelled. A store that does not answer is asked again at the next beat."""
@@ -57,17 +57,16 @@ class Presence:
                 await self._engine.workers.mark_dead(id_.instance, "stopped", principal=id_.name)
 
     async def _beat(self) -> None:
-        if self._is_registered:
-            try:
+        kinds = tuple(self._offer.kinds())
+        if self._known == kinds:
+            with suppress(NotFound):
                 await self._engine.workers.heartbeat(self._offer.worker.instance, busy=self._busy())
                 return
-            except NotFound:
-                self._is_registered = False
         await self._engine.workers.register(
             self._offer.worker, self._offer.lanes, capabilities=self._offer.capabilities, version=_version(),
-            slots=self._slots, ttl=_TTL_S,
+            slots=self._slots, ttl=_TTL_S, kinds=kinds,
         )  # fmt: skip
-        self._is_registered = True
+        self._known = kinds
 
 
 def _version() -> str:

@@ -15,6 +15,7 @@ from flowfabric import (
     PermanentError,
     Signal,
     TimedOut,
+    settle,
     sleep,
     wait_signal,
 )
@@ -272,3 +273,28 @@ async def test_a_timed_out_wait_for_a_child_times_out_in_every_run(app: App, kit
     await kit.run(parent)
 
     assert seen == [True, True]
+
+
+async def test_the_history_of_a_parent_lists_its_children_and_how_they_ended(app: App, kit: Kit) -> None:
+    @app.task
+    async def child(how: str) -> None:
+        if how == "fails":
+            raise PermanentError("no")
+        await sleep("1h" if how == "sleeps" else "10d")
+
+    @app.task
+    async def task() -> None:
+        await settle(child.run("sleeps"), child.run("fails"))
+        _ = await child.submit("goes on by itself")
+
+    handle = await kit.start(task)
+    await kit.finish(handle)
+    events = [event for event in await handle.history() if event.family == "child"]
+
+    names = [event.name for event in events]
+    assert names[:3] == ["submitted", "submitted", "failed"]
+    assert sorted(names[3:]) == ["completed", "submitted"]
+    assert {event.kind for event in events} == {"child"}
+    assert len({event.execution_id for event in events}) == 3
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    assert "completion.completed" in {f"{event.family}.{event.name}" for event in await handle.history()}

@@ -22,6 +22,7 @@ from flowfabric import (
     Single,
     TimedOut,
     WaitOverridden,
+    callback,
     gather,
     settle,
     sleep,
@@ -90,7 +91,47 @@ async def test_a_signal_says_what_who_and_when(app: App, kit: Kit) -> None:
 
     [received] = seen
     assert (received.value, received.at) == (3, sent)
-    assert "program" in received.source
+    assert received.source == "program"
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_task_is_told_which_execution_sent_a_signal(app: App, kit: Kit, declared: bool) -> None:
+    @app.task(signals=[paid] if declared else [])
+    async def receiver() -> str:
+        return (await wait_signal(paid)).source
+
+    @app.task
+    async def sender(id_: str) -> None:
+        await receiver.handle(id_).signal(paid, 1)
+
+    receiving = await kit.start(receiver)
+    sending = await kit.start(sender, str(receiving.id))
+
+    assert await kit.finish(receiving) == f"execution:{sending.id}"
+
+
+async def test_what_a_sender_with_a_token_claims_is_told_apart_from_what_is_known(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+
+    @app.task
+    async def task() -> None:
+        for number in range(3):
+            reply = callback(f"reply-{number}", int)
+            seen.append(await reply.token())
+            seen.append((await reply).source)
+
+    handle = await kit.start(task)
+    await app.signal(seen[-1], "callback", 1)
+    await kit.work()
+    deliver = kit.engine.signals.deliver
+    await deliver(seen[-1], "callback", b"2", source_type="operator", source_identity="ada")
+    await kit.work()
+    await kit.engine.signals.approve(handle.id, "callback:reply-2", "callback", b"3", principal="ada")
+    await kit.finish(handle)
+
+    assert [found for found in seen if not found.startswith("ffw1.")][-3:] == [
+        "token", "claimed:operator:ada", "operator:ada",
+    ]  # fmt: skip
 
 
 async def test_the_same_signal_answers_in_every_run(app: App, kit: Kit) -> None:

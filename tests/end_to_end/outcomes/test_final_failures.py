@@ -158,3 +158,25 @@ async def test_recorded_steps_answer_in_the_next_attempt_of_the_body(app: App, k
 
     assert await kit.run(task) == "ordered"
     assert (ordered, bodies) == (["once"], ["ordered"] * 2)
+
+
+@pytest.mark.parametrize("where", ["body", "step", "branch"])
+async def test_a_failure_of_thousands_of_exceptions_is_stored_like_any_other(app: App, kit: Kit, where: str) -> None:
+    def fail() -> None:
+        error: Exception = PermanentError("at the bottom")
+        for level in range(3_000):
+            error = ExceptionGroup(f"level {level}", [error])
+        raise error
+
+    async def branch() -> None:
+        fail()
+
+    @app.task
+    async def task() -> None:
+        if where == "body":
+            fail()
+        await (step(fail) if where == "step" else gather(branch()))
+
+    with pytest.raises(ExecutionFailed, match="level 2999") as failed:
+        await kit.run(task)
+    assert "PermanentError: at the bottom" in failed.value.error.traceback

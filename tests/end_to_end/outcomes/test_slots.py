@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import tracemalloc
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +18,12 @@ from flowfabric.worker.worker import Worker
 from tests.sizes import Size
 
 GO = Signal("go", int)
-# A run that was kept would hold many thousands.
-MOST_BYTES_PER_SUSPENDED = 1_000
+# A run that was kept would hold a hundred blocks, and many thousands of bytes. An id may be remembered for a while.
+MOST_BLOCKS_PER_SUSPENDED = 4
+MOST_BYTES_PER_SUSPENDED = 2_000
 # A pool may open a connection at any time, which brings caches of its own.
-BYTES_OF_CONNECTIONS = 400_000
+BLOCKS_OF_CONNECTIONS = 4_000
+BYTES_OF_CONNECTIONS = 4_000_000
 
 
 def waiting_tasks(app: App, colour: str) -> None:
@@ -85,29 +90,43 @@ async def test_a_wait_holds_no_slot(real_app: App, real_engine: Engine, size: Si
     assert await suspended(real_engine) == number - 3
 
 
-async def test_suspended_executions_leave_nothing_in_memory(real_app: App, real_engine: Engine, size: Size) -> None:
-    number = size.of(80, 500, 2_500)
-    waiting_tasks(real_app, "async")
+@dataclass(frozen=True)
+class Memory:
+    """What the process holds: small blocks, however they are used, and pages in all."""
 
-    async def more(total: int) -> int:
+    blocks: int
+    resident: int
+
+    @classmethod
+    def now(cls) -> Memory:
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
+        return cls(sys.getallocatedblocks(), pages * resource.getpagesize())
+
+
+@pytest.mark.parametrize("colour", ["async", pytest.param("sync", marks=pytest.mark.long)])
+async def test_suspended_executions_leave_nothing_in_memory(
+    real_app: App, real_engine: Engine, size: Size, colour: str
+) -> None:
+    number = size.of(60, 250, 2_500)
+    waiting_tasks(real_app, colour)
+
+    async def more(total: int) -> Memory:
         """The memory that is in use once so many are suspended."""
         calls = [real_app.tasks["waits"].call(index) for index in range(number)]
         await real_app.submit_many(calls)
         await until_suspended(real_engine, total)
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0]
+        await until_idle(worker)
+        return Memory.now()
 
-    async with real_app.worker(concurrency=4):
-        tracemalloc.start()
-        try:
-            # Pools and caches grow until they have what they need.
-            warm = [await more(round_ * number) for round_ in (1, 2, 3)]
-            grown = await more(4 * number) - warm[-1]
-        finally:
-            tracemalloc.stop()
-        # Only the last ones may still be on their way out of their slots.
-        assert len([found for found in gc.get_objects() if isinstance(found, Run)]) <= 16
-    assert grown < BYTES_OF_CONNECTIONS + MOST_BYTES_PER_SUSPENDED * number
+    async with real_app.worker(concurrency=16) as worker:
+        # Pools and caches grow until they have what they need.
+        warm = [await more(round_ * number) for round_ in (1, 2, 3)]
+        last = await more(4 * number)
+        # Only the last ones may still be on their way out.
+        assert len([found for found in gc.get_objects() if isinstance(found, Run)]) <= 2 * 16
+    assert last.blocks - warm[-1].blocks < BLOCKS_OF_CONNECTIONS + MOST_BLOCKS_PER_SUSPENDED * number
+    assert last.resident - warm[-1].resident < BYTES_OF_CONNECTIONS + MOST_BYTES_PER_SUSPENDED * number
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flowfabric import App, ExecutionCancelled, ExecutionFailed, StepFailed, current, saga, sleep, step
+from flowfabric import App, ExecutionCancelled, ExecutionFailed, StepFailed, Task, current, saga, sleep, step, sync
 from flowfabric.engine import State
 from flowfabric.testing import Kit
 
@@ -110,6 +110,109 @@ async def test_undo_steps_are_tried_again_like_other_steps(app: App, kit: Kit) -
         await kit.finish(handle)
 
     assert trip.log == ["book flight", "cancel flight"]
+
+
+class Outage:
+    """A body's own accident, which is over when it runs again."""
+
+    def __init__(self, trip: Trip) -> None:
+        self.trip = trip
+        self.is_over = False
+
+    async def travel(self, *, add: bool = True) -> str:
+        async with saga() as undo:
+            flight = await step(self.trip.book, "flight")
+            if add:
+                undo.add(self.trip.cancel, flight)
+            if not self.is_over:
+                self.is_over = True
+                raise ConnectionError("no network")
+            return await step(self.trip.book, "hotel")
+
+    def travel_plainly(self) -> str:
+        with sync.saga() as undo:
+            undo.add(self.trip.cancel, sync.step(self.trip.book, "flight"))
+            if not self.is_over:
+                self.is_over = True
+                raise ConnectionError("no network")
+            return sync.step(self.trip.book, "hotel")
+
+
+def travelling(app: App, outage: Outage, colour: str) -> Task[[], str]:
+    if colour == "async":
+
+        @app.task(name="travel")
+        async def travel() -> str:
+            return await outage.travel()
+
+        return travel
+
+    @app.task(name="travel")
+    def travel_plainly() -> str:
+        return outage.travel_plainly()
+
+    return travel_plainly
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_saga_undone_after_an_accident_fails_for_good(app: App, kit: Kit, colour: str) -> None:
+    outage = Outage(Trip())
+    task = travelling(app, outage, colour)
+
+    handle = await kit.start(task)
+    with pytest.raises(ExecutionFailed, match="ConnectionError: no network"):
+        await kit.finish(handle)
+
+    assert outage.trip.log == ["book flight", "cancel flight"]
+    assert (await handle.status()).attempt_index == 0
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+@pytest.mark.parametrize("where", ["saga", "Trip.cancel"])
+async def test_a_saga_that_was_being_undone_for_an_accident_is_undone_also_if_there_is_none_any_more(
+    app: App, kit: Kit, colour: str, where: str
+) -> None:
+    outage = Outage(Trip())
+    task = travelling(app, outage, colour)
+
+    kit.crash_after(where)
+    handle = await kit.start(task)
+    with pytest.raises(ExecutionFailed, match="ConnectionError: no network"):
+        await kit.finish(handle)
+
+    assert outage.trip.log == ["book flight", "cancel flight"]
+
+
+async def test_a_saga_without_anything_to_undo_is_tried_again_after_an_accident(app: App, kit: Kit) -> None:
+    outage = Outage(Trip())
+
+    @app.task
+    async def task() -> str:
+        return await outage.travel(add=False)
+
+    assert await kit.run(task) == "hotel"
+    assert outage.trip.log == ["book flight", "book hotel"]
+
+
+async def test_a_saga_within_a_saga_is_undone_again_for_what_was_recorded(app: App, kit: Kit) -> None:
+    trip, fails = Trip(), [True]
+
+    @app.task
+    async def task() -> None:
+        async with saga() as outer:
+            outer.add(trip.cancel, await step(trip.book, "flight"))
+            async with saga() as inner:
+                inner.add(trip.cancel, await step(trip.book, "hotel"))
+                if fails.pop() if fails else False:
+                    raise ConnectionError("no network")
+            await step(trip.book, "car")
+
+    kit.crash_before("Trip.cancel#2")
+    handle = await kit.start(task)
+    with pytest.raises(ExecutionFailed, match="ConnectionError: no network"):
+        await kit.finish(handle)
+
+    assert trip.log == ["book flight", "book hotel", "cancel hotel", "cancel flight", "cancel flight"]
 
 
 async def test_what_cannot_be_undone_is_told_beside_the_cause_and_the_rest_is_undone(app: App, memory_kit: Kit) -> None:

@@ -1,4 +1,5 @@
-"""A worker process for one of the programs, which kills itself around a record; it says when an execution rests.
+"""A worker process for one of the programs, which kills itself around a record; it says when an execution rests, and
+how many steps are in flight when it dies.
 
 python -m tests.end_to_end.programs.killed '{"url": …, "options": {…}, "program": …, "moment": "after", "number": 3}'
 """
@@ -12,7 +13,9 @@ import signal
 import sys
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from flowfabric.engine import connect
 from flowfabric.sdk.journal import Record
@@ -21,8 +24,10 @@ from flowfabric.sdk.run import Run, Runner
 from flowfabric.sdk.threads import ThreadPools
 from flowfabric.worker import Worker, new_event_loop, run_until_signalled
 from tests.end_to_end.programs.drives import PROGRAMS
+from tests.end_to_end.programs.world import FILE_VARIABLE
 
 SLOTS = 8
+IN_FLIGHT = ".in_flight"
 
 
 class Killer(Silent):
@@ -31,11 +36,16 @@ class Killer(Silent):
     def __init__(self, moment: str, number: int | None) -> None:
         self._moment, self._number = moment, number
         self._told: Counter[str] = Counter()
+        self._in_flight: set[tuple[UUID, str]] = set()
+
+    def performing(self, run: Run, path: str) -> None:
+        self._in_flight.add((run.lease.execution_id, path))
 
     def recording(self, run: Run, record: Record) -> None:
         self._note("before")
 
     def recorded(self, run: Run, record: Record) -> None:
+        self._in_flight.discard((run.lease.execution_id, record.path))
         self._note("after")
 
     def resting(self, run: Run) -> None:
@@ -43,6 +53,7 @@ class Killer(Silent):
 
     def _note(self, moment: str) -> None:
         if moment == self._moment and self._told[moment] == self._number:
+            Path(f"{os.environ[FILE_VARIABLE]}{IN_FLIGHT}").write_text(str(len(self._in_flight)))
             os.kill(os.getpid(), signal.SIGKILL)
         self._told[moment] += 1
 

@@ -153,7 +153,7 @@ async def test_a_worker_is_in_the_register_while_it_works(store: TestStore) -> N
         async with worker:
             await until(is_registered)
             [entry] = await engine.workers.list()
-            assert (entry.id, entry.slots, entry.capabilities) == (worker.id, 5, ("gpu",))
+            assert (entry.id, entry.slots, entry.capabilities, entry.kinds) == (worker.id, 5, ("gpu",), ("job",))
             assert entry.id.name == "till"
         assert await engine.workers.list() == []
 

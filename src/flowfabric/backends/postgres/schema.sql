@@ -456,6 +456,8 @@ CREATE TABLE ff.worker (
     registered_at TIMESTAMPTZ NOT NULL,
     seen_at TIMESTAMPTZ NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
+    -- Which kinds it knows; null if it takes all.
+    kinds TEXT[],
     PRIMARY KEY (namespace, instance)
 ) WITH (fillfactor = 50);
 CREATE INDEX worker_expires ON ff.worker (expires_at);

@@ -448,6 +448,8 @@ CREATE TABLE ff.worker (
     registered_at INTEGER NOT NULL,
     seen_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
+    -- Which kinds it knows; null if it takes all.
+    kinds TEXT,
     PRIMARY KEY (namespace, instance)
 ) STRICT;
 CREATE INDEX ff_worker_expires ON ff.worker (expires_at);

@@ -203,6 +203,7 @@ SELECT
             AND (
                 d.state = 'satisfied' AND (d.kind = 'on_completion' OR (d.kind = 'on_failure' AND e.state <> 'cancelled'))
                 OR g.state = 'fired' AND g.join_kind <> 'all_of'
+                OR d.seq > 0
             )
     ) AS taken_up,
     EXISTS (

@@ -2,7 +2,7 @@
 
 -- fragment: worker
 w.namespace, w.instance, w.name, w.lanes, w.capabilities, w.version, w.host, w.slots, w.busy, w.ttl_us,
-w.registered_at, w.seen_at, w.expires_at
+w.registered_at, w.seen_at, w.expires_at, w.kinds
 
 -- name: lock_worker
 SELECT
@@ -14,11 +14,12 @@ FOR NO KEY UPDATE
 
 -- name: put_worker
 INSERT INTO ff.worker (
-    namespace, instance, name, lanes, capabilities, version, host, slots, busy, ttl_us, registered_at, seen_at, expires_at
+    namespace, instance, name, lanes, capabilities, version, host, slots, busy, ttl_us, registered_at, seen_at, expires_at,
+    kinds
 )
 VALUES (
     :namespace, :instance, :name, :lanes, :capabilities, :version, :host, :slots, :busy, :ttl_us, :registered_at,
-    :seen_at, :expires_at
+    :seen_at, :expires_at, :kinds
 )
 ON CONFLICT (namespace, instance) DO UPDATE SET
     name = excluded.name,
@@ -31,7 +32,8 @@ ON CONFLICT (namespace, instance) DO UPDATE SET
     ttl_us = excluded.ttl_us,
     registered_at = excluded.registered_at,
     seen_at = excluded.seen_at,
-    expires_at = excluded.expires_at
+    expires_at = excluded.expires_at,
+    kinds = excluded.kinds
 
 -- name: remove_worker
 DELETE FROM ff.worker

@@ -1,0 +1,107 @@
+"""A plain body runs in a thread; whatever it does to the loop's own things is done on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from flowfabric import App, Diverged, sync
+from flowfabric.engine import State
+from flowfabric.sdk.units import UNIT
+from flowfabric.testing import Kit
+from tests.end_to_end.durable.kits import begin
+
+
+@pytest.fixture
+async def strict_loop() -> None:
+    """A loop in debug mode refuses calls from other threads."""
+    asyncio.get_running_loop().set_debug(True)
+
+
+def beside_a_wait(act: Any) -> None:
+    """Acts in one branch while another one waits."""
+
+    def acting() -> None:
+        unit = UNIT.get()
+        assert unit is not None
+        while not unit.run.resting.parked:
+            time.sleep(0.001)
+        act()
+
+    sync.gather(lambda: sync.sleep("1h"), acting)
+
+
+@pytest.mark.usefixtures("strict_loop")
+async def test_a_plain_body_continues_while_a_branch_waits(app: App, kit: Kit) -> None:
+    @app.task
+    def task(number: int) -> int:
+        if number == 0:
+            beside_a_wait(lambda: task.sync.continue_with(1))
+        return number
+
+    handle = await kit.start(task, 0)
+
+    assert await kit.finish(handle) == 1
+
+
+@pytest.mark.usefixtures("strict_loop")
+async def test_a_plain_body_diverges_while_a_branch_waits(app: App, kit: Kit) -> None:
+    names = iter(["one", "two"])
+
+    def act() -> None:
+        sync.step.options(name=next(names))(str)
+        sync.sleep("1s")
+
+    @app.task
+    def task() -> None:
+        beside_a_wait(act)
+
+    handle = await kit.start(task)
+
+    with pytest.raises(Diverged):
+        await kit.finish(handle)
+
+
+@pytest.mark.usefixtures("strict_loop")
+async def test_a_plain_body_drains_while_a_branch_waits(app: App, kit: Kit) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def act() -> None:
+        begun.set()
+        go_on.wait(20)
+        sync.step(str)
+
+    @app.task
+    def task() -> None:
+        beside_a_wait(act)
+
+    handle = await task.submit()
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    assert await asyncio.to_thread(begun.wait, 20)
+    run.drain()
+    go_on.set()
+    await asyncio.wait_for(performing, 20)
+
+    assert (await handle.status()).state is State.WAITING
+    assert (await handle.status()).attempt_index == 0
+
+
+@pytest.mark.usefixtures("strict_loop")
+async def test_branches_of_a_plain_body_ask_for_the_time_side_by_side(app: App, kit: Kit) -> None:
+    def ask() -> int:
+        return len({sync.now() for _ in range(200)} | {sync.step(int, "1") for _ in range(10)})
+
+    @app.task
+    def task() -> int:
+        found = sync.gather(*[ask] * 8)
+        sync.sleep("1h")
+        return len(found)
+
+    handle = await kit.start(task)
+
+    assert await kit.finish(handle) == 8
