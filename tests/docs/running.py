@@ -12,6 +12,7 @@ import inspect
 import io
 import re
 from contextlib import redirect_stdout
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,20 @@ class Wrong(AssertionError):
 
 
 def run(page: Path) -> int:
-    """Runs a page; answers how many blocks it has."""
+    """Runs a page; answers how many blocks of it ran."""
+    return run_blocks(page, fences(page))
+
+
+def run_blocks(page: Path, blocks: list[Fence]) -> int:
+    """Runs these blocks as those of the page."""
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(page)}
-    blocks = fences(page)
     count = 0
-    for number, block in enumerate(blocks):
-        if block.language != "python":
-            continue
-        printed = _run_block(page, block, namespace)
-        count += 1
-        following = blocks[number + 1] if number + 1 < len(blocks) else None
-        if following is not None and following.language == "text" and following.follows_code:
-            _compare(page, following, printed)
+    for block, following in zip_longest(blocks, blocks[1:]):
+        if block.language == "python":
+            printed = _run_block(page, block, namespace)
+            count += 1
+            if following is not None and following.language == "text" and following.follows_code:
+                _compare(page, following, printed)
     return count
 
 

@@ -124,7 +124,11 @@ def _signature(head: str, fn: Callable[..., Any], *, bound: bool) -> str:
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     shown, kinds = [], [item.kind for item in parameters]
     for place, item in enumerate(parameters):
-        if item.kind is item.KEYWORD_ONLY and item.VAR_POSITIONAL not in kinds and kinds.index(item.KEYWORD_ONLY) == place:
+        if (
+            item.kind is item.KEYWORD_ONLY
+            and item.VAR_POSITIONAL not in kinds
+            and kinds.index(item.KEYWORD_ONLY) == place
+        ):
             shown.append("*")
         shown.append(_parameter(item))
         if item.kind is item.POSITIONAL_ONLY and kinds[place + 1 : place + 2] != [item.POSITIONAL_ONLY]:

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import flowfabric
 from flowfabric import FlowFabricError
@@ -62,14 +63,15 @@ def codes() -> set[str]:
     return {item.code for item in raised()}
 
 
-def raised() -> list[Raised]:
+@cache
+def raised() -> tuple[Raised, ...]:
     """Every error that the sources make."""
     found = [item for place in places() for item in _made(place)]
     for code in {item.refusal for item in TRANSITIONS}:
         names = dict.fromkeys(item.name for item in TRANSITIONS if item.refusal == code)
         said = f"‹{', '.join(names)}› is not possible: execution ‹id› is ‹state› at epoch ‹epoch›"
         found.append(Raised("Refused", code, (said,)))
-    return sorted(set(found), key=lambda item: (item.kind, item.code, item.says))
+    return tuple(sorted(set(found), key=lambda item: (item.kind, item.code, item.says)))
 
 
 def _made(place: Place) -> Iterator[Raised]:
@@ -125,7 +127,7 @@ def _row(code: str, group: str) -> str:
         raise LookupError(f"nothing says what {code} means; add it to _SAID")
     kinds = sorted({item.kind for item in same}) if group == "others" else []
     named = f"`{code}`" + (f" ({', '.join(f'`{kind}`' for kind in kinds)})" if kinds else "")
-    return f"| <a id=\"{code}\"></a>{named} | {' / '.join(_cell(text) for text in says)} |"
+    return f'| <a id="{code}"></a>{named} | {" / ".join(_cell(text) for text in says)} |'
 
 
 def _cell(text: str) -> str:

@@ -8,7 +8,17 @@ from types import ModuleType
 from typing import Any
 
 from flowfabric.asgi import pages, reading
-from flowfabric.core import conditions, continuing, key_file, keyring, limits, membership, subscribing, suspending, tokens
+from flowfabric.core import (
+    conditions,
+    continuing,
+    key_file,
+    keyring,
+    limits,
+    membership,
+    subscribing,
+    suspending,
+    tokens,
+)
 from flowfabric.core.policy import DEFAULT_BACKOFF, DEFAULT_POLICY, Backoff
 
 # Where limits are kept, and what each of them bounds. A constant of these modules that is not named here is an error.
@@ -54,7 +64,18 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     pages: {"COMMENT_CHARACTERS": "characters of an approver's comment"},
 }
 # Constants of those modules that bound nothing.
-_NOT_LIMITS = {"COMMENT_CHARACTERS", "LARGEST", "KID", "VERSION", "WAITPOINT", "NONCE_BYTES", "SCAN", "EMPTY", "REFUSED", "STYLE_HASH"}
+_NOT_LIMITS = {
+    "COMMENT_CHARACTERS",
+    "LARGEST",
+    "KID",
+    "VERSION",
+    "WAITPOINT",
+    "NONCE_BYTES",
+    "SCAN",
+    "EMPTY",
+    "REFUSED",
+    "STYLE_HASH",
+}
 _POLICY = {
     "max_retries": "`retries=`: tries after the first, of the body and of each step",
     "backoff": "`backoff=`: see below",
@@ -81,7 +102,11 @@ _BACKOFF = {
 
 def page() -> str:
     """The whole page."""
-    bounds = [f"| {what} | {_shown(getattr(module, name), name)} |" for module, of in _LIMITS.items() for name, what in of.items()]
+    bounds = [
+        f"| {what} | {_shown(getattr(module, name), name)} |"
+        for module, of in _LIMITS.items()
+        for name, what in of.items()
+    ]
     return "\n\n".join([
         _HEAD, "\n".join(["| what | limit |", "|---|---|", *bounds]),
         "## Defaults of an execution",
@@ -108,7 +133,9 @@ def _is_bound(value: object) -> bool:
 
 
 def _defaults(record: Any, meaning: dict[str, str]) -> str:
-    rows = [f"| `{item.name}` | {meaning[item.name]} | {_shown(getattr(record, item.name))} |" for item in fields(record)]
+    rows = [
+        f"| `{item.name}` | {meaning[item.name]} | {_shown(getattr(record, item.name))} |" for item in fields(record)
+    ]
     return "\n".join(["| field | what it says | default |", "|---|---|---|", *rows])
 
 

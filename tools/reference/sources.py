@@ -103,8 +103,8 @@ def filled_in(place: Place, name: str) -> Iterator[tuple[Place, ast.expr]]:
     called = place.owner.name if function.name == "__init__" and place.owner else function.name
     skipped = 1 if parameters[:1] == ["self"] else 0
     position = parameters.index(name) - skipped if name in parameters else 10_000
-    for caller in places():
-        found = argument(caller.call, position, name) if caller.name == called else None
+    for caller in _calls_of(called):
+        found = argument(caller.call, position, name)
         if found is not None:
             yield caller, found
 
@@ -126,6 +126,11 @@ def advice_beside(word: str, place: Place) -> str | None:
             if word in said[:-1]:
                 return said[-1]
     return None
+
+
+@cache
+def _calls_of(name: str) -> tuple[Place, ...]:
+    return tuple(place for place in places() if place.name == name)
 
 
 def _places(module: ast.Module) -> Iterator[Place]:
@@ -190,7 +195,9 @@ def _unpackings(place: Place) -> Iterator[tuple[ast.Tuple, list[ast.Tuple]]]:
         match node:
             case ast.For(target=ast.Tuple() as target, iter=ast.Name(id=table)):
                 yield target, _rows(table, place)
-            case ast.Assign(targets=[ast.Tuple() as target], value=ast.Call(func=ast.Attribute(value=ast.Name(id=table)))):
+            case ast.Assign(
+                targets=[ast.Tuple() as target], value=ast.Call(func=ast.Attribute(value=ast.Name(id=table)))
+            ):
                 default = [item for item in node.value.args if isinstance(item, ast.Tuple)]  # type: ignore[attr-defined]
                 yield target, _rows(table, place) + default
 
