@@ -1,7 +1,7 @@
 """Runs the Python blocks of a page one after another in one namespace, as a reader would who types them in.
 
-A block may await at its top. Functions that it defines as `test_…` are run too, with the kit's fixtures. A block of text
-that follows right after is what it prints; `…` in it stands for anything.
+A block may await at its top. Functions that it defines as `test_…` are run too, with the kit's fixture. A block of
+text that follows right after is what it prints; `…` in it stands for anything.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ GROUPS = (
 )  # fmt: skip
 # What is neither a class nor a function has no docstring of its own.
 _VALUES = {
-    "flowfabric.logger": "A `logging.Logger` named `flowfabric.task` that is silent while a task only repeats what is recorded.",
+    "flowfabric.logger": "The logger `flowfabric.task`, which is silent while a task only repeats what is recorded.",
     "flowfabric.step": "Calls a function once: its result is recorded, and answers in every later run.",
 }
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _HIDDEN = {"hint", "hint_soon"}
 _LONGEST_DEFAULT = 40
 _LONGEST_LINE = 100
@@ -142,7 +143,7 @@ def _signature(head: str, fn: Callable[..., Any], *, bound: bool) -> str:
 
 
 def _parameter(item: inspect.Parameter) -> str:
-    stars = {item.VAR_POSITIONAL: "*", item.VAR_KEYWORD: "**"}.get(item.kind, "")
+    stars = "*" * (item.kind is item.VAR_POSITIONAL) + "**" * (item.kind is item.VAR_KEYWORD)
     note = "" if item.annotation is item.empty else f": {_annotation(item.annotation)}"
     default = "" if item.default is item.empty else f"{' = ' if note else '='}{_value(item.default)}"
     return f"{stars}{item.name}{note}{default}"
@@ -182,11 +183,12 @@ _HEAD = """# API: durable functions and tests
 
 <!-- Written by tools/generate_reference.py from signatures and docstrings. Change those. -->
 
-`Durable[X]` is something to await that answers an `X`. `Duration` is a `timedelta`, a number of seconds, or text such as
-`"500ms"`, `"30s"`, `"15m"`, `"2h"`, `"1d"`. `Async` is a coroutine function. The engine below has [a page of its own](engine-api.md)."""
+`Durable[X]` is something to await that answers an `X`. `Duration` is a `timedelta`, a number of seconds, or text such
+as `"500ms"`, `"30s"`, `"15m"`, `"2h"`, `"1d"`. `Async` is a coroutine function. The engine below has
+[a page of its own](engine-api.md)."""
 
-_SYNC = """The same calls for tasks that are plain functions. Each answers the value instead of something to await; `approval` and `callback`
-have `.wait()`; `gather`, `settle` and `race` take functions without arguments.
+_SYNC = """The same calls for tasks that are plain functions. Each answers the value instead of something to await;
+`approval` and `callback` have `.wait()`; `gather`, `settle` and `race` take functions without arguments.
 
 {names}"""
 
@@ -194,5 +196,5 @@ _ENGINE_HEAD = """# API: the engine
 
 <!-- Written by tools/generate_reference.py from signatures and docstrings. Change those. -->
 
-`async with connect(url) as engine:` gives an `Engine`. Its operations are grouped by what they act on. How they work together
-is told in [the engine below durable functions](../engine.md)."""
+`async with connect(url) as engine:` gives an `Engine`. Its operations are grouped by what they act on. How they work
+together is told in [the engine below durable functions](../engine.md)."""

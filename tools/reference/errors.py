@@ -25,17 +25,17 @@ _MEANING = {
 }
 # What is said where the message is put together elsewhere.
 _SAID = {
-    "all_failed": "all ‹count› calls of the race failed: ‹failures›",
+    "all_failed": "all {count} calls of the race failed: {failures}",
     "diverged": "the report: what is recorded and what the code calls now, side by side",
-    "execution_cancelled": "the execution was cancelled: ‹reason›",
-    "execution_expired": "the execution ran out of time: ‹reason›",
-    "execution_failed": "the execution failed: ‹type›: ‹message›",
-    "execution_skipped": "the execution was skipped: ‹reason›",
-    "input_mismatch": "the stored input does not fit the function: ‹what does not fit›",
+    "execution_cancelled": "the execution was cancelled: {reason}",
+    "execution_expired": "the execution ran out of time: {reason}",
+    "execution_failed": "the execution failed: {type}: {message}",
+    "execution_skipped": "the execution was skipped: {reason}",
+    "input_mismatch": "the stored input does not fit the function: {what does not fit}",
     "permanent_error": "your own message",
-    "step_failed": "‹path› failed: ‹type›: ‹message›; declare raises=[‹type›] to catch it by class",
-    "value_refused": "‹what› cannot be stored as its annotation says: ‹why›",
-    "wait_overridden": "‹by› ended the wait: ‹reason›",
+    "step_failed": "{path} failed: {type}: {message}; declare raises=[{type}] to catch it by class",
+    "value_refused": "{what} cannot be stored as its annotation says: {why}",
+    "wait_overridden": "{by} ended the wait: {reason}",
 }
 
 
@@ -69,7 +69,7 @@ def raised() -> tuple[Raised, ...]:
     found = [item for place in places() for item in _made(place)]
     for code in {item.refusal for item in TRANSITIONS}:
         names = dict.fromkeys(item.name for item in TRANSITIONS if item.refusal == code)
-        said = f"‹{', '.join(names)}› is not possible: execution ‹id› is ‹state› at epoch ‹epoch›"
+        said = f"{{{', '.join(names)}}} is not possible: execution {{id}} is {{state}} at epoch {{epoch}}"
         found.append(Raised("Refused", code, (said,)))
     return tuple(sorted(set(found), key=lambda item: (item.kind, item.code, item.says)))
 
@@ -94,7 +94,7 @@ def _with_code(place: Place, kind: str, code: ast.expr | None, message: ast.expr
     for word in words(code, place):
         said = texts(message, place) or _messages(place, code, message, word)
         advice = advice_beside(word, place)
-        yield Raised(kind, word, tuple(text.replace("‹advice›", advice) if advice else text for text in said))
+        yield Raised(kind, word, tuple(text.replace("{advice}", advice) if advice else text for text in said))
 
 
 def _messages(place: Place, code: ast.expr | None, message: ast.expr | None, word: str) -> list[str]:
@@ -142,4 +142,4 @@ Every error of FlowFabric is a `FlowFabricError`. It has a `code` to program aga
 the message, and a `message` that says what to do. Codes are stable; messages are for people and may change.
 `str(error)` is `code: message`.
 
-What stands in ‹ › is filled in. How to catch errors in a task is in [retries and failures](../guides/retries.md)."""
+What stands in { } is filled in. How to catch errors in a task is in [retries and failures](../guides/retries.md)."""

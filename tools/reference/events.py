@@ -99,5 +99,5 @@ _TAIL = f"""## What an event holds
 
 {", ".join(f"`{field.name}`" for field in fields(Event))}.
 
-`version` counts the events of the execution without a gap. `ends_lease` is true for the event that ended a lease; a subscriber to the
-family `lease` gets those too. Payloads, results and tokens are in no event."""
+`version` counts the events of the execution without a gap. `ends_lease` is true for the event that ended a lease; a
+subscriber to the family `lease` gets those too. Payloads, results and tokens are in no event."""

@@ -110,9 +110,10 @@ def page() -> str:
     return "\n\n".join([
         _HEAD, "\n".join(["| what | limit |", "|---|---|", *bounds]),
         "## Defaults of an execution",
-        "`@app.task(…)` and `.options(…)` set what has a keyword here; `Policy` of the engine has all of them.",
+        "`@app.task(…)` sets what has a keyword here, `.options(…)` some of it; `Policy` of the engine has all of it.",
         _defaults(DEFAULT_POLICY, _POLICY),
-        "### Backoff", "`Backoff(…)`. The delay before try n is `initial` × `multiplier`ⁿ, at most `most`.",
+        "### Backoff",
+        "`Backoff(…)`. The first delay is `initial`; each is `multiplier` times the one before, at most `most`.",
         _defaults(DEFAULT_BACKOFF, _BACKOFF),
     ]) + "\n"  # fmt: skip
 
@@ -172,5 +173,5 @@ _HEAD = """# Limits and defaults
 <!-- Written by tools/generate_reference.py from the constants and defaults of the sources. Change what it reads. -->
 
 All limits are checked before anything is written, and the error says the limit. Most are `InvalidRequest` with the code
-`payload_too_large`, `out_of_range` or `invalid_name`; see [errors by code](errors.md). Larger data belongs elsewhere: store
-it, and pass its address."""
+`payload_too_large`, `out_of_range` or `invalid_name`; see [errors by code](errors.md). Larger data belongs elsewhere:
+store it, and pass its address."""

@@ -1,4 +1,4 @@
-"""Reads what words the sources pass on, without running them: codes and messages of errors, families and names of events.
+"""Reads what words the sources pass on, without running them: codes and messages of errors, names of events.
 
 An argument may be a word, a choice between words, a look-up in a table, or a parameter that callers fill in. `words`
 follows it as far as that; what it cannot follow is no word.
@@ -77,7 +77,7 @@ def words(expression: ast.expr | None, place: Place) -> set[str]:
 
 
 def texts(expression: ast.expr | None, place: Place) -> list[str]:
-    """The sentences that an argument may be, with ‹what is filled in›."""
+    """The sentences that an argument may be, with {what is filled in}."""
     match expression:
         case ast.Constant(value=str(text)):
             return [text]
@@ -88,7 +88,7 @@ def texts(expression: ast.expr | None, place: Place) -> list[str]:
         case ast.Name(id=name):
             return [text for value in _assigned(name, place) for text in texts(value, place)]
         case ast.Call(func=ast.Name(id="_at"), args=[_, said]):
-            return [f"‹path›: {text}" for text in texts(said, place)]
+            return [f"{{path}}: {text}" for text in texts(said, place)]
     return []
 
 
@@ -202,6 +202,13 @@ def _unpackings(place: Place) -> Iterator[tuple[ast.Tuple, list[ast.Tuple]]]:
                 yield target, _rows(table, place) + default
 
 
+def _looked_up(call: ast.Call, place: Place) -> list[ast.Tuple]:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=table), attr="get"):
+            return _rows(table, place) + [item for item in call.args if isinstance(item, ast.Tuple)]
+    return []
+
+
 def _rows(name: str, place: Place) -> list[ast.Tuple]:
     rows: list[ast.Tuple] = []
     for node in place.module.body:
@@ -228,7 +235,7 @@ def _part(part: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.FormattedValue(value=value):
-            return f"‹{_short(value)}›"
+            return f"{{{_short(value)}}}"
     return ""
 
 

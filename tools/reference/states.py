@@ -11,7 +11,7 @@ _FIRST = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 def section() -> str:
     """Diagram and table, between the marks."""
-    return "\n\n".join([BEGIN, diagram(), table(), END])
+    return f"{BEGIN}\n\n{diagram()}\n\n{table()}\n\n{END}"
 
 
 def diagram() -> str:
