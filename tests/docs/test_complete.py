@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from flowfabric.core.states import State
+from flowfabric.core.transitions import TRANSITIONS
 from tests.docs.pages import DOCS, ROOT, name
 from tests.test_public_api import public_names
 from tools import generate_reference
-from tools.reference import errors, events, limits, states
+from tools.reference import errors, events, limits
 
 REFERENCE = DOCS / "reference"
 
@@ -35,9 +37,10 @@ def test_every_public_name_says_what_it_is() -> None:
     text = _read("reference/api.md") + _read("reference/engine-api.md")
     sections = re.split(r'^### <a id="([\w.]+)"></a>.*$', text, flags=re.MULTILINE)
     said = dict(zip(sections[1::2], sections[2::2], strict=True))
-    assert [
-        word for word, body in said.items() if not re.sub(r"```text.*?```", "", body, flags=re.DOTALL).strip()
-    ] == []
+    sentences = {word: re.sub(r"```text.*?```", "", body, flags=re.DOTALL).strip() for word, body in said.items()}
+    assert [word for word, sentence in sentences.items() if not sentence] == []
+    assert "\n\n\n" not in text, "a method without a docstring leaves a hole"
+    assert not re.search(r"\*\* *$", text, flags=re.MULTILINE), "so does a property"
 
 
 def test_every_error_code_is_documented() -> None:
@@ -86,8 +89,8 @@ def test_every_limit_is_documented() -> None:
 
 def test_the_diagram_has_every_state_and_transition() -> None:
     text = _read("concepts.md")
-    assert [state for state in states.State if f"\n        {state}\n" not in text] == []
-    assert [item.name for item in states.TRANSITIONS if f"| `{item.name}` |" not in text] == []
+    assert [state for state in State if f"\n        {state}\n" not in text] == []
+    assert [item.name for item in TRANSITIONS if f"| `{item.name}` |" not in text] == []
 
 
 PROMISED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _read("guarantees.md"))))

@@ -10,8 +10,6 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, get_overloads
 
-from flowfabric.engine import Engine
-
 GROUPS = (
     "executions", "leases", "flows", "waitpoints", "signals", "keys", "operator", "lanes", "workers", "events",
     "reconcilers",
@@ -22,7 +20,14 @@ _VALUES = {
     "flowfabric.step": "Calls a function once: its result is recorded, and answers in every later run.",
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_HIDDEN = {"hint", "hint_soon"}
+# Words that are public for other rooms of the package only.
+_HIDDEN = {"hint", "hint_soon", "minting", "newest", "result_form", "submission", "submission_of"}
+# Of what is awaited, only the verbs before the wait are for users.
+_ONLY = {"Approval": {"links", "tokens"}, "Callback": {"token", "url"}}
+_MADE_BY_US = {
+    "Approval", "Callback", "Engine", "Flow", "FlowHandle", "Handle", "Node", "Subscription", "SyncKit", "Task", "Undo",
+    "WorkWatch",
+}  # fmt: skip
 _LONGEST_DEFAULT = 40
 _LONGEST_LINE = 100
 
@@ -74,7 +79,7 @@ def _class(kind: type) -> Iterator[str]:
         yield f"Inherits from `{next(base.__name__ for base in kind.__mro__[1:] if base.__name__[0] != '_')}`."
     if dataclasses.is_dataclass(kind):
         yield _fields(kind)
-    elif "__init__" in vars(kind) and kind is not Engine:
+    elif "__init__" in vars(kind) and kind.__name__ not in _MADE_BY_US:
         yield _signatures(kind.__name__, kind.__init__, bound=True)
     yield _doc(kind)
     for name, fn in _methods(kind):
@@ -100,7 +105,8 @@ def _methods(kind: type) -> list[tuple[str, Any]]:
         for name, value in vars(base).items()
         if not name.startswith("_") and name not in _HIDDEN and _is_described(value)
     }
-    return sorted(found.items())
+    only = _ONLY.get(kind.__name__, set(found))
+    return sorted((name, value) for name, value in found.items() if name in only)
 
 
 def _is_described(value: Any) -> bool:
