@@ -18,6 +18,7 @@ _FAMILIES = {
     "operator": "A person or a program intervened. The event says who (`principal`) and why (`reason`).",
     "flow": "Something happened to a whole flow. The event has a `flow_id` and no execution.",
     "worker": "The register of workers changed.",
+    "child": "Shown among the events of a parent, and told from the rows of its children. It is not subscribed to.",
 }
 _MEANING = {
     "lease.acquired": "a worker claimed the execution",
@@ -54,6 +55,7 @@ _MEANING = {
     "operator.waitpoint_closed": "an operator closed one of its waitpoints",
     "flow.cancel_requested": "the flow was cancelled; its members follow",
     "flow.finished": "all members of the sealed flow have ended; `details` has the state",
+    "child.submitted": "a child was submitted; its end is shown as the state that it ended in",
     "worker.marked_dead": "an operator took the worker out of the register",
     "worker.registered": "a worker told that it is there",
     "worker.swept": "the worker was silent for too long and was taken out of the register",
@@ -64,7 +66,7 @@ def page() -> str:
     """The whole page."""
     parts = [_HEAD]
     known = names()
-    for family in EventFamily:
+    for family in dict.fromkeys([*EventFamily, *(family for family, _ in known)]):
         rows = [f"| `{family}.{name}` | {_MEANING[f'{family}.{name}']} |" for of, name in known if of == family]
         parts += [f"## {family}", _FAMILIES[family], "\n".join(["| event | what happened |", "|---|---|", *rows])]
     return "\n\n".join([*parts, _TAIL]) + "\n"
