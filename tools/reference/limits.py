@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import fields
 from datetime import datetime, timedelta
 from types import ModuleType
@@ -123,10 +125,17 @@ def missing() -> set[str]:
     found = {
         name
         for module, named in _LIMITS.items()
-        for name, value in vars(module).items()
-        if name.isupper() and not name.startswith("_") and _is_bound(value) and name not in named
+        for name in _own_constants(module)
+        if _is_bound(getattr(module, name)) and name not in named
     }
     return found - _NOT_LIMITS
+
+
+def _own_constants(module: ModuleType) -> set[str]:
+    """The public constants that the module itself gives a value."""
+    targets = [node.targets[0] for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Assign)]
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in names if name.isupper() and not name.startswith("_")}
 
 
 def _is_bound(value: object) -> bool:
