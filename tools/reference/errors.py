@@ -11,6 +11,7 @@ from functools import cache
 import flowfabric
 from flowfabric import FlowFabricError
 from flowfabric.core.transitions import TRANSITIONS
+from flowfabric.sdk.checking import CODES
 from tools.reference.sources import Place, advice_beside, argument, filled_in, places, texts, words
 
 CLASSES = ("InvalidRequest", "Refused", "NotFound", "Conflict", "Unavailable")
@@ -55,6 +56,8 @@ def page() -> str:
         rows = sorted({item.code for item in raised() if _group(item.kind) == kind})
         parts += [f"## {'Durable functions' if kind == 'others' else kind}", _MEANING[kind]]
         parts.append("\n".join(["| code | says |", "|---|---|", *(_row(code, kind) for code in rows)]))
+    findings = [f"| <a id=\"{code}\"></a>`{code}` | {_cell(about)} |" for code, about in sorted(CODES.items())]
+    parts += ["## Findings of `flowfabric check`", _CHECK, "\n".join(["| code | about |", "|---|---|", *findings])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -133,6 +136,8 @@ def _row(code: str, group: str) -> str:
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
+
+_CHECK = """These are no errors but lines that the command prints, and codes for `# flowfabric: ignore[code]` beside what is meant."""
 
 _HEAD = """# Errors by code
 
