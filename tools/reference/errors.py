@@ -56,7 +56,7 @@ def page() -> str:
         rows = sorted({item.code for item in raised() if _group(item.kind) == kind})
         parts += [f"## {'Durable functions' if kind == 'others' else kind}", _MEANING[kind]]
         parts.append("\n".join(["| code | says |", "|---|---|", *(_row(code, kind) for code in rows)]))
-    findings = [f"| <a id=\"{code}\"></a>`{code}` | {_cell(about)} |" for code, about in sorted(CODES.items())]
+    findings = [f'| <a id="{code}"></a>`{code}` | {_cell(about)} |' for code, about in sorted(CODES.items())]
     parts += ["## Findings of `flowfabric check`", _CHECK, "\n".join(["| code | about |", "|---|---|", *findings])]
     return "\n\n".join(parts) + "\n"
 
@@ -137,7 +137,8 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-_CHECK = """These are no errors but lines that the command prints, and codes for `# flowfabric: ignore[code]` beside what is meant."""
+_CHECK = """These are no errors but lines that the command prints; `# flowfabric: ignore[code]` beside a line says
+that it is meant."""
 
 _HEAD = """# Errors by code
 
