@@ -32,8 +32,10 @@ TEST_BUDGETS_S = {
     "waits": 120,
     "flows": 60,
     "events": 60,
-    "durable functions": 150,
-    "examples": 30,
+    "durable functions": 120,
+    "documents": 20,
+    "examples": 25,
+    "command line": 15,
 }
 
 SIDE_BY_SIDE = (
@@ -51,7 +53,7 @@ SIDE_BY_SIDE = (
     "tests/end_to_end/asgi", "tests/end_to_end/client", "tests/end_to_end/durable", "tests/end_to_end/examples",
     "tests/end_to_end/kit",
     "tests/end_to_end/outcomes", "tests/end_to_end/programs", "tests/end_to_end/test_check_command.py",
-    "tests/end_to_end/worker", "tests/end_to_end/test_cli.py", "tests/types", "tests/test_docs.py",
+    "tests/end_to_end/worker", "tests/end_to_end/test_cli.py", "tests/types", "tests/docs", "tests/test_docs.py",
     "tests/test_postgres_server.py", "tests/test_public_api.py", "tests/test_tidy.py",
 )  # fmt: skip
 

@@ -149,6 +149,7 @@ class EdgeGroup:
 
     @property
     def key(self) -> tuple[UUID, int]:
+        """What tells the group from all others."""
         return self.downstream_id, self.seq
 
     def counting(self, states: Sequence[EdgeState]) -> EdgeGroup:

@@ -63,10 +63,12 @@ class Lease:
 
     @property
     def execution_id(self) -> UUID:
+        """The execution that the lease is for."""
         return self.fence.execution_id
 
     @property
     def epoch(self) -> int:
+        """The epoch of the lease; whoever comes later has a higher one."""
         return self.fence.epoch
 
 
@@ -80,6 +82,7 @@ class Renewed:
 
     @property
     def cancel_requested(self) -> bool:
+        """True if the execution was asked to end."""
         return self.cancel_due_at is not None
 
 

@@ -34,6 +34,7 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """True for the states of what has ended."""
         return self in TERMINAL
 
 

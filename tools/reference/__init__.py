@@ -1,0 +1,1 @@
+"""What the pages of docs/reference are written from: the code's own tables, signatures and docstrings."""
