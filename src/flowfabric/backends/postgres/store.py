@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translated
+from flowfabric.backends.postgres.facts import facts_of
 from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
 from flowfabric.backends.postgres.links import async_link, sync_link
@@ -23,6 +24,7 @@ from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.facts import StoreFacts
 from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
 
 if TYPE_CHECKING:
@@ -144,6 +146,10 @@ class PostgresStore:
     async def ping(self) -> None:
         async with self._connection() as connection:
             await connection.execute("SELECT 1")
+
+    async def facts(self) -> StoreFacts:
+        async with self._connection() as connection:
+            return await facts_of(connection, self._dialect, self._clock() if self._clock else None)
 
     async def close(self) -> None:
         if self._closed:
