@@ -63,15 +63,21 @@ async def deliver(opening: Opening, token: str, name: str, payload: object) -> D
     return await engine.signals.deliver(token, name, data, source_type="token")
 
 
-async def send(engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None) -> Delivery:
-    """Delivers to the waitpoint that stands under this name, or else to the wait that is open for it right now."""
+async def send(
+    engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None, *, by: str | None = None
+) -> Delivery:  # fmt: skip
+    """Delivers to the waitpoint that stands under this name, or else to the wait that is open for it right now; `by`
+    is whoever sends it, if that is not a program."""
+    source = _PROGRAM if by is None else "operator"
     try:
-        return await engine.signals.send(id_, name, payload, key=key)
+        return await engine.signals.send(
+            id_, name, payload, key=key, source_type=source, source_identity=by or "unknown"
+        )  # fmt: skip
     except NotFound as error:
         if error.code != "waitpoint_not_found":
             raise
     waitpoint = await _open_wait(engine, id_, name)
-    return await engine.signals.approve(id_, waitpoint.key, name, payload, suffix=key, principal=_PROGRAM)
+    return await engine.signals.approve(id_, waitpoint.key, name, payload, suffix=key, principal=by or _PROGRAM)
 
 
 async def _open_wait(engine: Engine, id_: UUID, name: str) -> WaitpointView:
