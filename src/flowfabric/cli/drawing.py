@@ -32,12 +32,12 @@ def draw(
     lines = _lines(members, edges, groups, screen)
     widest = max(width_of(line.branches) + width_of(line.name) for line in lines)
     states = max(len(line.state) for line in lines)
-    room = max(screen.width - states - 4, _LEAST_NAME) if screen.width else widest
+    room = max(screen.width - states - 2, 1) if screen.width else widest
     return [_drawn(line, min(widest, room), states, screen) for line in lines]
 
 
 def _drawn(line: _Line, names: int, states: int, screen: Screen) -> str:
-    branches = _shortened(line.branches, names - _LEAST_NAME, screen)
+    branches = _shortened(line.branches, names - min(width_of(line.name), _LEAST_NAME), screen)
     name = screen.cut(line.name, names - width_of(branches))
     blanks = " " * (names - width_of(branches) - width_of(name))
     start = f"{branches}{name}{blanks}  {screen.paint_word(line.state.ljust(states))}"

@@ -16,7 +16,7 @@ from flowfabric.cli.screen import Screen
 from flowfabric.cli.tables import Column, facts, table
 from flowfabric.core import limits
 from flowfabric.core.errors import NotFound
-from flowfabric.engine import Engine, FlowDescription, FlowSummary, Summary
+from flowfabric.engine import Engine, FlowDescription, FlowSummary, State, Summary
 
 _COLUMNS = (
     Column("ID"), Column("STATE"), Column("NAME", 8), Column("AGE", right=True), Column("MEMBERS", 12, spare=True),
@@ -101,5 +101,5 @@ async def _root(engine: Engine, id_: UUID) -> list[Summary]:
 
 
 def _counts(flow: FlowSummary) -> str:
-    parts = ", ".join(f"{number} {state}" for state, number in flow.counts.items() if number)
+    parts = ", ".join(f"{flow.counts[state]} {state}" for state in State if flow.counts.get(state))
     return parts or count_of(0, "member")

@@ -16,7 +16,7 @@ from flowfabric.engine import Engine, Page, Summary
 
 _PAGE = 500
 _COLUMNS = (
-    Column("ID"), Column("STATE", 7), Column("KIND", 8), Column("LANE", 6, spare=True),
+    Column("ID"), Column("STATE"), Column("KIND", 8), Column("LANE", 6, spare=True),
     Column("AGE", right=True), Column("DETAIL", 12, spare=True),
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 from flowfabric.cli import exit_codes
@@ -22,6 +23,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     return argparse.Namespace(**{**DEFAULTS, **vars(make_parser().parse_args(words))})
 
 
+@cache
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs."""
     parser = Parser(prog=PROGRAM, description=_SUMMARY, allow_abbrev=False)

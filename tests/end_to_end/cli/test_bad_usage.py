@@ -73,25 +73,20 @@ async def test_every_verb_has_help(path: str, bare: Shell) -> None:
     assert said.lines[0].startswith(f"usage: flowfabric {path}")
 
 
-@pytest.mark.parametrize("path", WITH_ID)
-async def test_what_cannot_be_an_id_is_bad_usage(path: str, store: TestStore, shell: Shell, tmp_path: Path) -> None:
+async def test_what_cannot_be_an_id_is_bad_usage(store: TestStore, shell: Shell, tmp_path: Path) -> None:
     async with opened(store):
         pass
-    words = ["not-an-id" if word == ID else word for word in words_of(path, tmp_path)]
-    said = await shell.run(*words)
-    assert said.lines == []
-    if path == "signal":
-        assert_one_line(said, 2, "invalid_token")
-    else:
-        assert_one_line(said, 2, "invalid_id")
+    for path in WITH_ID:
+        said = await shell.run(*("not-an-id" if word == ID else word for word in words_of(path, tmp_path)))
+        assert_one_line(said, 2, "invalid_token" if path == "signal" else "invalid_id")
+        assert said.lines == []
 
 
-@pytest.mark.parametrize("path", WITH_ID)
-async def test_an_id_that_is_not_there_is_not_found(path: str, store: TestStore, shell: Shell, tmp_path: Path) -> None:
+async def test_an_id_that_is_not_there_is_not_found(store: TestStore, shell: Shell, tmp_path: Path) -> None:
     async with opened(store):
         pass
-    said = await shell.run(*words_of(path, tmp_path))
-    assert_one_line(said, 3, "_not_found")
+    for path in WITH_ID:
+        assert_one_line(await shell.run(*words_of(path, tmp_path)), 3, "_not_found")
 
 
 @pytest.mark.parametrize("path", [path for path in GOOD if path not in WITHOUT_STORE])
