@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flowfabric.cli.asking import who
 from flowfabric.cli.documents import document
@@ -11,7 +12,7 @@ from flowfabric.cli.opening import looking, writing
 from flowfabric.cli.saying import hint, on_screen, say, say_lines
 from flowfabric.cli.screen import Screen
 from flowfabric.cli.tables import Column, table
-from flowfabric.engine import Backlog, LaneState, Worker
+from flowfabric.engine import Backlog, LaneState, Tally, Worker
 
 _COLUMNS = (Column("LANE", 12), Column("STATE"), Column("WAITING", right=True), Column("WORKERS", right=True))
 
@@ -21,11 +22,11 @@ async def list_lanes(arguments: argparse.Namespace) -> None:
     async with looking(arguments) as engine:
         lanes = await engine.lanes.list()
         backlog, workers = await engine.backlog(), await engine.workers.list()
-    rows = lane_rows(lanes, backlog, workers)
+    views = lane_views(lanes, backlog, workers)
     if arguments.json:
-        say_lines(document(dict(zip(("lane", "state", "waiting", "workers"), row, strict=True))) for row in rows)
-    elif rows:
-        say_lines(lanes_table(rows, on_screen()))
+        say_lines(document(view) for view in views)
+    elif views:
+        say_lines(lanes_table(views, on_screen()))
     else:
         hint("no lane was used yet")
 
@@ -48,29 +49,38 @@ async def drain(arguments: argparse.Namespace) -> None:
         _tell(arguments, await engine.lanes.drain(arguments.lane, **who(arguments)), "accepts no new work")
 
 
-Row = tuple[str, LaneState, str, int]
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A lane with its state, how much waits there and how many live workers claim from it."""
+
+    lane: str
+    state: LaneState
+    waiting: Tally
+    workers: int
 
 
-def lane_rows(
-    lanes: Mapping[str, LaneState], backlog: Sequence[Backlog], workers: Sequence[Worker]
-) -> list[Row]:  # fmt: skip
-    """Each lane with its state, how much waits there and how many workers claim from it."""
+def lane_views(lanes: Mapping[str, LaneState], backlog: Sequence[Backlog], workers: Sequence[Worker]) -> list[LaneView]:
+    """Each lane as it may be shown."""
     return [
-        (lane, state, waiting([item for item in backlog if item.lane == lane]),
-         sum(lane in worker.lanes for worker in workers))
+        LaneView(
+            lane, state, _together([item.waiting for item in backlog if item.lane == lane]),
+            sum(lane in worker.lanes for worker in workers),
+        )
         for lane, state in lanes.items()
     ]  # fmt: skip
 
 
-def waiting(backlog: Sequence[Backlog]) -> str:
-    """How much that is together; `+` where it was not counted to the end."""
-    exact = all(item.waiting.exact for item in backlog)
-    return f"{sum(item.waiting.number for item in backlog)}{'' if exact else '+'}"
-
-
-def lanes_table(rows: Sequence[Row], screen: Screen) -> list[str]:
-    """Lanes as people see them."""
+def lanes_table(views: Sequence[LaneView], screen: Screen) -> list[str]:
+    """Lanes as people see them; `+` where it was not counted to the end."""
+    rows = [
+        (view.lane, view.state, f"{view.waiting.number}{'' if view.waiting.exact else '+'}", view.workers)
+        for view in views
+    ]
     return table(_COLUMNS, rows, screen)
+
+
+def _together(tallies: Sequence[Tally]) -> Tally:
+    return Tally(sum(tally.number for tally in tallies), all(tally.exact for tally in tallies))
 
 
 def _tell(arguments: argparse.Namespace, state: LaneState, meaning: str) -> None:

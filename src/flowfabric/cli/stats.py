@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from flowfabric.cli.documents import document
-from flowfabric.cli.lanes import lane_rows, lanes_table
+from flowfabric.cli.lanes import lane_views, lanes_table
 from flowfabric.cli.opening import looking
 from flowfabric.cli.saying import count_of, on_screen, say_lines
 from flowfabric.cli.screen import Screen
@@ -31,7 +31,7 @@ async def show_stats(arguments: argparse.Namespace) -> None:
     screen = on_screen()
     say_lines(counts_table(counts, screen))
     if lanes:
-        say_lines(["", *lanes_table(lane_rows(lanes, backlog, workers), screen)])
+        say_lines(["", *lanes_table(lane_views(lanes, backlog, workers), screen)])
     print(f"\n{count_of(len(workers), 'live worker')}, {busy} of {count_of(slots, 'slot')} busy")
 
 

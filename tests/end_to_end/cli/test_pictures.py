@@ -13,7 +13,7 @@ from flowfabric.cli.doctor import findings_lines
 from flowfabric.cli.findings import Finding
 from flowfabric.cli.flows import drawn_flow, flows_table
 from flowfabric.cli.keys import keys_table
-from flowfabric.cli.lanes import lanes_table
+from flowfabric.cli.lanes import LaneView, lanes_table
 from flowfabric.cli.listing import executions_table
 from flowfabric.cli.screen import Screen, width_of
 from flowfabric.cli.show import described
@@ -67,11 +67,6 @@ async def test_executions(engine: Engine, clock: VirtualClock) -> None:
     failed = await leased(engine, kind=LONG)
     await engine.leases.fail(failed.fence, "declined\x1b[2J by the bank of the customer", failure_class="permanent")
     page = await engine.executions.list()
-    print(
-        *executions_table(page.items, clock.now(), Screen(80)),
-        *executions_table(page.items, clock.now(), Screen(120)),
-        sep="\n",
-    )
     ids = [failed.execution_id, lease.execution_id, first.id]
     assert masked(executions_table(page.items, clock.now(), Screen(80)), *ids) == [
         "ID                                    STATE    KIND                LANE      AGE",
@@ -187,7 +182,7 @@ def test_small_tables_look_the_same_at_both_widths() -> None:
             "2031-05  active       5h          ever  yes     known",
             "2030-11  verifying  180d           19h  no      missing",
         ]
-        assert lanes_table([("default", LaneState.PAUSED, "1000+", 2)], screen) == [
+        assert lanes_table([LaneView("default", LaneState.PAUSED, Tally(1000, False), 2)], screen) == [
             "LANE     STATE   WAITING  WORKERS", "default  paused    1000+        2",
         ]  # fmt: skip
         assert counts_table(counts, screen) == [
