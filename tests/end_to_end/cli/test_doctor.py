@@ -49,8 +49,8 @@ def facts(backend: str = "postgresql", version: str = "18.1", **settings: str) -
 def around(**seen: object) -> Surroundings:
     status = EventsStatus(None, ListenerStatus("listening", 1.0, 1.0, 0, 0, 0))
     usual = {
-        "facts": facts(), "skew": timedelta(0), "keys": (), "status": status, "now": NOW, "workers": [WORKER], "lanes": {},
-        "backlog": [],
+        "facts": facts(), "skew": timedelta(0), "keys": (), "status": status, "now": NOW, "workers": [WORKER],
+        "lanes": {}, "backlog": [],
     }  # fmt: skip
     return Surroundings(**(usual | seen))  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowfabric.engine import Fresh, Graph, Single
+from flowfabric.engine import ChildSubmission, Fresh, Graph, Single, Submission
 from tests.end_to_end.cli.shell import Shell
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
@@ -26,7 +26,8 @@ async def test_lanes_are_listed_paused_resumed_and_drained(store: TestStore, she
         assert said.lines == ["Lane post is paused: it gives out no work."]
         assert (await shell.run("lanes")).lines[1].split() == ["post", "paused", "1", "1"]
         [line] = (await shell.run("lanes", "list", "--json")).lines
-        assert json.loads(line) == {"lane": "post", "state": "paused", "waiting": "1", "workers": 1}
+        waiting = {"number": 1, "exact": True}
+        assert json.loads(line) == {"lane": "post", "state": "paused", "waiting": waiting, "workers": 1}
         assert (await shell.run("lanes", "drain", "post")).code == 0
         said = await shell.run("submit", "mail", "--lane", "post")
         assert said.code == 4 and "lane" in said.error
@@ -48,13 +49,10 @@ async def test_a_flow_is_listed_and_drawn(store: TestStore, shell: Shell) -> Non
 
 
 async def test_children_are_drawn_below_their_parent(store: TestStore, shell: Shell) -> None:
-    from flowfabric.engine import ChildSubmission
-
     async with opened(store) as engine:
         lease = await leased(engine, kind="parent")
-        await engine.leases.submit_children(
-            lease.fence, [ChildSubmission("one", "child"), ChildSubmission("two", "child")]
-        )
+        children = [ChildSubmission(key, Submission(kind="child")) for key in ("one", "two")]
+        await engine.leases.submit_children(lease.fence, children)
         said = await shell.run("flows", str(lease.execution_id))
     assert said.code == 0 and "parent" in said.lines[-3] and said.lines[-1].startswith("└─ ● ")
 
