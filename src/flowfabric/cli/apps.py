@@ -10,8 +10,8 @@ from flowfabric.sdk.importing import load_app
 def imported_app(address: str) -> App:
     """The app at `module:app`; whatever its import raises is told in one line."""
     module = address.partition(":")[0]
-    if not all(part.isidentifier() for part in module.split(".")):
-        message = f"the app must look like shop.tasks:app, not {address[:60]!r}"
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        message = f"the app must be named by its module, such as shop.tasks:app, not {address[:60]!r}"
         raise InvalidRequest("invalid_address", message)
     try:
         return load_app(address)
