@@ -6,10 +6,10 @@ import asyncio
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +42,12 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def spent_s() -> float:
+    """How much of the processor the children of this process have had."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_quick_and_imports_nothing_heavy(scoreboard: Callable[[str], None]) -> None:
     code = "import sys; from flowfabric.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
@@ -50,12 +56,12 @@ def test_help_is_quick_and_imports_nothing_heavy(scoreboard: Callable[[str], Non
     assert [name for name in HEAVY if name in done.stderr.split()] == []
     took = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = spent_s()
         assert run("--help").returncode == 0
-        took.append(time.perf_counter() - began)
-    scoreboard(f"--help took {min(took):.3f} s at best")
-    # 0.3 s is the bar on a machine with nothing else to do; here others may be at work.
-    assert min(took) < 1.0
+        took.append(spent_s() - began)
+    scoreboard(f"--help took {min(took):.3f} s of the processor at best")
+    # The bar is for the time on the wall, which on a machine that has nothing else to do is this one.
+    assert min(took) < 0.3
 
 
 def test_the_package_has_its_names_when_they_are_asked_for() -> None:

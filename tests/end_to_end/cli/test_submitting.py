@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric.engine import Step
+from flowfabric.engine import Lease, Step
 from tests.end_to_end.cli.shell import Shell
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
@@ -95,11 +95,12 @@ async def test_waiting_prints_the_result_and_tells_a_bad_end(
     async with opened(store) as engine:
         timeout = ["--timeout", "200ms"] if ends == "never" else ["--timeout", "60s"]
         waiting = asyncio.create_task(shell.run("submit", "mail", "--wait", *timeout))
+        leases: list[Lease] = []
         with engine.leases.watch(["default"]) as work:
-            while ends != "never":
-                if leases := await engine.leases.claim(["default"], "w1"):
-                    break
-                await work.wait()
+            while ends != "never" and not leases:
+                leases = await engine.leases.claim(["default"], "w1")
+                if not leases:
+                    await work.wait()
         if ends == "well":
             await engine.leases.complete(leases[0].fence, b'{"ok":true}')
         elif ends == "badly":
