@@ -7,11 +7,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from flowfabric.cli.documents import read_json
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.tokens import VERSION as TOKEN_VERSION
 
 _STANDARD_INPUT = "-"
 _MOST_BYTES = 4 * limits.PAYLOAD_BYTES
@@ -67,13 +67,9 @@ def token_of(text: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def is_id(text: str) -> bool:
-    """True for what can be the id of an execution, false for what can only be a token."""
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
+def is_token(text: str) -> bool:
+    """True for what can only be a token, a link to it, or where to read it."""
+    return text == _STANDARD_INPUT or "://" in text or text.startswith(f"{TOKEN_VERSION}.")
 
 
 def secret_of(path: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from flowfabric.cli.asking import principal
 from flowfabric.cli.opening import writing
-from flowfabric.cli.reading import is_id, json_bytes, token_of
+from flowfabric.cli.reading import is_token, json_bytes, token_of
 from flowfabric.cli.saying import say
+from flowfabric.core.ids import parse_id
 from flowfabric.engine import Accepted, DuplicateSignal, Engine
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ async def _deliver(
     from flowfabric.sdk.signals import send
 
     by = principal(arguments)
-    if is_id(arguments.target):
-        return await send(engine, UUID(arguments.target), arguments.name, payload, arguments.key, by=by)
+    if not is_token(arguments.target):
+        return await send(engine, parse_id(arguments.target), arguments.name, payload, arguments.key, by=by)
     return await engine.signals.deliver(
         token_of(arguments.target), arguments.name, payload, source_type="operator", source_identity=by,
         key=arguments.key,

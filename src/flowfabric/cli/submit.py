@@ -73,7 +73,7 @@ def _of_app(address: str, kind: str, payload: bytes) -> Submission:
     try:
         args, kwargs = task.inputs.unpack(payload)
     except InputMismatch as error:
-        raise InvalidRequest(error.code, error.message) from None
+        raise InvalidRequest("invalid_input", error.message) from None
     return task.submission(args, kwargs)
 
 

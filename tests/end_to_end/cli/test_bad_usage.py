@@ -78,7 +78,7 @@ async def test_what_cannot_be_an_id_is_bad_usage(store: TestStore, shell: Shell,
         pass
     for path in WITH_ID:
         said = await shell.run(*("not-an-id" if word == ID else word for word in words_of(path, tmp_path)))
-        assert_one_line(said, 2, "invalid_token" if path == "signal" else "invalid_id")
+        assert_one_line(said, 2, "invalid_id")
         assert said.lines == []
 
 

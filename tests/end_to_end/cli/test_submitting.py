@@ -80,7 +80,7 @@ async def test_an_app_says_how_its_tasks_are_submitted(
         found = await engine.executions.describe(id_)
     assert (found.lane, found.policy.max_retries, found.priority) == ("payments", 7, 3)
     assert json.loads(found.payload) == {"order": 7, "note": "none"}
-    for words, part in ((["refund", '{"order": "x"}'], "input_mismatch"), (["refnd", "{}"], "it has refund")):
+    for words, part in ((["refund", '{"order": "x"}'], "invalid_input"), (["refnd", "{}"], "it has refund")):
         said = await shell.run("submit", *words, "--app", f"{name}:app")
         assert (said.code, len(said.error.splitlines())) == (2, 1) and part in said.error
 

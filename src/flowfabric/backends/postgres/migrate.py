@@ -26,7 +26,7 @@ async def migrate(connection: PoolConnectionProxy[Any], schema: str, dialect: Di
     if not may_migrate:
         raise Unavailable(
             "schema_outdated",
-            f"the schema lacks {missing[0].name}; connect with migrate=True once",
+            f"the schema lacks {missing[0].name}; run flowfabric migrate, or connect with migrate=True once",
             version=max(applied, default=0),
         )
     # A server may default to a stricter isolation, which would not see what was committed during the wait.

@@ -136,12 +136,14 @@ class PostgresStore:
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
         with joined_errors():
-            return await self._join(await async_link(connection), body, savepoint)
+            link = await async_link(connection)
+            return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
 
     def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
         with joined_errors():
-            return drive(self._join(sync_link(connection), body, savepoint))
+            link = sync_link(connection)
+            return drive(run_joined(link, self._session(link), self._place, body, savepoint=savepoint))
 
     async def ping(self) -> None:
         async with self._connection() as connection:
@@ -166,9 +168,6 @@ class PostgresStore:
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements)
-
-    async def _join(self, link: Queries, body: JoinedBody[Answer], savepoint: bool) -> Answer:
-        return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
 
     def _session(self, connection: Queries) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)

@@ -15,7 +15,7 @@ def require_store(connection: sqlite3.Connection, path: str) -> None:
     """Refuses a file without a store before anything of it is changed, its way of logging included."""
     [found] = connection.execute(_HAS_STORE).fetchone()
     if not found:
-        message = f"{path} holds no store; check the path, or make one there: connect with migrate=True once"
+        message = f"{path} holds no store; check the path, or run flowfabric migrate, or connect with migrate=True"
         raise Unavailable("schema_outdated", message, version=0)
 
 
@@ -30,7 +30,7 @@ def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool)
         if missing and not may_migrate:
             raise Unavailable(
                 "schema_outdated",
-                f"the schema lacks {missing[0].name}; connect with migrate=True once",
+                f"the schema lacks {missing[0].name}; run flowfabric migrate, or connect with migrate=True once",
                 version=max(applied, default=0),
             )
         for migration in missing:
