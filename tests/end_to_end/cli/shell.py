@@ -14,7 +14,6 @@ from flowfabric.cli.main import main
 from tests.stores import PostgresTestStore, TestStore
 
 ROOT = Path(__file__).parent.parent.parent.parent
-QUIET = {"NO_COLOR": "1"}
 
 
 @dataclass(frozen=True, slots=True)

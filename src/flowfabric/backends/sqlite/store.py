@@ -170,9 +170,7 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
     if not may_migrate and path != MEMORY and not Path(path).exists():
-        message = (
-            f"there is no store at {path}; check it, or run flowfabric migrate, or connect with migrate=True"
-        )
+        message = f"there is no store at {path}; check it, or run flowfabric migrate, or connect with migrate=True"
         raise Unavailable("schema_outdated", message, version=0)
     try:
         connection = connect(path, durable=durable, timeout_s=timeout_s)
