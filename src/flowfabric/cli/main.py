@@ -21,6 +21,8 @@ _CODES = (
     (Refused, exit_codes.REFUSED),
     (Conflict, exit_codes.REFUSED),
 )
+# What the engine says in the words of Python, in those of the command line.
+_HERE = {"unsafe_durability": " (--not-durable)"}
 # For whoever mends the program itself.
 _TRACEBACK_VARIABLE = "FLOWFABRIC_TRACEBACK"
 
@@ -35,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         return _flushed(ended.code if isinstance(ended.code, int) else exit_codes.OK)
     except FlowFabricError as error:
-        _complain(str(error))
+        _complain(f"{error}{_HERE.get(error.code, '')}")
         return _flushed(_code_of(error))
     except KeyboardInterrupt:
         return _flushed(exit_codes.INTERRUPTED)

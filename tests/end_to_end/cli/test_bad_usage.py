@@ -181,6 +181,24 @@ async def test_what_must_be_confirmed_is_refused_without_a_terminal(store: TestS
         assert_one_line(said, 4, "not_confirmed", "--yes")
 
 
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_what_writes_wants_a_durable_store_and_what_looks_does_not(
+    store: TestStore, bare: Shell, tmp_path: Path
+) -> None:
+    """The test server does not wait for its disk."""
+    async with opened(store):
+        pass
+    place = ["--store", store.url, "--schema", str(getattr(store, "schema", ""))]
+    writes = {" ".join(path) for path, verb in every() if verb.operates} | {"submit", "bench", "migrate"}
+    for path in set(GOOD) - WITHOUT_STORE:
+        words = [word if word != "TOKEN" else TOKEN for word in words_of(path, tmp_path)]
+        said = await bare.run(*place, *words)
+        if path in writes:
+            assert_one_line(said, 2, "unsafe_durability", "--not-durable")
+        else:
+            assert "unsafe_durability" not in said.error and said.code in (0, 1, 3), path
+
+
 async def test_a_fault_of_the_program_itself_is_one_line_too(bare: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: 1 / 0)
     assert_one_line(await bare.run("completion", "bash"), 70, "ZeroDivisionError", "FLOWFABRIC_TRACEBACK=1")
