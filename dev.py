@@ -50,10 +50,10 @@ SIDE_BY_SIDE = (
     "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_sqlite_log.py",
     "tests/adversity/test_sqlite_processes.py", "tests/adversity/test_sqlite_storage.py",
-    "tests/end_to_end/asgi", "tests/end_to_end/client", "tests/end_to_end/durable", "tests/end_to_end/examples",
-    "tests/end_to_end/kit",
-    "tests/end_to_end/outcomes", "tests/end_to_end/programs", "tests/end_to_end/test_check_command.py",
-    "tests/end_to_end/worker", "tests/end_to_end/test_cli.py", "tests/types", "tests/docs", "tests/test_docs.py",
+    "tests/end_to_end/asgi", "tests/end_to_end/cli", "tests/end_to_end/client", "tests/end_to_end/durable",
+    "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes", "tests/end_to_end/programs",
+    "tests/end_to_end/test_check_command.py", "tests/end_to_end/worker", "tests/types", "tests/docs",
+    "tests/test_docs.py",
     "tests/test_postgres_server.py", "tests/test_public_api.py", "tests/test_tidy.py",
 )  # fmt: skip
 

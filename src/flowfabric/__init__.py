@@ -4,56 +4,10 @@
 plain functions in `flowfabric.sync`, and what tests need in `flowfabric.testing`.
 """
 
-from flowfabric.core.conditions import AllOf, AnyOf, Count, Single
-from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
-from flowfabric.core.policy import Backoff
-from flowfabric.engine.connecting import connect
-from flowfabric.engine.engine import Engine
-from flowfabric.sdk.ambient import changed, current, logger, now, progress, rng, uuid4
-from flowfabric.sdk.app import App
-from flowfabric.sdk.approvals import Approval, Callback, approval, callback
-from flowfabric.sdk.errors import (
-    AllFailed,
-    CancelRequested,
-    Diverged,
-    ExecutionCancelled,
-    ExecutionExpired,
-    ExecutionFailed,
-    ExecutionSkipped,
-    InputMismatch,
-    LeaseLost,
-    PermanentError,
-    StepFailed,
-    Unwind,
-    ValueRefused,
-    WaitOverridden,
-)
-from flowfabric.sdk.flows import Flow, FlowHandle, Node
-from flowfabric.sdk.groups import gather, race, settle
-from flowfabric.sdk.handles import Handle
-from flowfabric.sdk.records import (
-    Approved,
-    Ask,
-    Cancelled,
-    Completed,
-    Current,
-    Decision,
-    ErrorInfo,
-    Expired,
-    Failed,
-    Met,
-    Received,
-    Rejected,
-    Skipped,
-    TimedOut,
-    Winner,
-)
-from flowfabric.sdk.sagas import Undo, saga
-from flowfabric.sdk.signals import Signal
-from flowfabric.sdk.sleeping import poll, sleep, sleep_until
-from flowfabric.sdk.steps import step
-from flowfabric.sdk.tasks import Call, Task
-from flowfabric.sdk.waits import wait_for, wait_signal
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from flowfabric.face import *
 
 __all__ = [
     "AllFailed", "AllOf", "AnyOf", "App", "Approval", "Approved", "Ask", "Backoff", "Call", "Callback",
@@ -65,3 +19,15 @@ __all__ = [
     "callback", "changed", "connect", "current", "gather", "logger", "now", "poll", "progress", "race", "rng", "saga",
     "settle", "sleep", "sleep_until", "step", "uuid4", "wait_for", "wait_signal",
 ]  # fmt: skip
+
+
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name):
+        """The names are fetched when one of them is first asked for: whoever only wants the command's help is quick."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from flowfabric import face
+
+        globals().update({each: getattr(face, each) for each in __all__})
+        return globals()[name]

@@ -51,7 +51,7 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FLOWFABRIC_URL", raising=False)
+    monkeypatch.delenv("FLOWFABRIC_STORE", raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return Shell(tmp_path, capsys)
 

@@ -31,6 +31,7 @@ from flowfabric.engine import (
     connect,
 )
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.facts import StoreFacts
 from flowfabric.store.news import Telling
 from flowfabric.store.transaction import Body, JoinedBody, SharedBody, Store, Transaction
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
@@ -91,6 +92,9 @@ class WatchedStore:
 
     async def ping(self) -> None:
         await self._store.ping()
+
+    async def facts(self) -> StoreFacts:
+        return await self._store.facts()
 
     async def close(self) -> None:
         await self._store.close()

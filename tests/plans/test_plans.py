@@ -37,7 +37,7 @@ HOT = (
 COLD = (
     "get_executions", "lock_executions", "lock_free_executions", "save_execution", "held_executions", "count_in_state",
     "list_executions", "held_for_operator", "history_of", "attempts_of", "attempt_at", "steps_of", "step_named",
-    "last_event_named",
+    "last_event_named", "backlog",
     "record_step", "strike_steps", "take_key", "key_holder", "open_grants", "next_due", "due_for_lease_expiry",
     "due_for_delayed_work", "due_for_attempt_timeout", "due_for_deadline", "due_for_retention", "delete_executions",
     "delete_attempts", "delete_steps", "delete_grants", "delete_keys",

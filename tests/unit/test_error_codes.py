@@ -36,6 +36,7 @@ TABLE = {
         loop_is_running never_awaited no_tokens no_url one_join_per_member other_app other_task outside_of_task
         policy_refused result_not_yet_known run_while_importing step_key_repeated sync_call_in_async_task
         target_not_found too_many_waits type_not_storable wait_in_raw_task wait_not_understood within_not_possible
+        invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_store unknown_kind
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable
@@ -45,6 +46,7 @@ TABLE = {
         execution_not_suspended key_secret_missing keys_kept_in_file signal_limit_exceeded target_not_signalable
         token_expired too_many_open_waitpoints waitpoint_closed
         downstream_already_started flow_already_terminal flow_sealed
+        not_confirmed
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found

@@ -13,21 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
+from flowfabric.cli.screen import escaped
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.sdk.checking import CODES, Finding, check_file
-
-
-def add_check(commands: Any) -> None:
-    """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "check", help="look at tasks and steps for what goes wrong when they run again", description=__doc__,
-        epilog=_codes(), formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("targets", nargs="+", metavar="TARGET", help="a file, a folder, a module or module:app")
-    parser.add_argument("--json", action="store_true", help="one JSON document a line")
-    parser.set_defaults(run=run_check, needs_store=False)
+from flowfabric.sdk.checking import Finding, check_file
 
 
 def run_check(arguments: argparse.Namespace) -> int:
@@ -38,7 +27,7 @@ def run_check(arguments: argparse.Namespace) -> int:
     findings = [finding for path in paths for finding in check_file(path)]
     findings += [found for is_path, target in targets if not is_path and ":" in target for found in _app_says(target)]
     for finding in findings:
-        print(_document(finding) if arguments.json else _printable(str(finding)))
+        print(_document(finding) if arguments.json else escaped(str(finding)))
     return 1 if findings else 0
 
 
@@ -60,12 +49,12 @@ def _module_path(name: str, searched: Sequence[str]) -> Path:
     for part in name.split("."):
         spec = PathFinder.find_spec(part, places) if part.isidentifier() and places is not None else None
         if spec is None:
-            raise InvalidRequest("target_not_found", f"there is no file, folder or module {_printable(name)!r}")
+            raise InvalidRequest("target_not_found", f"there is no file, folder or module {escaped(name)!r}")
         places, origin = spec.submodule_search_locations, spec.origin
     if places is not None:
         return Path(next(iter(places)))
     if origin is None or not origin.endswith(".py"):
-        raise InvalidRequest("target_not_found", f"the module {_printable(name)!r} is not written in Python")
+        raise InvalidRequest("target_not_found", f"the module {escaped(name)!r} is not written in Python")
     return Path(origin)
 
 
@@ -77,7 +66,7 @@ def _app_says(target: str) -> Iterator[Finding]:
         app = getattr(importlib.import_module(_module_name(module)), name)
         check = app.check
     except Exception as error:
-        raise InvalidRequest("import_failed", f"{_printable(target)} cannot be imported: {_said(error)}") from error
+        raise InvalidRequest("import_failed", f"{escaped(target)} cannot be imported: {_said(error)}") from error
     finally:
         sys.path.pop(0)
     try:
@@ -97,15 +86,6 @@ def _said(error: Exception) -> str:
 def _document(finding: Finding) -> str:
     names = ("path", "line", "column", "code", "message")
     return json.dumps({name: getattr(finding, name) for name in names})
-
-
-def _codes() -> str:
-    lines = [f"  {code:<18} {about}" for code, about in sorted(CODES.items())]
-    return "\n".join(["codes, silenced by `# flowfabric: ignore[code]` on a line:", *lines])
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _is_hidden(path: Path) -> bool:

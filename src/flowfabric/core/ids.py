@@ -64,8 +64,13 @@ def parse_id(value: object, name: str = "id") -> UUID:
         return value
     if isinstance(value, str) and _TEXT.fullmatch(value):
         return UUID(value)
-    message = f"{name} must be a UUID or its 36-character text, not {type(value).__name__}"
+    # What was given is not shown: it may be a token in the wrong place.
+    message = f"{name} must be a UUID or its 36-character text, not {_kind(value)}"
     raise InvalidRequest("invalid_id", message, name=name)
+
+
+def _kind(value: object) -> str:
+    return "another text" if isinstance(value, str) else type(value).__name__
 
 
 def parse_new_id(value: object) -> UUID:

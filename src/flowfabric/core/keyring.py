@@ -135,7 +135,8 @@ class KeyDecision(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """A key as it may be shown."""
+    """A key as it may be shown; `known` says whether its secret is there: collected keys have none, and a key file may
+    lack the line."""
 
     kid: str
     state: KeyState
@@ -143,6 +144,7 @@ class KeyView:
     retired_at: datetime | None
     verifies_until: datetime | None
     in_use: bool
+    known: bool = True
 
 
 def decide_seed(ring: KeyRing, kid: str, secret: Secret, now: datetime) -> KeyDecision[Seeded | AlreadySeeded]:
@@ -220,7 +222,15 @@ def show_keys(ring: KeyRing, now: datetime) -> tuple[KeyView, ...]:
     """The ring as it may be shown, the newest key first."""
     newest_first = sorted(ring.keys, key=lambda key: (key.retired_at is None, key.created_at), reverse=True)
     return tuple(
-        KeyView(key.kid, state_of(key, now), key.created_at, key.retired_at, key.verifies_until, key.in_use)
+        KeyView(
+            key.kid,
+            state_of(key, now),
+            key.created_at,
+            key.retired_at,
+            key.verifies_until,
+            key.in_use,
+            key.secret is not None,
+        )
         for key in newest_first
     )
 

@@ -159,6 +159,17 @@ class Tally:
     exact: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What waits for a worker on one lane, of one kind and with the same required capabilities; above 1,000 the number
+    is the least that it is, and says so."""
+
+    lane: str
+    kind: str
+    requires: tuple[str, ...]
+    waiting: Tally
+
+
 def summarize(execution: Execution) -> Summary:
     """The public view of an execution."""
     return Summary(**_summary_values(execution))

@@ -97,6 +97,7 @@ from flowfabric.core.states import (
 )  # fmt: skip
 from flowfabric.core.subscribing import EventFamily, Subscriber
 from flowfabric.core.views import (
+    Backlog,
     Description,
     Failure,
     LeaseView,
@@ -125,12 +126,13 @@ from flowfabric.engine.events import EventsStatus
 from flowfabric.engine.subscription import Subscription
 from flowfabric.engine.watching import WorkWatch
 from flowfabric.reconcilers.duty import Tick
+from flowfabric.store.facts import StoreFacts
 from flowfabric.store.routing import LaneState
 from flowfabric.wakeups.listening import ListenerStatus
 
 __all__ = [
     "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "Attempt", "AttemptOutcome",
-    "AttemptState", "Backoff", "BackoffKind", "BlockingReason", "ByName", "CancelPolicy", "CancelRequested",
+    "AttemptState", "Backlog", "Backoff", "BackoffKind", "BlockingReason", "ByName", "CancelPolicy", "CancelRequested",
     "CancelScheduled", "Child", "ChildSubmission", "ChildrenReady", "Condition", "Conflict", "Continued", "Count",
     "Counted", "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge", "EdgeAdded",
     "EdgeGroup", "EdgeKind", "EdgeState", "Effect", "Eligibility", "Ended", "Engine", "Event", "EventFamily",
@@ -142,7 +144,7 @@ __all__ = [
     "OpenWaitpoint", "OperatorOnly", "Outcome", "Override", "Page", "Pending", "Policy", "PriorityChanged",
     "PublicState", "RecordedStep", "Refused", "Registered", "Released", "Renewed", "Replayed", "Rest", "Resumed",
     "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed", "Secret", "Seeded", "Siblings",
-    "Signal", "Single", "Standing", "Start", "State", "StateVector", "Step", "StepStatus", "StoredEdge",
+    "Signal", "Single", "Standing", "Start", "State", "StateVector", "Step", "StepStatus", "StoreFacts", "StoredEdge",
     "Submission", "Submitted", "Subscriber", "Subscription", "Summary", "Suspended", "SuspendedView",
     "SuspensionReason", "Tally", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable",
     "Unchanged", "Unheld", "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from flowfabric.core.ids import IdMinter
+from flowfabric.core.views import Backlog
 from flowfabric.engine.context import Context
 from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
@@ -16,10 +19,13 @@ from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
+from flowfabric.engine.scratch import scratch_context
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
+from flowfabric.ops.backlog import backlog
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.facts import StoreFacts
 
 
 class Engine:
@@ -63,6 +69,20 @@ class Engine:
     async def ping(self) -> None:
         """Returns if the store answers, raises `Unavailable` otherwise."""
         await self._context.store.ping()
+
+    async def facts(self) -> StoreFacts:
+        """What the store runs on, the version of its schema, the settings that durability hangs on, and its time."""
+        return await self._context.store.facts()
+
+    async def backlog(self) -> list[Backlog]:
+        """What waits for a worker, by lane, kind and required capabilities."""
+        return await self._context.store.read(lambda tx: backlog(tx, self._context.namespace))
+
+    @asynccontextmanager
+    async def scratch(self) -> AsyncIterator[Engine]:
+        """The same store in a namespace with a drawn name, which is removed at the end with all of its executions."""
+        async with scratch_context(self._context) as scratch:
+            yield Engine(scratch)
 
     async def close(self) -> None:
         """Ends all connections. What was answered is stored; what was not may or may not be."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +13,7 @@ from weakref import WeakSet
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.policy import Backoff
+from flowfabric.engine.default_store import default_store
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk import importing, registering, signals, submitting, surroundings, units, working
 from flowfabric.sdk.aliases import Async, Durable, Duration, P, R
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from flowfabric.sdk import sync_client
     from flowfabric.sdk.surroundings import Worker
 
-STORE_VARIABLE = "FLOWFABRIC_STORE"
-DEFAULT_STORE = "flowfabric.db"
 _BACKOFF = Backoff()
 _apps: WeakSet[App] = WeakSet()
 
@@ -76,7 +74,7 @@ class App:
     @property
     def store(self) -> str:
         """The address of the store."""
-        return self._store or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+        return self._store or default_store()
 
     @overload
     def task(self, fn: Async[P, R], /) -> Task[P, R]: ...

@@ -34,23 +34,27 @@ class Decided:
     repeated: bool
 
 
-async def decide(engine: Engine, token: str | Secret, word: Word, comment: str = "") -> Decided:
-    """Delivers an approver's decision, and answers the one that counts."""
+async def decide(
+    engine: Engine, token: str | Secret, word: Word, comment: str = "", *, source_type: str = "link",
+    by: str = "unknown",
+) -> Decided:  # fmt: skip
+    """Delivers an approver's decision, and answers the one that counts. Who sends it is `by`, on trust, unless the
+    token was made for an approver."""
     waitpoint = read_token(token).unverified.waitpoint_id
     ids = {derived_id(waitpoint, DECISION_KEY, each): each for each in (APPROVE, REJECT)}
-    answer = await deliver_decision(engine, token, word, comment, "link")
+    answer = await deliver_decision(engine, token, word, comment, source_type, by)
     repeated = isinstance(answer, DuplicateSignal)
     return Decided(ids.get(answer.signal_id) if repeated else word, repeated)
 
 
 async def deliver_decision(
-    engine: Engine, token: str | Secret, word: Word, comment: str, source_type: str
+    engine: Engine, token: str | Secret, word: Word, comment: str, source_type: str, by: str = "unknown"
 ) -> Accepted | DuplicateSignal:
     """The decision as a signal: of one token the first counts, whichever way it came."""
     waitpoint = read_token(token).unverified.waitpoint_id
     return await engine.signals.deliver(
         token, word, json.dumps({"comment": comment}).encode(), category="approval", source_type=source_type,
-        signal_id=derived_id(waitpoint, DECISION_KEY, word), key=DECISION_KEY,
+        source_identity=by, signal_id=derived_id(waitpoint, DECISION_KEY, word), key=DECISION_KEY,
     )  # fmt: skip
 
 

@@ -62,16 +62,21 @@ async def deliver(opening: Opening, token: str, name: str, payload: object) -> D
     return await engine.signals.deliver(token, name, data, source_type="token")
 
 
-async def send(engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None) -> Delivery:
-    """Delivers to the waitpoint that stands under this name, or else to the wait that is open for it right now."""
+async def send(
+    engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None, *, by: str | None = None
+) -> Delivery:  # fmt: skip
+    """Delivers to the waitpoint that stands under this name, or else to the wait that is open for it right now; `by`
+    is whoever sends it, if that is not a program."""
+    kind, identity = senders.sender() if by is None else ("operator", by)
     try:
-        kind, identity = senders.sender()
         return await engine.signals.send(id_, name, payload, key=key, source_type=kind, source_identity=identity)
     except NotFound as error:
         if error.code != "waitpoint_not_found":
             raise
     waitpoint = await _open_wait(engine, id_, name)
-    return await engine.signals.approve(id_, waitpoint.key, name, payload, suffix=key, principal=senders.principal())
+    return await engine.signals.approve(
+        id_, waitpoint.key, name, payload, suffix=key, principal=by or senders.principal()
+    )
 
 
 async def _open_wait(engine: Engine, id_: UUID, name: str) -> WaitpointView:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from flowfabric.core.records import Grant, Route
 from flowfabric.core.trimming import EventKeeping
+from flowfabric.core.views import Backlog, Tally
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Session
 from flowfabric.store.routing import LaneState
@@ -55,8 +56,25 @@ class SqlRoutes:
 
     async def requires(self, route_id: int) -> tuple[str, ...]:
         [row] = await self._session.fetch("route_requires", id=route_id)
-        value = row["requires"]
-        return tuple(json.loads(value) if isinstance(value, str) else value)
+        return _words(row["requires"])
+
+    async def backlog(self, namespace: str, most: int) -> list[Backlog]:
+        found = await self._session.fetch("backlog", namespace=namespace, limit=most + 1)
+        return [
+            Backlog(
+                lane=row["lane"], kind=row["kind"], requires=_words(row["requires"]),
+                waiting=Tally(min(row["waiting"], most), exact=row["waiting"] <= most),
+            )
+            for row in found
+            if row["waiting"]
+        ]  # fmt: skip
+
+    async def forget(self, namespace: str) -> None:
+        await self._session.fetch("forget_routes", namespace=namespace)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(json.loads(value) if isinstance(value, str) else value)
 
 
 class SqlGrants:

@@ -8,6 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.records import Grant, Route
+from flowfabric.core.views import Backlog
 
 
 class LaneState(StrEnum):
@@ -39,6 +40,12 @@ class Routes(Protocol):
 
     async def requires(self, route_id: int) -> tuple[str, ...]:
         """The capabilities that a route requires."""
+
+    async def backlog(self, namespace: str, most: int) -> list[Backlog]:
+        """What waits on each route, by lane and kind, counted up to that many."""
+
+    async def forget(self, namespace: str) -> None:
+        """Removes the routes of a namespace that nobody uses any more."""
 
 
 class Grants(Protocol):

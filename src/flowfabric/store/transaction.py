@@ -14,6 +14,7 @@ from flowfabric.core.requests import Step
 from flowfabric.core.trimming import EventKeeping
 from flowfabric.core.waits import WaitChanges
 from flowfabric.store.executions import Executions, HotStatements
+from flowfabric.store.facts import StoreFacts
 from flowfabric.store.flows import Flows
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.news import Telling
@@ -177,6 +178,9 @@ class Store(Protocol):
 
     async def ping(self) -> None:
         """Returns if the store answers."""
+
+    async def facts(self) -> StoreFacts:
+        """What the store says of itself."""
 
     async def close(self) -> None:
         """Ends all connections; later calls are refused."""

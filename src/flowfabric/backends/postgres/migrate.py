@@ -19,11 +19,16 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('flowfabric migration of 
 async def migrate(connection: PoolConnectionProxy[Any], schema: str, dialect: Dialect, may_migrate: bool) -> None:
     """Applies what is missing, whoever comes first; refuses an edited or newer schema."""
     available = load_migrations("flowfabric.backends.postgres")
-    missing = pending(available, await _applied(connection, dialect))
+    applied = await _applied(connection, dialect)
+    missing = pending(available, applied)
     if not missing:
         return
     if not may_migrate:
-        raise Unavailable("schema_outdated", f"the schema lacks {missing[0].name}; connect with migrate=True once")
+        raise Unavailable(
+            "schema_outdated",
+            f"the schema lacks {missing[0].name}; run flowfabric migrate, or connect with migrate=True once",
+            version=max(applied, default=0),
+        )
     # A server may default to a stricter isolation, which would not see what was committed during the wait.
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK, schema)

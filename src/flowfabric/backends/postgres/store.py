@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translated
+from flowfabric.backends.postgres.facts import facts_of
 from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
 from flowfabric.backends.postgres.links import async_link, sync_link
@@ -23,6 +24,7 @@ from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.facts import StoreFacts
 from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
 
 if TYPE_CHECKING:
@@ -134,16 +136,22 @@ class PostgresStore:
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
         with joined_errors():
-            return await self._join(await async_link(connection), body, savepoint)
+            link = await async_link(connection)
+            return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
 
     def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         self._check_open()
         with joined_errors():
-            return drive(self._join(sync_link(connection), body, savepoint))
+            link = sync_link(connection)
+            return drive(run_joined(link, self._session(link), self._place, body, savepoint=savepoint))
 
     async def ping(self) -> None:
         async with self._connection() as connection:
             await connection.execute("SELECT 1")
+
+    async def facts(self) -> StoreFacts:
+        async with self._connection() as connection:
+            return await facts_of(connection, self._dialect, self._clock() if self._clock else None)
 
     async def close(self) -> None:
         if self._closed:
@@ -160,9 +168,6 @@ class PostgresStore:
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements)
-
-    async def _join(self, link: Queries, body: JoinedBody[Answer], savepoint: bool) -> Answer:
-        return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
 
     def _session(self, connection: Queries) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)

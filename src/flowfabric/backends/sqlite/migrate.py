@@ -11,6 +11,14 @@ from flowfabric.sqlstore.statements import Dialect
 _TABLE_EXISTS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?)"
 
 
+def require_store(connection: sqlite3.Connection, path: str) -> None:
+    """Refuses a file without a store before anything of it is changed, its way of logging included."""
+    [found] = connection.execute(_TABLE_EXISTS, ["ff_migration"]).fetchone()
+    if not found:
+        message = f"{path} holds no store; check the path, or run flowfabric migrate, or connect with migrate=True"
+        raise Unavailable("schema_outdated", message, version=0)
+
+
 def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool) -> None:
     """Applies what is missing, whoever comes first; refuses an edited or newer schema. A file that lacks nothing is
     only read: the caller may be in the middle of a transaction that another connection of theirs has open on it."""
@@ -20,7 +28,7 @@ def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool)
     if not missing:
         return
     if not may_migrate:
-        message = f"the schema lacks {missing[0].name}; connect with migrate=True once"
+        message = f"the schema lacks {missing[0].name}; run flowfabric migrate, or connect with migrate=True once"
         raise Unavailable("schema_outdated", message, version=max(applied, default=0))
     connection.execute("BEGIN IMMEDIATE")
     try:

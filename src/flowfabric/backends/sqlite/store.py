@@ -20,8 +20,9 @@ from flowfabric.backends.sqlite.connection import (
     use_write_ahead_log,
 )  # fmt: skip
 from flowfabric.backends.sqlite.errors import translated
+from flowfabric.backends.sqlite.facts import facts_of, facts_of_memory
 from flowfabric.backends.sqlite.joining import async_refusal, run_joined
-from flowfabric.backends.sqlite.migrate import migrate
+from flowfabric.backends.sqlite.migrate import migrate, require_store
 from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.wakeups import SqliteTelling
 from flowfabric.backends.sqlite.writer import Clock, Writer
@@ -31,6 +32,7 @@ from flowfabric.sqlstore.rows import when
 from flowfabric.sqlstore.sharing import RaisedByUser
 from flowfabric.sqlstore.statements import Dialect, load
 from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.facts import StoreFacts
 from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
 
 DIALECT = Dialect(table_prefix="ff_", numbered=False)
@@ -108,6 +110,13 @@ class SqliteStore:
     async def ping(self) -> None:
         await self.read(_nothing)
 
+    async def facts(self) -> StoreFacts:
+        self._check_usable()
+        if self._path == MEMORY:
+            return facts_of_memory(self._clock())
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._facts)
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -140,6 +149,14 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise translated(error) from error
 
+    def _facts(self) -> StoreFacts:
+        try:
+            connection = self._reading_connection()
+            [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
+            return facts_of(connection, DIALECT, max(self._clock(), when(newest)))
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
     def _reading_connection(self) -> sqlite3.Connection:
         if not hasattr(self._own, "connection"):
             self._own.connection = connect(self._path, durable=self._durable, timeout_s=self._timeout_s, read_only=True)
@@ -153,13 +170,15 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
     if not may_migrate and path != MEMORY and not Path(path).exists():
-        message = f"there is no store at {path}; check the path, or let connect make one"
-        raise Unavailable("schema_outdated", message)
+        message = f"there is no store at {path}; check it, or run flowfabric migrate, or connect with migrate=True"
+        raise Unavailable("schema_outdated", message, version=0)
     try:
         connection = connect(path, durable=durable, timeout_s=timeout_s)
     except sqlite3.Error as error:
         raise translated(error) from error
     try:
+        if not may_migrate:
+            require_store(connection, path)
         use_write_ahead_log(connection, path, timeout_s)
         migrate(connection, DIALECT, may_migrate)
         checkpointer = None if path == MEMORY else Checkpointer(connection, path)

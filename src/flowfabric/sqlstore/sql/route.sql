@@ -1,4 +1,5 @@
--- Routes: the small table that the queue leads with. Rows are never changed or removed.
+-- Routes: the small table that the queue leads with. Rows are never changed, and removed only with a
+-- scratch namespace, since processes remember their ids.
 
 -- name: add_route
 INSERT INTO ff.route (namespace, lane, kind, requires, digest)
@@ -14,3 +15,27 @@ WHERE digest = :digest
 SELECT requires
 FROM ff.route
 WHERE id = :id
+
+-- name: backlog
+SELECT
+    r.lane,
+    r.kind,
+    r.requires,
+    (
+        SELECT COUNT(*)
+        FROM (
+            SELECT e.id
+            FROM ff.execution AS e
+            WHERE e.route_id = r.id
+                AND e.state = 'waiting'
+            ORDER BY e.priority DESC
+            LIMIT :limit
+        ) AS waiting
+    ) AS waiting
+FROM ff.route AS r
+WHERE r.namespace = :namespace
+ORDER BY r.lane, r.kind, r.id
+
+-- name: forget_routes
+DELETE FROM ff.route
+WHERE namespace = :namespace

@@ -1,0 +1,41 @@
+"""How an event is shown: one line for people, or one JSON document a line for programs."""
+
+from __future__ import annotations
+
+import json
+
+from flowfabric.cli.documents import plain
+from flowfabric.cli.screen import escaped
+from flowfabric.core.records import Event
+
+
+def line(event: Event, *, as_json: bool) -> str:
+    """One event on one line."""
+    return _document(event) if as_json else _sentence(event)
+
+
+def _document(event: Event) -> str:
+    """What there is to say of the event; fields without a value are left out."""
+    return json.dumps({name: value for name, value in plain(event).items() if value is not None})
+
+
+def _sentence(event: Event) -> str:
+    parts = [event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3], f"{event.family}.{event.name}"]
+    if event.execution_id is not None:
+        parts += [str(event.execution_id), *_version(event), f"{event.kind} on {event.lane}"]
+    elif event.flow_id is not None:
+        parts.append(f"flow {event.flow_id}")
+    elif event.lane:
+        parts.append(f"lane {event.lane}")
+    if event.worker is not None:
+        parts.append(f"by {event.worker.name}")
+    if event.principal:
+        parts.append(f"by {event.principal}")
+    if event.reason:
+        parts.append(f"({event.reason})")
+    return escaped("  ".join(parts))
+
+
+def _version(event: Event) -> list[str]:
+    """What is told of a child has none."""
+    return [] if event.version is None else [f"v{event.version}"]

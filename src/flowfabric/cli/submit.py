@@ -1,0 +1,122 @@
+"""`flowfabric submit`: stores an execution, and waits for it if asked."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from flowfabric.cli import exit_codes
+from flowfabric.cli.bar import Bar
+from flowfabric.cli.documents import plain
+from flowfabric.cli.opening import writing
+from flowfabric.cli.reading import json_bytes, tags_of
+from flowfabric.cli.saying import hint, say
+from flowfabric.core import limits
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.engine import Created, Engine, Outcome, State, Submission
+
+_LOOK_S = 0.5
+
+
+async def submit(arguments: argparse.Namespace) -> int:
+    """Prints the id, or with --wait the result; a bad end is told by the exit code."""
+    if arguments.timeout is not None and not arguments.wait:
+        raise InvalidRequest("invalid_request", "--timeout says how long to --wait; give both")
+    span = None if arguments.timeout is None else limits.duration(arguments.timeout, "--timeout")
+    submission = _submission(arguments)
+    async with writing(arguments) as engine:
+        answer = await engine.executions.submit(submission)
+        is_new = isinstance(answer, Created)
+        if not arguments.wait:
+            said = str(answer.id) if is_new else f"{answer.id} (it was stored before)"
+            say(arguments, said, {"id": answer.id, "created": is_new})
+            return exit_codes.OK
+        outcome = await _ended(engine, answer.id, None if span is None else span.total_seconds())
+        return _tell(arguments, answer.id, outcome)
+
+
+def _submission(arguments: argparse.Namespace) -> Submission:
+    payload = json_bytes(arguments.input, "INPUT")
+    base = _of_app(arguments.app, arguments.kind, payload) if arguments.app else _of_kind(arguments.kind, payload)
+    given: dict[str, Any] = {
+        "lane": arguments.lane, "priority": arguments.priority, "key": arguments.key, "id": arguments.id,
+        "delay": arguments.delay, "requires": tuple(arguments.requires) or None,
+        "signals": tuple(dict.fromkeys((*base.signals, *arguments.signal))) or None,
+        "tags": {**base.tags, **tags_of(arguments.tag)},
+    }  # fmt: skip
+    policy = {"max_retries": arguments.retries, "deadline": arguments.deadline}
+    changed = {name: value for name, value in policy.items() if value is not None}
+    return replace(
+        base, policy=replace(base.policy, **changed), **{name: item for name, item in given.items() if item is not None}
+    )
+
+
+def _of_kind(kind: str, payload: bytes) -> Submission:
+    return Submission(kind=kind, payload=payload)
+
+
+def _of_app(address: str, kind: str, payload: bytes) -> Submission:
+    """The submission that the task itself would make; its input must fit the parameters."""
+    from flowfabric.cli.apps import imported_app
+    from flowfabric.sdk.errors import InputMismatch
+
+    app = imported_app(address)
+    newest = app.registry.newest(kind)
+    task = app.tasks.get(kind) if newest is None else newest
+    if task is None:
+        known = ", ".join(sorted(app.tasks)) or "none"
+        raise InvalidRequest("unknown_kind", f"{address} has no task {limits.shown(kind)}; it has {known}")
+    try:
+        args, kwargs = task.inputs.unpack(payload)
+    except InputMismatch as error:
+        raise InvalidRequest("invalid_input", error.message) from None
+    return task.submission(args, kwargs)
+
+
+async def _ended(engine: Engine, id_: UUID, timeout_s: float | None) -> Outcome | None:
+    """How it ended, with its progress shown meanwhile; None if the time passes first."""
+    with Bar(str(id_), 100) as bar:
+        watching = asyncio.create_task(_watch(engine, id_, bar))
+        try:
+            return await engine.executions.wait(id_, timeout_s)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(engine: Engine, id_: UUID, bar: Bar) -> None:
+    while True:
+        with suppress(FlowFabricError):
+            found = await engine.executions.describe(id_)
+            note = found.progress_message or found.vector.public_state.value
+            bar.to(found.progress_percent or 0, note)
+        await asyncio.sleep(_LOOK_S)
+
+
+def _tell(arguments: argparse.Namespace, id_: UUID, outcome: Outcome | None) -> int:
+    if outcome is None:
+        if arguments.json:
+            say(arguments, "", {"id": id_, "state": None})
+        hint(f"{id_} has not ended yet; it goes on")
+        return exit_codes.TIMED_OUT
+    told = _result(outcome) if outcome.state is State.COMPLETED else _bad_end(id_, outcome)
+    if outcome.state is State.COMPLETED or arguments.json:
+        say(arguments, told, {"id": id_, **plain(outcome)})
+    else:
+        hint(told)
+    return exit_codes.OK if outcome.state is State.COMPLETED else exit_codes.FAILED
+
+
+def _result(outcome: Outcome) -> str:
+    from flowfabric.cli.documents import document
+
+    return document(outcome.result)
+
+
+def _bad_end(id_: UUID, outcome: Outcome) -> str:
+    why = outcome.failure.message if outcome.failure else outcome.cancel_reason
+    return f"{id_} ended {outcome.state}" + (f": {why}" if why else "")

@@ -1,0 +1,82 @@
+"""`flowfabric worker MODULE:APP`: works on the tasks of an app until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+
+from flowfabric.cli.apps import imported_app
+from flowfabric.cli.documents import document
+from flowfabric.cli.saying import count_of, hint
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.engine.default_store import STORE_VARIABLE
+from flowfabric.sdk.app import App
+from flowfabric.sdk.surroundings import new_worker
+from flowfabric.worker import new_event_loop, run_until_signalled
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Returns when the worker has drained."""
+    app = _app(arguments)
+    _log_to_stderr(logging.WARNING if arguments.quiet or arguments.json else logging.INFO)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_work(app, arguments))
+
+
+async def _work(app: App, arguments: argparse.Namespace) -> None:
+    lanes = tuple(arguments.lane) or ("default",)
+    async with app:
+        worker = new_worker(
+            app, await app.engine(), concurrency=arguments.concurrency, lanes=lanes,
+            capabilities=tuple(arguments.capability), lease=arguments.lease,
+        )  # fmt: skip
+        _tell(arguments, app, "working", worker.id.instance, lanes)
+        await run_until_signalled(worker)
+        _tell(arguments, app, "stopped", worker.id.instance, lanes)
+
+
+def _app(arguments: argparse.Namespace) -> App:
+    """The app with its store, which --store may name only if the app itself does not."""
+    if arguments.store is not None:
+        os.environ[STORE_VARIABLE] = arguments.store
+    app = imported_app(arguments.app)
+    if arguments.store is not None and app.store != arguments.store:
+        raise InvalidRequest("other_store", f"the app has a store of its own, {_shown(app.store)}; leave --store out")
+    if arguments.namespace not in ("default", app.namespace):
+        message = f"the app works in namespace {app.namespace!r}; leave --namespace out"
+        raise InvalidRequest("other_namespace", message)
+    return app
+
+
+def _shown(store: str) -> str:
+    """The address without what may be a password."""
+    scheme, separator, rest = store.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
+
+
+def _tell(
+    arguments: argparse.Namespace, app: App, status: str, instance: str, lanes: tuple[str, ...]
+) -> None:  # fmt: skip
+    if arguments.json:
+        told = {
+            "status": status,
+            "app": arguments.app,
+            "instance": instance,
+            "lanes": lanes,
+            "tasks": sorted(app.tasks),
+        }
+        print(document(told), flush=True)
+    elif status == "working" and sys.stderr.isatty():
+        tasks = count_of(len(app.tasks), "task")
+        hint(f"{arguments.app}: {tasks}, lanes {', '.join(lanes)}, store {_shown(app.store)}. Ctrl-C drains it.")
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("flowfabric")
+    logger.handlers = [handler]
+    logger.setLevel(level)

@@ -1,0 +1,26 @@
+"""A shell for each test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.cli.shell import Shell
+from tests.stores import TestStore
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "FLOWFABRIC_STORE", "FLOWFABRIC_TRACEBACK", "FLOWFABRIC_KEY_FILE", "FLOWFABRIC_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def shell(store: TestStore, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A shell on the test's store, once per backend."""
+    return Shell(store, capsys)
+
+
+@pytest.fixture
+def bare(capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A shell that knows no store."""
+    return Shell(None, capsys)

@@ -1,0 +1,222 @@
+"""The command as a process: quick help, terminals, pipes, signals, and a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowfabric.engine import connect
+from tests.end_to_end.cli.shell import Shell, command, environment, words_for
+from tests.scenarios import leased
+from tests.stores import PostgresTestStore, TestStore, opened
+
+# What does not depend on the store is tried on one.
+SQLITE = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+HEAVY = ("asyncio", "pydantic", "sqlite3", "asyncpg", "flowfabric.engine", "flowfabric.sdk", "flowfabric.face")
+SHOP = """
+from flowfabric import App, step
+app = App()
+
+@app.task
+async def refund(order: int) -> str:
+    return f"refunded {order}"
+"""
+
+OWN = "from flowfabric import App\napp = App('own.db')"
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, check=False, timeout=120, env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def spent_s() -> float:
+    """How much of the processor the children of this process have had."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_help_is_quick_and_imports_nothing_heavy(scoreboard: Callable[[str], None]) -> None:
+    code = "import sys; from flowfabric.cli.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list", "--help"], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert [name for name in HEAVY if name in done.stderr.split()] == []
+    took = []
+    for _ in range(3):
+        began = spent_s()
+        assert run("--help").returncode == 0
+        took.append(spent_s() - began)
+    scoreboard(f"--help took {min(took):.3f} s of the processor at best")
+    # The bar is for the time on the wall, which on a machine that has nothing else to do is this one.
+    assert min(took) < 0.3
+
+
+def test_the_package_has_its_names_when_they_are_asked_for() -> None:
+    code = (
+        "import sys, flowfabric; assert 'flowfabric.sdk' not in sys.modules; from flowfabric import App, sync; "
+        "from flowfabric import *; assert step and App is flowfabric.App; "
+        "assert set(flowfabric.__all__) <= set(dir(flowfabric)); assert not hasattr(flowfabric, 'nope')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0
+
+
+async def test_a_reader_that_leaves_is_no_error(store: TestStore) -> None:
+    async with opened(store) as engine:
+        for number in range(300):
+            await engine.lanes.pause(f"lane-{number}", "x" * 200)
+    words = " ".join(f"'{word}'" for word in command(*words_for(store), "events", "--json"))
+    done = await asyncio.to_thread(
+        subprocess.run, ["bash", "-c", f"{words} | head -1; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True,
+        check=True, timeout=120, env=environment(),
+    )  # fmt: skip
+    first, code = done.stdout.splitlines()
+    assert json.loads(first)["family"] == "operator"
+    assert (code, done.stderr) == ("141", "")
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command("completion", "bash"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=environment(),
+        )
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "No space left" in done.stderr
+
+
+def test_closed_streams_and_poor_encodings_are_borne(tmp_path: Path) -> None:
+    store = str(tmp_path / "x.db")
+    assert run("--store", store, "migrate").returncode == 0
+    words = " ".join(f"'{word}'" for word in command("--store", store, "submit", "größe…", '"ü"'))
+    assert subprocess.run(["bash", "-c", f"{words} <&- >&- 2>&-"], check=False, env=environment()).returncode == 0
+    done = run("--store", store, "list", PYTHONIOENCODING="ascii", COLUMNS="80")
+    assert done.returncode == 0 and r"gr\xf6\xdfe" in done.stdout and done.stdout.isascii()
+
+
+async def test_follow_shows_what_happens_until_it_is_interrupted(store: TestStore) -> None:
+    async with opened(store) as engine:
+        words = command(*words_for(store), "events", "--follow", "--from", "beginning")
+        process = await asyncio.create_subprocess_exec(
+            *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        )
+        assert process.stdout is not None and process.stderr is not None
+        lease = await leased(engine)
+        await engine.leases.complete(lease.fence)
+        lines = [(await asyncio.wait_for(process.stdout.readline(), 60)).decode() for _ in range(2)]
+        assert [str(lease.execution_id) in line for line in lines] == [True, True]
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), 30) == 130
+        assert await process.stderr.read() == b""
+
+
+def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, str]:
+    """Exit code and everything that a process shows on a terminal where somebody types."""
+    ours, terminal = pty.openpty()
+    process = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment(**variables))
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # The other end is closed.
+            break
+        if not piece:
+            break
+        shown += piece
+        if typed and b"[y/N]" in shown:
+            os.write(ours, typed.encode())
+            typed = ""
+    os.close(ours)
+    return process.wait(timeout=60), shown.decode()
+
+
+@SQLITE
+async def test_what_cannot_be_taken_back_is_asked_for_on_a_terminal(store: TestStore) -> None:
+    async with opened(store) as engine:
+        id_ = str((await engine.executions.submit("refund")).id)
+        words = command(*words_for(store), "cancel", id_)
+        code, shown = await asyncio.to_thread(on_terminal, words, "n\n")
+        assert code == 4 and f"Cancel refund {id_}, which is waiting? [y/N]" in shown and "nothing was done" in shown
+        assert (await engine.executions.describe(id_)).state == "waiting"
+        code, shown = await asyncio.to_thread(on_terminal, words, "y\n")
+        assert code == 0 and "Cancelled." in shown
+        assert (await engine.executions.describe(id_)).state == "cancelled"
+
+
+@SQLITE
+async def test_a_terminal_gets_colours_unless_it_wants_none(store: TestStore) -> None:
+    async with opened(store) as engine:
+        await engine.leases.complete((await leased(engine)).fence)
+    words = command(*words_for(store), "list")
+    _, coloured = await asyncio.to_thread(on_terminal, words, "")
+    assert "\x1b[32mcompleted\x1b[0m" in coloured
+    _, plain = await asyncio.to_thread(on_terminal, words, "", NO_COLOR="1")
+    assert "\x1b" not in plain and "completed" in plain
+    _, measured = await asyncio.to_thread(on_terminal, command(*words_for(store), "bench", "-n", "40"), "")
+    assert "bench [" in measured and "100%" in measured
+
+
+@SQLITE
+async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore, tmp_path: Path) -> None:
+    """On SQLite: the app opens its store by itself, and refuses a server that does not wait for its disk."""
+    assert not isinstance(store, PostgresTestStore)
+    (tmp_path / "shop.py").write_text(SHOP)
+    async with opened(store):
+        pass
+    worker = await asyncio.create_subprocess_exec(
+        *command("--store", store.url, "worker", "shop:app", "--json", "--concurrency", "2"), cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+    )  # fmt: skip
+    assert worker.stdout is not None and worker.stderr is not None
+    begun = json.loads(await asyncio.wait_for(worker.stdout.readline(), 60))
+    assert (begun["status"], begun["tasks"], begun["lanes"]) == ("working", ["refund"], ["default"])
+    done = await asyncio.to_thread(
+        run, "--store", store.url, "submit", "refund", '{"order": 7}', "--wait", "--timeout", "60s"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, '"refunded 7"\n', "")
+    async with connect(store.url) as engine:
+        assert [item.id.instance for item in await engine.workers.list()] == [begun["instance"]]
+        worker.send_signal(signal.SIGTERM)
+        ended = json.loads(await asyncio.wait_for(worker.stdout.readline(), 60))
+        assert (ended["status"], await asyncio.wait_for(worker.wait(), 30)) == ("stopped", 0)
+        assert (await worker.stderr.read()).decode() == ""
+        assert await engine.workers.list() == []
+
+
+async def test_what_an_app_does_wrong_is_one_line(bare: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"broken": "1 / 0", "leaves": "raise SystemExit(3)", "empty": "", "own": OWN}
+    for name, text in texts.items():
+        (tmp_path / f"cli_{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("FLOWFABRIC_STORE", "")
+    for words, part in (
+        (["worker", "cli_broken:app"], "ZeroDivisionError"),
+        (["worker", "cli_leaves:app"], "SystemExit"),
+        (["worker", "cli_empty:app"], "app_not_found"),
+        (["worker", "cli_own:other"], "app_not_found"),
+        (["--store", "x.db", "worker", "cli_own:app"], "own.db"),
+        (["--namespace", "x", "worker", "cli_own:app"], "namespace"),
+        (["worker", "cli_own:app", "--concurrency", "0"], "concurrency"),
+        (["worker", "cli_own:app", "--lease", "soon"], "lease"),
+        (["worker", "cli_own.py"], "invalid_address"),
+    ):
+        said = await bare.run(*words)
+        assert (said.code, said.lines) == (2, []), (words, said)
+        assert len(said.error.splitlines()) == 1 and part in said.error, said.error

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Writes the reference of the command line from the registry of its verbs.
+
+usage: python tools/generate_cli_reference.py [--check]
+
+With `--check` nothing is written, and the exit code says whether docs/reference/cli.md is as it would be.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from flowfabric.cli import exit_codes
+from flowfabric.cli.verbs import executions, operating, store
+from flowfabric.cli.verbs.declaring import COMMON, Argument, Verb
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference" / "cli.md"
+SELF = "tools/generate_cli_reference.py"
+PARTS = (("Executions", executions.VERBS), ("Operating", operating.VERBS), ("Workers and the store", store.VERBS))
+HEAD = f"""# The command line
+
+<!-- Written by {SELF}; change what it reads. -->
+
+`flowfabric`, or `ff` for short, or `python -m flowfabric`. Every command has `--help`, and with `--json` it prints one
+JSON document a line. Times are UTC. Durations are written `500ms`, `30s`, `15m`, `2h`, `1d`.
+
+What cannot be taken back asks on a terminal, and is refused without one unless `--yes` is given. What operators do is
+recorded with `--principal` and `--reason`. Hints beside the answer, and errors, go to standard error: an error is one
+line, `flowfabric: code: message`. Tables are as wide as the terminal, or as the variable `COLUMNS` says; in a pipe
+nothing is cut. `NO_COLOR` switches colours off.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page, or says whether it is fresh."""
+    text = page()
+    if "--check" in arguments:
+        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        HEAD,
+        "## Options of every command\n",
+        "They go before the command as well as after it.\n",
+        _options(COMMON),
+    ]
+    parts += ["## Exit codes\n", _codes()]
+    for title, verbs in PARTS:
+        parts.append(f"## {title}\n")
+        parts += [text for verb in verbs for text in _verb(verb, "flowfabric")]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _codes() -> str:
+    rows = [f"| {code} | {meaning} |" for code, meaning in exit_codes.MEANINGS.items()]
+    return "\n".join(["| code | meaning |", "|---|---|", *rows]) + "\n"
+
+
+def _verb(verb: Verb, before: str) -> Iterator[str]:
+    level = "###" if before == "flowfabric" else "####"
+    yield f"{level} `{before} {verb.name}`\n"
+    yield f"{verb.help[0].upper()}{verb.help[1:]}. {_joined(verb.about)}".rstrip() + "\n"
+    yield f"```console\n{_usage(verb, before)}\n```\n"
+    if verb.all_arguments:
+        yield _options(verb.all_arguments)
+    for below in verb.verbs:
+        yield from _verb(below, f"{before} {verb.name}")
+
+
+def _usage(verb: Verb, before: str) -> str:
+    words = [before, verb.name]
+    words += ["[COMMAND]"] if verb.verbs else []
+    words += ["[options]"] if any(item.is_option for item in verb.all_arguments) else []
+    words += [_required(item) for item in verb.arguments if item.is_option and item.settings.get("required")]
+    words += [_positional(item) for item in verb.arguments if not item.is_option]
+    return " ".join(words)
+
+
+def _required(item: Argument) -> str:
+    return f"{item.names[0]} {item.label}"
+
+
+def _positional(item: Argument) -> str:
+    many = {"?": f"[{item.label}]", "+": f"{item.label}..."}
+    return many.get(str(item.settings.get("nargs")), item.label)
+
+
+def _options(arguments: Iterable[Argument]) -> str:
+    rows = [f"| {_names(item)} | {_cell(item.help)}{_choices(item)} |" for item in arguments]
+    return "\n".join(["| argument | meaning |", "|---|---|", *rows]) + "\n"
+
+
+def _names(item: Argument) -> str:
+    if not item.is_option:
+        return f"`{_cell(item.label)}`"
+    value = f" {_cell(item.label)}" if item.takes_value else ""
+    return ", ".join(f"`{name}{value}`" for name in item.names)
+
+
+def _choices(item: Argument) -> str:
+    return f": {', '.join(f'`{word}`' for word in item.choices)}" if item.is_option and item.choices else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
