@@ -151,7 +151,7 @@ def bench(arguments: list[str]) -> int:
 def lock(arguments: list[str]) -> int:
     prepare()
     options = ["--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
-    compile_lock = (PYTHON.with_name("uv"), "pip", "compile", *options, *arguments)
+    compile_lock = (str(PYTHON.with_name("uv")), "pip", "compile", *options, *arguments)
     must(*compile_lock, "--all-extras", PROJECT.name, "-o", LOCK.name)
     must(*compile_lock, PEERS_LOCK.with_suffix(".in"), "-o", PEERS_LOCK)
     prepare()

@@ -47,7 +47,7 @@ class Plan:
     is_quick: bool = False
 
 
-QUICK = Plan(0.4, 1, 3_000, 400, 5, 3, 20, 0.05, 1_000, 100, is_quick=True)
+QUICK = Plan(0.4, 1, 3_000, 400, 5, 2, 20, 0.05, 1_000, 100, is_quick=True)
 
 
 @dataclass(slots=True)
@@ -74,6 +74,10 @@ class Bench:
     postmaster: int | None = None
     _databases: set[str] = field(default_factory=set)
     _numbers: Iterator[int] = field(default_factory=count)
+
+    def some(self, number: int) -> int:
+        """So many in flight, or a tenth of them in a quick run."""
+        return max(1, number // 10) if self.plan.is_quick else number
 
     @property
     def ourselves(self) -> Program:
@@ -124,12 +128,12 @@ class Bench:
         assert ours is not None, "the first one is ours and must not fail"
         for contender, answers in turns.answers.items():
             figure = Spread.of(map(value, answers))
-            ratio = None if contender is base else figure.over(ours) if less else ours.over(figure)
+            ratio = None if contender.who.startswith(OURS) else figure.over(ours) if less else ours.over(figure)
             client_us, server_us = (_per_job_us(answers, side) for side in ("client_s", "server_s"))
             found = (scenario, contender.backend, contender.who, unit, figure, client_us, server_us, ratio)
             self.report.add(Series(*found))
             for version in {answer.version for answer in answers if answer.version}:
-                self.report.notes[contender.who] = version
+                self.report.notes[contender.who.partition(",")[0]] = version
 
     def figure(self, scenario: str, backend: str, who: str, unit: str, *values: float) -> Spread:
         """Puts a figure of ours that has no contender into the report."""
@@ -186,10 +190,9 @@ def load() -> str:
 
 
 def _per_job_us(answers: Sequence[Answer], side: str) -> float | None:
-    found = [getattr(answer, side) for answer in answers]
-    if any(value is None for value in found) or not all(answer.jobs for answer in answers):
-        return None
-    return statistics.median(value / answer.jobs * 1e6 for value, answer in zip(found, answers, strict=True))
+    found: list[float | None] = [getattr(answer, side) for answer in answers]
+    used = [value / answer.jobs * 1e6 for value, answer in zip(found, answers, strict=True) if value is not None]
+    return statistics.median(used) if len(used) == len(answers) else None
 
 
 @asynccontextmanager

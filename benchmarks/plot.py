@@ -12,6 +12,7 @@ from benchmarks.table import number
 
 _LABELS, _WIDTH, _NUMBERS = 250, 420, 110
 _ROW, _HEAD = 26, 48
+_FONT = 'font-family="sans-serif" font-size="13"'
 _OURS, _THEIRS = "#2563eb", "#94a3b8"
 # Above this a linear scale would show the small ones as nothing.
 _LINEAR = 30
@@ -32,8 +33,7 @@ def svg(title: str, unit: str, marks: Sequence[Mark]) -> str:
     told = f"{unit}, medians; thin lines are the lowest and the highest round{scale.note}"
     height = _HEAD + _ROW * len(marks) + 10
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _WIDTH + _NUMBERS}" height="{height}"'
-        ' font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {_FONT} width="{_LABELS + _WIDTH + _NUMBERS}" height="{height}">',
         f'<text x="8" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
         f'<text x="8" y="38" fill="#475569" font-size="11">{escape(told)}</text>',
         *(line for place, mark in enumerate(marks) for line in _row(place, mark, scale)),
@@ -71,7 +71,6 @@ def _row(place: int, mark: Mark, scale: _Scale) -> list[str]:
     return [
         f'<text x="{_LABELS - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(mark.label)}</text>',
         f'<rect x="{_LABELS}" y="{top + 4}" width="{end:.1f}" height="{_ROW - 8}" fill="{color}"/>',
-        f'<line x1="{_LABELS + low:.1f}" x2="{_LABELS + high:.1f}" y1="{middle:.1f}" y2="{middle:.1f}"'
-        ' stroke="#0f172a"/>',
+        f'<line x1="{_LABELS + low:.1f}" x2="{_LABELS + high:.1f}" y1="{middle}" y2="{middle}" stroke="#0f172a"/>',
         f'<text x="{_LABELS + max(end, high) + 6:.1f}" y="{middle + 4:.1f}">{number(mark.figure.median)}</text>',
     ]

@@ -13,7 +13,7 @@ from benchmarks.spread import Spread
 from benchmarks.table import number, table
 
 OURS = "FlowFabric"
-_HEAD = ("scenario", "backend", "who", "median", "unit", "spread", "client µs", "server µs", "ours is")
+_HEAD = ("scenario", "backend", "who", "median", "unit", "spread", "client µs", "server µs", "ours is as fast")
 _BAR_HEAD = ("bar", "backend", "what", "figure", "must be", "aim", "verdict")
 NO_PEERS = "run with --peers"
 
@@ -64,7 +64,7 @@ class Report:
     def add(self, series: Series) -> Series:
         """A figure to be shown."""
         self.series.append(series)
-        self.say("  " + "  ".join(filter(None, _row(series)[1:])))
+        self.say("  " + "  ".join(filter(None, _row(series))))
         return series
 
     def judge(self, key: str, backend: str, figure: Spread) -> None:
@@ -73,7 +73,7 @@ class Report:
 
     def leave_out(self, key: str, backend: str, reason: str, figure: Spread | None = None) -> None:
         """Why a bar is not judged. A figure that is not what the bar asks for is shown beside it."""
-        self._reasons[_known(key, backend)] = reason if figure is None else f"{reason}; {_told(figure)} now"
+        self._reasons[_known(key, backend)] = reason if figure is None else f"{reason}; {number(figure.median)} now"
 
     @property
     def judged(self) -> list[Judged]:
@@ -133,7 +133,7 @@ def _known(key: str, backend: str) -> tuple[str, str]:
 
 
 def _row(series: Series) -> tuple[str, ...]:
-    ratio = "" if series.ratio is None else "too noisy" if series.ratio.is_noisy else f"{_told(series.ratio)} of it"
+    ratio = "" if series.ratio is None else "too noisy" if series.ratio.is_noisy else f"{number(series.ratio.median)}x"
     spread = f"±{series.figure.width * 50:.0f} %" if len(series.figure.values) > 1 else ""
     median = number(series.figure.median)
     cpu = number(series.client_us), number(series.server_us)
@@ -141,16 +141,12 @@ def _row(series: Series) -> tuple[str, ...]:
 
 
 def _bar_row(item: Judged) -> tuple[str, ...]:
-    figure = _told(item.figure) if item.figure else ""
+    figure = number(item.figure.median) if item.figure else ""
     if item.figure and item.figure.is_noisy:
         figure = f"{number(item.figure.low)} to {number(item.figure.high)}"
     verdict = f"{item.verdict.value}: {item.reason}" if item.reason else item.verdict.value
     aim = "" if item.bar.aim is None else f"{item.bar.aim:,g}"
     return item.bar.key, item.backend, item.bar.text, figure, item.bar.words, aim, verdict
-
-
-def _told(figure: Spread) -> str:
-    return f"{number(figure.median)}"
 
 
 def _file_name(text: str) -> str:

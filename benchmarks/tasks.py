@@ -29,9 +29,8 @@ class Tasks:
     async def size(self) -> int:
         """The bytes of the store, with its indexes."""
         if not self.app.store.startswith("postgres"):
-            return sum(
-                path.stat().st_size for path in Path(self.app.store).parent.glob(f"{Path(self.app.store).name}*")
-            )
+            file = Path(self.app.store)
+            return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*"))
         import asyncpg
 
         connection = await asyncpg.connect(self.app.store)
@@ -55,7 +54,7 @@ async def tasks_on(
         yield tasks
 
 
-def _tasks(app: App, retention_s: float | None, note: Callable[[], None]) -> Tasks:
+def _tasks(app: App, retention_s: float | None, note: Callable[[], None]) -> Tasks:  # noqa: C901 - a list
     go = Signal("go", int)
 
     @app.task(retention=retention_s)

@@ -25,8 +25,8 @@ async def chains(bench: Bench) -> None:
     """Chains of ten members, 256 at once: submitted, worked off member by member, the next one in its place."""
     for backend in BOTH:
         async with connect(await bench.store(backend, "chains")) as engine:
-            ours = Contender(ENGINE, backend, partial(_chains, engine))
-            tasks = bench.sdk(Request("chains", "", in_flight=ABREAST), backend)
+            ours = Contender(ENGINE, backend, partial(_chains, engine, bench.some(ABREAST)))
+            tasks = bench.sdk(Request("chains", "", in_flight=bench.some(ABREAST)), backend)
             turns = await bench.in_turns([ours, tasks], rounds=min(3, bench.plan.rounds))
             bench.show("chains of ten, 256 in flight", "chains/s", turns)
             figure = turns.spread(ours, lambda answer: answer.rate)
@@ -52,8 +52,8 @@ async def races(bench: Bench) -> None:
         bench.show(f"race of {SIBLINGS[0]} children", "ms p50", turns, p50, less=True)
 
 
-async def _chains(engine: Engine, seconds: float) -> Answer:
-    running = _Chains(engine, seconds)
+async def _chains(engine: Engine, abreast: int, seconds: float) -> Answer:
+    running = _Chains(engine, abreast, seconds)
     rate = await running.run()
     return Answer(running.done, running.done / rate)
 
@@ -71,21 +71,22 @@ async def _races(engine: Engine, siblings: int, rounds: int, _: float) -> Answer
 class _Chains:
     """Chains of ten, so many at once: each is submitted anew when its last member is done, until the time is over."""
 
-    def __init__(self, engine: Engine, seconds: float) -> None:
+    def __init__(self, engine: Engine, abreast: int, seconds: float) -> None:
         self._engine = engine
+        self._abreast = abreast
         self._ends = time.perf_counter() + seconds
         self._leases: asyncio.Queue[Lease] = asyncio.Queue()
         self._ready, self._finished = asyncio.Event(), asyncio.Event()
         self._last: set[UUID] = set()
-        self._open = ABREAST
+        self._open = abreast
         self.done = 0
 
     async def run(self) -> float:
         await self._submit()  # The route of the links is known from here on.
         started = time.perf_counter()
-        workers = [asyncio.create_task(self._work()) for _ in range(ABREAST)]
+        workers = [asyncio.create_task(self._work()) for _ in range(self._abreast)]
         workers.append(asyncio.create_task(self._claim()))
-        await asyncio.gather(*(self._submit() for _ in range(ABREAST - 1)))
+        await asyncio.gather(*(self._submit() for _ in range(self._abreast - 1)))
         await self._finished.wait()
         taken = time.perf_counter() - started
         for task in workers:

@@ -76,8 +76,9 @@ async def _alone(engine: Engine, number: int, _: float) -> Answer:
     return Answer(number, sum(times) / 1000, times)
 
 
-async def _together(engine: Engine, seconds: float) -> Answer:
-    """So many at once, and a worker that claims for all."""
+async def _together(store: Engine, seconds: float) -> Answer:
+    """So many at once, and a worker that claims for all; what is left at the end stays in a namespace of its own."""
+    engine = store.within(f"turn-{time.monotonic_ns()}")
     leases: asyncio.Queue[Lease] = asyncio.Queue()
     for lease in await _leases(engine, IN_FLIGHT):
         leases.put_nowait(lease)
@@ -103,20 +104,7 @@ async def _together(engine: Engine, seconds: float) -> Answer:
     taken = time.perf_counter() - started
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
-    await _complete_all(engine, leases)
     return Answer(done, taken)
-
-
-async def _complete_all(engine: Engine, leases: asyncio.Queue[Lease]) -> None:
-    """Ends what is left, so that the next turn begins with nothing that waits."""
-    left = IN_FLIGHT
-    async with asyncio.timeout(30):
-        while left:
-            while not leases.empty():
-                await engine.leases.complete(leases.get_nowait().fence)
-                left -= 1
-            for lease in await engine.leases.claim(["default"], "bench", limit=IN_FLIGHT):
-                leases.put_nowait(lease)
 
 
 async def _halves_s(engine: Engine, number: int) -> list[float]:
