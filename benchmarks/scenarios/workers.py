@@ -65,7 +65,7 @@ async def processes(bench: Bench) -> None:
     lost: list[float] = []
     numbers = (1, 2, 4)
     contenders = [
-        Contender(f"{SDK}, {number} worker processes", POSTGRES, partial(_worked_off, bench, number, lost))
+        Contender(f"{SDK}, {number} process{'es' * (number > 1)}", POSTGRES, partial(_worked_off, bench, number, lost))
         for number in numbers
     ]
     turns = await bench.in_turns(contenders, rounds=min(3, bench.plan.rounds))
@@ -131,7 +131,7 @@ async def _worked_off(bench: Bench, number: int, lost: list[float], seconds: flo
             await tasks.app.submit_many([tasks.trivial.call(1) for _ in range(min(_CHUNK, total - 1 - first))])
         await engine.lanes.resume("default")
         began, before = time.perf_counter(), read()
-        await tasks.trivial.submit(1)  # Wakes those who have looked at the paused lane.
+        _ = await tasks.trivial.submit(1)  # Wakes those who have looked at the paused lane.
         await asyncio.sleep(seconds)
         found, after = [await worker.ask() for worker in workers], read()
         wall_s = time.perf_counter() - began
