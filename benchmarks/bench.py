@@ -93,10 +93,20 @@ class Bench:
 
     async def store(self, backend: str, name: str) -> str:
         """The address of a store of that name, empty when it is first asked for."""
-        plain = "".join(letter if letter.isalnum() else "_" for letter in name.lower())
+        plain = _plain(name)
         if backend == SQLITE:
             return str(self.folder / f"{plain}.db")
         return await self._database(f"bench_{plain}") if backend == POSTGRES else self.entrants.redis_url(plain)
+
+    async def discard(self, backend: str, name: str) -> None:
+        """Takes away a store that is not needed any more."""
+        if backend == SQLITE:
+            for path in self.folder.glob(f"{_plain(name)}.db*"):
+                path.unlink()
+        elif backend == POSTGRES:
+            async with _connected(self.dsn) as connection:
+                await connection.execute(f'DROP DATABASE IF EXISTS "bench_{_plain(name)}" WITH (FORCE)')
+            self._databases.discard(f"bench_{_plain(name)}")
 
     async def in_turns(
         self, contenders: Sequence[Contender], *, seconds: float | None = None, rounds: int | None = None
@@ -152,8 +162,12 @@ class Bench:
         """A program whose every turn begins with an empty store."""
 
         async def turn(seconds: float) -> Answer:
-            store = await self.store(backend, f"{who}_{next(self._numbers)}")
-            return await program.measure(replace(request, store=store, seconds=seconds), self.server(backend))
+            name = f"{who}_{next(self._numbers)}"
+            asked = replace(request, store=await self.store(backend, name), seconds=seconds)
+            try:
+                return await program.measure(asked, self.server(backend))
+            finally:
+                await self.discard(backend, name)
 
         return Contender(who, backend, turn, is_peer)
 
@@ -182,6 +196,10 @@ class Bench:
         async with _connected(self.dsn) as connection:
             for name in self._databases:
                 await connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name.lower())
 
 
 def load() -> str:

@@ -44,7 +44,7 @@ async def routing(bench: Bench) -> None:
             bench.report.judge("B7.sets", backend, Spread.of(ratios))
             clear, clogged = engine.within("clear"), engine.within("clogged")
             for other in (clear, clogged):
-                await pile_up(other, _FEW)
+                await pile_up(other, _FEW + _TIMES * bench.plan.rounds)
             await pile_up(clogged, _UNROUTABLE, requires=["gpu"], priority=9000)
             before, behind = await claim_medians_ms(bench, clear, clogged)
             bench.figure("claim, nothing unroutable", backend, ENGINE, _CLAIM, *before.values)
@@ -68,14 +68,15 @@ async def leases(bench: Bench) -> None:
 
 async def claim_medians_ms(bench: Bench, *engines: Engine) -> list[Spread]:
     """The median time of a claim of one on each, by turns, in every round; what was claimed is completed."""
-    rounds = [await _claim_medians_ms(engines, 20 if bench.plan.is_quick else _TIMES) for _ in range(bench.plan.rounds)]
+    rounds = [await _claim_medians_ms(engines, _times(bench)) for _ in range(bench.plan.rounds)]
     return [Spread.of(medians) for medians in zip(*rounds, strict=True)]
 
 
 async def pile_up(engine: Engine, number: int, requires: Sequence[str] = (), priority: int = 0) -> None:
     """As many executions that wait."""
-    for _ in range(number // 1000):
-        work = [Submission(kind="noop", requires=requires, priority=priority) for _ in range(1000)]
+    for first in range(0, number, 1000):
+        size = min(1000, number - first)
+        work = [Submission(kind="noop", requires=requires, priority=priority) for _ in range(size)]
         await engine.executions.submit_many(work)
 
 
@@ -87,8 +88,7 @@ def _fillable(backend: str, engine: Engine, name: str) -> Store:
 
 async def _backlog(bench: Bench, backend: str, small: Store, large: Store) -> None:
     size = bench.plan.backlog
-    # Every round takes what it measures; the small backlog must not run dry.
-    await small.fill("waiting", _FEW + _TIMES * bench.plan.rounds * 2)
+    await small.fill("waiting", _FEW)
     await large.fill("waiting", size)
     for key, what, state in (
         ("B10.backlog", f"{size:,} waiting", None),
@@ -96,7 +96,11 @@ async def _backlog(bench: Bench, backend: str, small: Store, large: Store) -> No
     ):
         if state:
             await large.fill(state, size)
-        few, many = await claim_medians_ms(bench, small.engine, large.engine)
+        rounds = []
+        for _ in range(bench.plan.rounds):
+            rounds.append(await _claim_medians_ms((small.engine, large.engine), _times(bench)))
+            await small.fill("waiting", _times(bench))  # Every round takes what it measures.
+        few, many = (Spread.of(medians) for medians in zip(*rounds, strict=True))
         bench.figure("claim, 1,000 waiting", backend, ENGINE, _CLAIM, *few.values)
         bench.figure(f"claim, {what}", backend, ENGINE, _CLAIM, *many.values)
         bench.report.judge(key, backend, many.over(few))
@@ -117,6 +121,10 @@ async def _routes(bench: Bench, backend: str, engine: Engine) -> float:
     bench.figure("100 jobs along one capability set", backend, ENGINE, _CLAIM, one)
     bench.figure("100 jobs along ten capability sets", backend, ENGINE, _CLAIM, ten)
     return one / ten
+
+
+def _times(bench: Bench) -> int:
+    return 20 if bench.plan.is_quick else _TIMES
 
 
 async def _claim_medians_ms(engines: Sequence[Engine], number: int) -> list[float]:

@@ -120,7 +120,8 @@ async def _suspend(app: Any, calls: list[Any]) -> None:
 
 async def _worked_off(bench: Bench, number: int, lost: list[float], seconds: float) -> Answer:
     """A backlog worked off by so many processes for so many seconds, or until nothing is left."""
-    store = await bench.store(POSTGRES, f"processes_{number}_{time.monotonic_ns()}")
+    name = f"processes_{number}_{time.monotonic_ns()}"
+    store = await bench.store(POSTGRES, name)
     total = max(_CHUNK, round(_PER_SECOND * seconds))
     read = bench.server(POSTGRES)
     async with tasks_on(store) as tasks, AsyncExitStack() as stack:
@@ -139,6 +140,7 @@ async def _worked_off(bench: Bench, number: int, lost: list[float], seconds: flo
         if done >= total:
             wall_s = max(last for _, last in found) - began
         lost.append(total - await _completed(store))
+    await bench.discard(POSTGRES, name)
     used_s = None if before is None or after is None else after - before
     return Answer(max(1, done), wall_s, server_s=used_s)
 
