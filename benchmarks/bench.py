@@ -139,9 +139,9 @@ class Bench:
         for contender, answers in turns.answers.items():
             figure = Spread.of(map(value, answers))
             ratio = None if contender.who.startswith(OURS) else figure.over(ours) if less else ours.over(figure)
-            client_us, server_us = (_per_job_us(answers, side) for side in ("client_s", "server_s"))
-            found = (scenario, contender.backend, contender.who, unit, figure, client_us, server_us, ratio)
-            self.report.add(Series(*found))
+            cpu = _cpu_us(answers)
+            cpu_ratio = None if ratio is None else _cpu_ratio(cpu, _cpu_us(turns.answers[base]))
+            self.report.add(Series(scenario, contender.backend, contender.who, unit, figure, *cpu, ratio, cpu_ratio))
             for version in {answer.version for answer in answers if answer.version}:
                 self.report.notes[contender.who.partition(",")[0]] = version
 
@@ -205,6 +205,18 @@ def _plain(name: str) -> str:
 def load() -> str:
     """How busy the machine is."""
     return ", ".join(f"{value:.1f}" for value in os.getloadavg())
+
+
+def _cpu_us(answers: Sequence[Answer]) -> tuple[float | None, float | None]:
+    """The CPU per job, of the contender and of the server."""
+    return _per_job_us(answers, "client_s"), _per_job_us(answers, "server_s")
+
+
+def _cpu_ratio(theirs: tuple[float | None, float | None], ours: tuple[float | None, float | None]) -> float | None:
+    """The CPU of both sides together; a store without a server has one side only."""
+    if theirs[0] is None or not ours[0]:
+        return None
+    return (theirs[0] + (theirs[1] or 0.0)) / (ours[0] + (ours[1] or 0.0))
 
 
 def _per_job_us(answers: Sequence[Answer], side: str) -> float | None:

@@ -13,14 +13,25 @@ from benchmarks.spread import Spread
 from benchmarks.table import number, table
 
 OURS = "FlowFabric"
-_HEAD = ("scenario", "backend", "who", "median", "unit", "spread", "client µs", "server µs", "ours is as fast")
+_HEAD = (
+    "scenario",
+    "backend",
+    "who",
+    "median",
+    "unit",
+    "spread",
+    "client µs",
+    "server µs",
+    "ours is as fast",
+    "its CPU to ours",
+)
 _BAR_HEAD = ("bar", "backend", "what", "figure", "must be", "aim", "verdict")
 NO_PEERS = "run with --peers"
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A figure of one contender in one scenario, with the CPU per job, and how much better ours is."""
+    """A figure of one contender in one scenario, with the CPU per job, and how it compares with ours."""
 
     scenario: str
     backend: str
@@ -30,6 +41,7 @@ class Series:
     client_us: float | None = None
     server_us: float | None = None
     ratio: Spread | None = None
+    cpu_ratio: float | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -137,7 +149,8 @@ def _row(series: Series) -> tuple[str, ...]:
     spread = f"±{series.figure.width * 50:.0f} %" if len(series.figure.values) > 1 else ""
     median = number(series.figure.median)
     cpu = number(series.client_us), number(series.server_us)
-    return series.scenario, series.backend, series.who, median, series.unit, spread, *cpu, ratio
+    cpu_ratio = "" if series.cpu_ratio is None else f"{number(series.cpu_ratio)}x"
+    return series.scenario, series.backend, series.who, median, series.unit, spread, *cpu, ratio, cpu_ratio
 
 
 def _bar_row(item: Judged) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from benchmarks.contenders import Answer, Contender, ContenderFailed, Program
 from benchmarks.entrants import PEERS, REDIS, Entrants
 from benchmarks.peers.protocol import Request
 from benchmarks.report import NO_PEERS, Report
+from benchmarks.spread import Spread
 
 ROOT = Path(__file__).parent.parent.parent.parent
 FAKE = Program(Path(sys.executable), "tests.unit.benchmarks.fake_peer")
@@ -81,6 +82,23 @@ async def test_contenders_take_turns_round_by_round(tmp_path: Path) -> None:
     assert order == ["first", "second"] * 2
     figure = turns.spread(second, lambda answer: answer.rate)
     assert figure is not None and figure.values == (2, 4)
+
+
+async def test_cpu_is_compared_as_that_of_client_and_server_together(tmp_path: Path) -> None:
+    bench = new_bench(tmp_path)
+
+    def contender(who: str, client_s: float, server_s: float | None) -> Contender:
+        async def turn(_: float) -> Answer:
+            return Answer(10, 1.0, client_s=client_s, server_s=server_s)
+
+        return Contender(who, POSTGRES, turn)
+
+    contenders = [contender("FlowFabric", 0.1, 0.1), contender("Peer", 0.5, 0.3), contender("Other", 0.5, None)]
+    bench.show("jobs", "jobs/s", await bench.in_turns(contenders))
+    ours, peer, other = bench.report.series
+    assert (ours.cpu_ratio, ours.client_us, ours.server_us) == (None, pytest.approx(1e4), pytest.approx(1e4))
+    assert (peer.cpu_ratio, other.cpu_ratio) == (pytest.approx(4), pytest.approx(2.5))
+    assert (peer.ratio, other.server_us) == (Spread.of([1.0, 1.0]), None)
 
 
 async def test_a_failing_peer_is_absent_with_its_reason_and_asked_once(tmp_path: Path) -> None:
