@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 from benchmarks.spread import Spread
 from benchmarks.table import number
 
-_LABELS, _WIDTH, _NUMBERS = 250, 420, 110
+_LABELS, _WIDTH, _NUMBERS = 340, 420, 110
 _ROW, _HEAD = 26, 48
 _FONT = 'font-family="sans-serif" font-size="13"'
 _OURS, _THEIRS = "#2563eb", "#94a3b8"
