@@ -53,15 +53,13 @@ def _judge(bench: Bench, turns: Turns, across: Contender, inside: Contender) -> 
         figure = turns.spread(contender, value)
         assert figure is not None, "ours must not fail"
         bench.report.judge(key, POSTGRES, figure)
-    ours = turns.spread(across, p50)
-    peers = [turns.spread(contender, p50) for contender in turns.answers if contender.is_peer]
     rivals = [contender for contender in turns.answers if contender.is_peer and contender.who != "Huey"]
     figures = [figure for contender in rivals if (figure := turns.spread(contender, p50))]
-    if not peers or not figures:
+    ours = turns.spread(across, p50)
+    if ours is None or not figures:
         bench.report.leave_out("B4.peers", POSTGRES, NO_PEERS)
-        return
-    assert ours is not None, "ours must not fail"
-    bench.report.judge("B4.peers", POSTGRES, min(figures, key=lambda figure: figure.median).over(ours))
+    else:
+        bench.report.judge("B4.peers", POSTGRES, min(figures, key=lambda figure: figure.median).over(ours))
 
 
 @asynccontextmanager
