@@ -35,12 +35,13 @@ def trivial() -> float:
 
 def jobs(turn: Turn) -> None:
     with _working(turn) as ledger:
-        threading.Thread(target=_feed, args=(turn, ledger), daemon=True).start()
+        sent: list[int] = [0]
+        threading.Thread(target=_feed, args=(turn, ledger, sent), daemon=True).start()
         _wait_until(lambda: ledger.stat().st_size >= 20)
         turn.begin()
-        before = ledger.stat().st_size
+        before = sent[0], ledger.stat().st_size
         time.sleep(turn.request.seconds)
-        turn.end(ledger.stat().st_size - before)
+        turn.end(min(sent[0] - before[0], ledger.stat().st_size - before[1]))
 
 
 def start(turn: Turn) -> None:
@@ -56,13 +57,12 @@ def start(turn: Turn) -> None:
         turn.end(len(times), times_ms=times)
 
 
-def _feed(turn: Turn, ledger: Path) -> None:
-    sent = 0
+def _feed(turn: Turn, ledger: Path, sent: list[int]) -> None:
     while True:
-        while sent - ledger.stat().st_size >= turn.request.in_flight:
+        while sent[0] - ledger.stat().st_size >= turn.request.in_flight:
             time.sleep(0.002)
         trivial.delay()
-        sent += 1
+        sent[0] += 1
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """How peers are kept busy: so many jobs in flight, counted when they run; or one after another on an idle worker.
 
-A job is counted when its function runs, not when its end is stored, and jobs are submitted all the time: whatever is in
-doubt is decided in favour of the peer.
+A job is counted when its function runs, not when its end is stored: what is in doubt is decided in favour of the peer.
+What counts is the smaller of what was submitted and what ran within the time, so that neither a backlog from before it
+nor one that is left behind is taken for speed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Threads:
         self._places = threading.Semaphore(turn.request.in_flight)
         self._ran = threading.Event()
         self._last = 0.0
-        self._done = 0
+        self._sent = self._done = 0
+        self._is_over = False
 
     def ran(self) -> None:
         """Called by the job."""
@@ -42,9 +44,11 @@ class Threads:
         """Measures jobs; each counts as so many."""
 
         def caller() -> None:
-            while True:
+            while not self._is_over:
                 self._places.acquire()
                 submit()
+                with self._lock:
+                    self._sent += 1
 
         for _ in range(callers):
             threading.Thread(target=caller, daemon=True).start()
@@ -54,9 +58,10 @@ class Threads:
                 raise RuntimeError(f"only {self._done} jobs ran in {_LATEST_S:.0f} s")
             time.sleep(0.01)
         self._turn.begin()
-        before = self._done
+        sent, done = self._sent, self._done
         time.sleep(self._turn.request.seconds)
-        self._turn.end((self._done - before) * per_job)
+        self._turn.end(min(self._sent - sent, self._done - done) * per_job)
+        self._is_over = True
 
     def starts(self, submit: Callable[[], object]) -> None:
         """Measures how long after its submit each job begins."""
@@ -83,7 +88,7 @@ class Coroutines:
         self._room = asyncio.Event()
         self._ran = asyncio.Event()
         self._last = 0.0
-        self._sent = self._done = 0
+        self._asked = self._sent = self._done = 0
 
     def ran(self) -> None:
         """Called by the job."""
@@ -101,12 +106,12 @@ class Coroutines:
             while self._done < _WARM:  # noqa: ASYNC110 - jobs may end in any way that the peer likes
                 await asyncio.sleep(0.01)
         self._turn.begin()
-        before = self._done
+        sent, done = self._sent, self._done
         await asyncio.sleep(self._turn.request.seconds)
         for task in tasks:
             if task.done():
                 task.result()
-        self._turn.end((self._done - before) * per_job)
+        self._turn.end(min(self._sent - sent, self._done - done) * per_job)
 
     async def starts(self, submit: Callable[[int], Awaitable[object]]) -> None:
         """Measures how long after its submit each job begins."""
@@ -117,11 +122,12 @@ class Coroutines:
 
     async def _feed(self, submit: Callable[[int], Awaitable[object]], batch: int) -> None:
         while True:
-            while self._sent + batch - self._done > max(batch, self._turn.request.in_flight):
+            while self._asked + batch - self._done > max(batch, self._turn.request.in_flight):
                 self._room.clear()
                 await self._room.wait()
-            self._sent += batch
+            self._asked += batch
             await submit(batch)
+            self._sent += batch
 
     async def _start_ms(self, submit: Callable[[int], Awaitable[object]]) -> float:
         await asyncio.sleep(_PAUSE_S)
