@@ -12,10 +12,11 @@ _PATIENT_S = 600
 
 
 def jobs(turn: Turn) -> None:
-    """Burns CPU for its seconds while a library of its chats."""
+    """Burns a tenth of a second of CPU while a library of its chats."""
     sys.stdout.write("a library that prints\n")
     turn.begin()
-    while not turn.is_over:
+    ends = time.process_time() + 0.1
+    while time.process_time() < ends:
         sum(range(1_000))
     turn.end(420, wall_s=2.0, numbers={"store": turn.request.store})
 

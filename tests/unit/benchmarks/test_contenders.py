@@ -29,11 +29,11 @@ def new_bench(tmp_path: Path, rounds: int = 2, entrants: Entrants | None = None)
 
 async def test_a_turn_answers_what_the_peer_measured_and_the_cpu_that_it_used() -> None:
     readings = iter([1.0, 3.5])
-    answer = await FAKE.measure(Request("jobs", "a store", seconds=0.3), lambda: next(readings))
+    answer = await FAKE.measure(Request("jobs", "a store"), lambda: next(readings))
     assert (answer.jobs, answer.rate, answer.version) == (420, 210, "Fake 1.0")
     assert answer.numbers == {"store": "a store"}
     assert answer.server_s == 2.5
-    assert answer.client_s is not None and answer.client_s >= 0.02
+    assert answer.client_s is not None and 0.05 <= answer.client_s < 5
 
 
 async def test_times_come_as_they_were_measured() -> None:

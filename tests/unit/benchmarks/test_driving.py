@@ -32,7 +32,7 @@ def turn(fake: FakeTurn) -> Turn:
 
 
 def test_jobs_of_threads_are_counted_and_never_more_than_asked_for_are_in_flight() -> None:
-    fake, most, flying, lock = FakeTurn(seconds=0.2, in_flight=3), 0, 0, threading.Lock()
+    fake, most, flying, lock = FakeTurn(seconds=0.5, in_flight=3), 0, 0, threading.Lock()
     driver = Threads(turn(fake))
 
     def run() -> None:
@@ -72,7 +72,7 @@ def test_a_backlog_from_before_the_time_is_not_taken_for_speed() -> None:
 
 
 async def test_jobs_of_coroutines_go_in_batches_and_are_counted() -> None:
-    fake, batches = FakeTurn(seconds=0.2, in_flight=100), set()
+    fake, batches = FakeTurn(seconds=0.5, in_flight=100), set()
     driver = Coroutines(turn(fake))
 
     async def submit(number: int) -> None:
