@@ -8,13 +8,15 @@ usage: python3 dev.py <command> [arguments]
   test    run the test suite; arguments go to pytest, --all runs everything at its largest
   faults  run tests/faults at full size: kills, freezes, outages, lost replies, planted faults; arguments go to pytest
   check   lint, formatting, types and import rules
-  bench   run benchmarks/contract.py; arguments go to it
-  lock    write requirements.lock from pyproject.toml again; --upgrade also moves the pins forward
+  bench   run the benchmarks; arguments go to benchmarks/run.py, --peers installs others to compare with first
+  lock    write requirements.lock and benchmarks/peers.lock again; --upgrade also moves the pins forward
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +27,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements.lock"
 PROJECT = ROOT / "pyproject.toml"
+PEERS = ROOT / ".venv-peers"
+PEERS_LOCK = ROOT / "benchmarks" / "peers.lock"
 
 # What each part of the project may add to the time of a plain `dev.py test`, in seconds.
 TEST_BUDGETS_S = {
@@ -145,13 +149,17 @@ def check(arguments: list[str]) -> int:
 
 def bench(arguments: list[str]) -> int:
     prepare()
-    return run(PYTHON, ROOT / "benchmarks" / "contract.py", *arguments)
+    if "--peers" in arguments:
+        prepare_peers()
+    return run(PYTHON, "-m", "benchmarks.run", *arguments)
 
 
 def lock(arguments: list[str]) -> int:
     prepare()
-    options = "--universal --python-version=3.11 --all-extras --generate-hashes --no-header --no-annotate --quiet"
-    must(PYTHON.with_name("uv"), "pip", "compile", *options.split(), *arguments, PROJECT.name, "-o", LOCK.name)
+    options = ["--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+    compile_lock = (str(PYTHON.with_name("uv")), "pip", "compile", *options, *arguments)
+    must(*compile_lock, "--all-extras", PROJECT.name, "-o", LOCK.name)
+    must(*compile_lock, PEERS_LOCK.with_suffix(".in"), "-o", PEERS_LOCK)
     prepare()
     return 0
 
@@ -177,31 +185,73 @@ def prepare() -> None:
     # Console scripts and the editable install hold absolute paths, so a moved checkout starts over.
     packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), LOCK.read_bytes())
     if not is_done("packages", packages):
-        create_venv()
+        create_venv(VENV)
         # The lock is complete, so there is nothing to resolve. A wheel whose hash differs is refused.
-        pip("install", "--require-hashes", "--no-deps", "--requirement", LOCK)
+        pip(VENV, "install", "--require-hashes", "--no-deps", "--requirement", LOCK)
         mark_done("packages", packages)
     project = fingerprint(PROJECT.read_bytes())
     if not is_done("project", project):
         # The build backend is one of the locked packages: without isolation nothing unpinned is fetched.
-        pip("install", "--no-deps", "--no-build-isolation", "--editable", ROOT)
+        pip(VENV, "install", "--no-deps", "--no-build-isolation", "--editable", ROOT)
         mark_done("project", project)
 
 
-def create_venv() -> None:
-    print(f"Creating {VENV}", flush=True)
-    arguments = (sys.executable, "-m", "venv", "--clear", str(VENV))
+def prepare_peers() -> None:
+    """Bring .venv-peers in line with its lock. What cannot be installed is said; the benchmarks tell who is absent."""
+    packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), PEERS_LOCK.read_bytes())
+    if is_done("packages", packages, PEERS):
+        return
+    create_venv(PEERS)
+    try:
+        pip(PEERS, "install", "--require-hashes", "--no-deps", "--requirement", PEERS_LOCK)
+    except subprocess.CalledProcessError:
+        install_one_by_one()
+    if shutil.which("redis-server") is None:
+        unpack_redis(PEERS / "redis")
+    mark_done("packages", packages, PEERS)
+
+
+def install_one_by_one() -> None:
+    """Install every peer's package that can be installed."""
+    requirement = PEERS / "one.txt"
+    for text in re.split(r"\n(?=\S)", PEERS_LOCK.read_text()):
+        requirement.write_text(text + "\n")
+        try:
+            pip(PEERS, "install", "--require-hashes", "--no-deps", "--requirement", requirement)
+        except subprocess.CalledProcessError:
+            print(f"dev.py: could not be installed: {text.split()[0]}", flush=True)
+
+
+def unpack_redis(folder: Path) -> None:
+    """Unpack Debian's Redis server with what it needs into a folder; nothing is installed in the system."""
+    folder.mkdir(exist_ok=True)
+    try:
+        wanted = subprocess.run(
+            ["apt-get", "-s", "install", "redis-server"], check=True, capture_output=True, text=True
+        )
+        packages = re.findall(r"^Inst (\S+)", wanted.stdout, flags=re.MULTILINE)
+        subprocess.run(["apt-get", "-qq", "download", *packages], check=True, cwd=folder)
+        for package in folder.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", str(package), str(folder)], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"dev.py: no Redis server: {error}", flush=True)
+
+
+def create_venv(venv: Path) -> None:
+    print(f"Creating {venv}", flush=True)
+    arguments = (sys.executable, "-m", "venv", "--clear", str(venv))
     if subprocess.run(arguments, check=False, capture_output=True).returncode != 0:
         # Debian keeps ensurepip in a package of its own (python3-venv). The pip beside this Python can fill a venv too.
         must(*arguments, "--without-pip")
 
 
-def pip(*arguments: str | Path) -> None:
+def pip(venv: Path, *arguments: str | Path) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
-    if has_pip(PYTHON):
-        must(PYTHON, "-m", "pip", *quiet, *arguments)
+    python = venv / "bin" / "python"
+    if has_pip(python):
+        must(python, "-m", "pip", *quiet, *arguments)
     elif has_pip(sys.executable):
-        must(sys.executable, "-m", "pip", "--python", PYTHON, *quiet, *arguments)
+        must(sys.executable, "-m", "pip", "--python", python, *quiet, *arguments)
     else:
         sys.exit("dev.py: this Python has neither venv with pip nor pip. On Debian: apt-get install python3-venv")
 
@@ -210,13 +260,13 @@ def has_pip(python: str | Path) -> bool:
     return subprocess.run([python, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
 
 
-def is_done(step: str, wanted: str) -> bool:
-    stamp = VENV / f".{step}"
-    return PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted
+def is_done(step: str, wanted: str, venv: Path = VENV) -> bool:
+    stamp = venv / f".{step}"
+    return (venv / "bin" / "python").exists() and stamp.exists() and stamp.read_text() == wanted
 
 
-def mark_done(step: str, fingerprint: str) -> None:
-    (VENV / f".{step}").write_text(fingerprint)
+def mark_done(step: str, fingerprint: str, venv: Path = VENV) -> None:
+    (venv / f".{step}").write_text(fingerprint)
 
 
 def fingerprint(*parts: bytes) -> str:

@@ -1,39 +1,109 @@
-"""The bars of the contract: every figure is printed beside what it must reach, and a miss is remembered."""
+"""The bars: what the figures must reach. A bar is met, missed, too noisy to tell, or was not measured."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.spread import Spread
+
+POSTGRES = "PostgreSQL"
+SQLITE = "SQLite"
+BOTH = (POSTGRES, SQLITE)
 
 
-@dataclass(slots=True)
-class Report:
-    """Prints figures as they come, and remembers which bars were missed."""
+class Verdict(Enum):
+    """What a figure says about its bar."""
 
-    missed: list[str] = field(default_factory=list)
-    binds: bool = True
+    MET = "met"
+    MISSED = "MISSED"
+    TOO_NOISY = "too noisy"
+    NOT_MEASURED = "not measured"
 
-    def beside(self) -> Report:
-        """A report of figures whose bars are set for the other backend: they are shown, and miss nothing."""
-        return Report(binds=False)
 
-    def say(self, text: str) -> None:
-        print(text, flush=True)
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What one figure must reach on each of the backends that it is measured on."""
 
-    def at_least(self, bar: str, figure: float, least: float, text: str) -> None:
-        """A figure that must not be below its bar."""
-        self._judge(bar, operator.ge, figure, least, text, "at least")
+    key: str
+    text: str
+    limit: float
+    unit: str = "x"
+    aim: float | None = None
+    most: bool = False
+    backends: tuple[str, ...] = (POSTGRES,)
 
-    def at_most(self, bar: str, figure: float, most: float, text: str) -> None:
-        """A figure that must not be above its bar."""
-        self._judge(bar, operator.le, figure, most, text, "at most")
+    @property
+    def words(self) -> str:
+        """The bar as it is printed."""
+        return f"{'at most' if self.most else 'at least'} {self.limit:,g} {self.unit}"
 
-    def _judge(
-        self, bar: str, holds: Callable[[float, float], bool], figure: float, limit: float, text: str, words: str
-    ) -> None:
-        verdict = "met" if holds(figure, limit) else "MISSED"
-        if self.binds and verdict == "MISSED":
-            self.missed.append(bar)
-        note = f"{words} {limit:g}, {verdict}" if self.binds else f"{words} {limit:g} on the other backend"
-        self.say(f"{text}   [{bar}: {note}]")
+    def holds(self, value: float) -> bool:
+        """True for a value that reaches it."""
+        return value <= self.limit if self.most else value >= self.limit
+
+    def verdict(self, figure: Spread) -> Verdict:
+        """Judges by the median. Rounds that are far apart must all agree, or nothing is said."""
+        if figure.is_noisy and len({self.holds(value) for value in figure.values}) > 1:
+            return Verdict.TOO_NOISY
+        return Verdict.MET if self.holds(figure.median) else Verdict.MISSED
+
+
+def least(key: str, text: str, limit: float, unit: str = "x", *, aim: float | None = None,
+          backends: tuple[str, ...] = (POSTGRES,)) -> Bar:  # fmt: skip
+    """A bar that a figure must not be below."""
+    return Bar(key, text, limit, unit, aim, most=False, backends=backends)
+
+
+def most(key: str, text: str, limit: float, unit: str = "x", *, aim: float | None = None,
+         backends: tuple[str, ...] = (POSTGRES,)) -> Bar:  # fmt: skip
+    """A bar that a figure must not be above."""
+    return Bar(key, text, limit, unit, aim, most=True, backends=backends)
+
+
+BARS = (
+    least("B1.DBOS", "submit to result, 1,024 in flight, over DBOS", 40),
+    least("B1.Absurd", "submit to result, 1,024 in flight, over Absurd", 10),
+    least("B1.Procrastinate", "submit to result, 1,024 in flight, over Procrastinate", 20),
+    least("B1.PgQueuer", "submit to result, 1,024 in flight, over PgQueuer at batches of 100", 0.8, aim=1.0),
+    least("B2", "batches at the engine, over pgbench with the same statements", 0.5, aim=0.7),
+    most("B3.client", "CPU of the client per job at B1", 150, "µs", aim=80),
+    most("B3.server", "CPU of the server per job at B1", 120, "µs", aim=80),
+    most("B3.statements", "statements per job at B1", 0.2, "statements"),
+    most("B4.in", "submit to start on an idle worker, in process, p50", 3, "ms", aim=1.5),
+    most("B4.across", "submit to start on an idle worker of another process, p50", 6, "ms", aim=3),
+    most("B4.p99", "submit to start on an idle worker of another process, p99", 20, "ms"),
+    least("B4.peers", "submit to start: p50 of the best peer but Huey, over ours across processes", 1.0),
+    most("B5.alone", "suspend, signal, resumed claim, one at a time, p50", 6, "ms"),
+    least("B5.together", "suspend, signal, resumed claim, 64 in flight", 1_000, "round trips/s", aim=3_000),
+    least("B6", "chains of ten members, 256 in flight", 400, "chains/s", aim=1_000),
+    least("B7.sets", "work along ten capability sets, over one", 0.9, aim=1.0, backends=BOTH),
+    least("B7.unroutable", "claims behind 10,000 that no worker can take, over none", 0.9, aim=1.0, backends=BOTH),
+    most("B8.100", "any-of race, 100 losers cancelled, p99", 20, "ms", aim=10),
+    most("B8.1000", "any-of race, 1,000 losers cancelled, p99", 200, "ms", aim=80),
+    least("B9.rate", "durable steps, ten a task, 256 in flight", 15_000, "steps/s", aim=30_000),
+    least("B9.DBOS", "durable steps, ten a task, over DBOS", 80),
+    most("B9.alone", "one step alone, over one single-row commit", 1.3),
+    most("B10.backlog", "claim p50 at the large backlog, over 1,000", 1.4, aim=1.2, backends=BOTH),
+    most("B10.retained", "claim p50 with as many ended ones retained, over 1,000", 1.4, aim=1.2, backends=BOTH),
+    most("B11", "16 idle workers together", 5, "statements/s", aim=2),
+    least("B12.jobs", "submit to result, 256 in flight, synchronous=FULL", 3_000, "jobs/s", backends=(SQLITE,)),
+    least("B12.DBOS", "submit to result, 256 in flight, over DBOS on SQLite", 30, backends=(SQLITE,)),
+    least("B12.steps", "durable steps, ten a task, 256 in flight", 5_000, "steps/s", backends=(SQLITE,)),
+    least("B12.raw", "batches at the engine, over raw sqlite3 with the same statements", 0.5, aim=0.7,
+          backends=(SQLITE,)),
+    least("B13.2", "two worker processes over one; 0.95 leaves room for chance", 0.95),
+    least("B13.4", "four worker processes over one; 0.95 leaves room for chance", 0.95),
+    most("B13.errors", "executions that failed or were lost with several worker processes", 0, "executions"),
+    most("B14", "signals to one execution: the second half over the first", 1.3, backends=BOTH),
+    least("B15.rate", "steady load for 30 minutes: the last 5 over minutes 5 to 10", 0.9, aim=0.95),
+    most("B15.size", "steady load for 30 minutes: size of tables and indexes, the end over minute 10", 1.3),
+    most("B16.idle", "memory of an idle worker", 110, "MB", aim=80),
+    most("B16.idle", "memory of an idle worker", 90, "MB", aim=70, backends=(SQLITE,)),
+    most("B16.executions", "memory gained by 100,000 executions", 20, "MB", backends=BOTH),
+    most("B16.suspended", "memory gained by 10,000 suspended executions", 20, "MB", backends=BOTH),
+    most("in flight", "complete of 200 with 10,000 leases in flight, over none", 1.4, backends=BOTH),
+    most("timers", "lateness of a suspension's timeout, p99", 100, "ms", backends=BOTH),
+    least("wake-ups", "16 clients with wake-ups, over without", 0.9),
+    most("idle start", "submit to start on one of 16 idle workers, p50", 20, "ms"),
+)  # fmt: skip

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 OPERATIONS = SOURCE / "flowfabric" / "ops"
 LOCK = ROOT / "requirements.lock"
-UNTRACKED_FOLDERS = frozenset({".git", ".venv", "__pycache__", "build", "dist"})
+UNTRACKED_FOLDERS = frozenset({".git", ".venv", ".venv-peers", "__pycache__", "build", "dist"})
 
 
 class Rule(Protocol):

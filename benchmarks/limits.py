@@ -74,7 +74,7 @@ async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds:
     settings = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c synchronous_commit=on"
     process = await asyncio.create_subprocess_exec(
         str(find_binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "1",
-        "-T", str(round(seconds)), "-f", str(script), dsn, env=os.environ | {"PGOPTIONS": settings},
+        "-T", str(max(1, round(seconds))), "-f", str(script), dsn, env=os.environ | {"PGOPTIONS": settings},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, error = await process.communicate()

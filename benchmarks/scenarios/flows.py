@@ -3,56 +3,90 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
+from functools import partial
 from uuid import UUID
 
-from benchmarks.bars import Report
-from flowfabric.engine import Engine, Graph, Lease, any_of
+from benchmarks.bars import BOTH, POSTGRES
+from benchmarks.bench import ENGINE, SDK, Bench
+from benchmarks.contenders import Answer, Contender
+from benchmarks.peers.protocol import Request
+from benchmarks.scenarios.starts import p50, p99
+from flowfabric.engine import Engine, Graph, Lease, any_of, connect
 
 LENGTH = 10
 ABREAST = 256
+SIBLINGS = (10, 100, 1_000)
 _CLAIMED = 200
 _LANE = "chains"
 
 
-async def chains(name: str, engine: Engine, seconds: float, report: Report) -> None:
+async def chains(bench: Bench) -> None:
     """Chains of ten members, 256 at once: submitted, worked off member by member, the next one in its place."""
-    rate = await _Chains(engine, seconds).run()
-    report.at_least("B6", rate, 400, f"{name}: {rate:,.0f} chains of {LENGTH} members/s with {ABREAST} in flight")
+    for backend in BOTH:
+        async with connect(await bench.store(backend, "chains")) as engine:
+            ours = Contender(ENGINE, backend, partial(_chains, engine, bench.some(ABREAST)))
+            tasks = bench.sdk(Request("chains", "", in_flight=bench.some(ABREAST)), backend)
+            turns = await bench.in_turns([ours, tasks], rounds=min(3, bench.plan.rounds))
+            bench.show("chains of ten, 256 in flight", "chains/s", turns)
+            figure = turns.spread(ours, lambda answer: answer.rate)
+            if backend == POSTGRES and figure is not None:
+                bench.report.judge("B6", backend, figure)
 
 
-async def races(name: str, engine: Engine, siblings: int, rounds: int, most_ms: float, report: Report) -> None:
-    """From the complete of the winner to the end of all losers, half of which are under way."""
+async def races(bench: Bench) -> None:
+    """From the complete of the winner to the end of all losers, half of which are under way; and a race of tasks."""
+    for backend in BOTH:
+        async with connect(await bench.store(backend, "races")) as engine:
+            for siblings in SIBLINGS:
+                ours = Contender(ENGINE, backend, partial(_races, engine, siblings, bench.plan.races))
+                turns = await bench.in_turns([ours], rounds=1)
+                name = f"any-of race, {siblings:,} losers cancelled"
+                bench.show(name, "ms p50", turns, p50, less=True)
+                bench.show(name, "ms p99", turns, p99, less=True)
+                figure = turns.spread(ours, p99)
+                if backend == POSTGRES and figure is not None and siblings > SIBLINGS[0]:
+                    bench.report.judge(f"B8.{siblings}", backend, figure)
+        racing = bench.sdk(Request("race", "", number=SIBLINGS[0]), backend, f"{SDK}, submit to result")
+        turns = await bench.in_turns([racing], rounds=1)
+        bench.show(f"race of {SIBLINGS[0]} children", "ms p50", turns, p50, less=True)
+
+
+async def _chains(engine: Engine, abreast: int, seconds: float) -> Answer:
+    running = _Chains(engine, abreast, seconds)
+    rate = await running.run()
+    return Answer(running.done, running.done / rate)
+
+
+async def _races(engine: Engine, siblings: int, rounds: int, _: float) -> Answer:
     times = []
     for number in range(rounds):
         winner = await _race(engine, siblings, number)
         began = time.perf_counter()
         await engine.leases.complete(winner.fence, b"won")
         times.append((time.perf_counter() - began) * 1000)
-    worst = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
-    took = f"{statistics.median(times):.1f} ms (p50), {worst:.1f} ms (p99)"
-    report.at_most("B8", worst, most_ms, f"{name}: {siblings:,} siblings cancelled by the winner in {took}")
+    return Answer(rounds, sum(times) / 1000, times)
 
 
 class _Chains:
     """Chains of ten, so many at once: each is submitted anew when its last member is done, until the time is over."""
 
-    def __init__(self, engine: Engine, seconds: float) -> None:
+    def __init__(self, engine: Engine, abreast: int, seconds: float) -> None:
         self._engine = engine
+        self._abreast = abreast
         self._ends = time.perf_counter() + seconds
         self._leases: asyncio.Queue[Lease] = asyncio.Queue()
         self._ready, self._finished = asyncio.Event(), asyncio.Event()
         self._last: set[UUID] = set()
-        self._open = ABREAST
+        self._open = abreast
         self.done = 0
 
     async def run(self) -> float:
         await self._submit()  # The route of the links is known from here on.
         started = time.perf_counter()
-        workers = [asyncio.create_task(self._work()) for _ in range(ABREAST)]
+        workers = [asyncio.create_task(self._work()) for _ in range(self._abreast)]
         workers.append(asyncio.create_task(self._claim()))
-        await asyncio.gather(*(self._submit() for _ in range(ABREAST - 1)))
+        await asyncio.gather(*(self._submit() for _ in range(self._abreast - 1)))
         await self._finished.wait()
         taken = time.perf_counter() - started
         for task in workers:

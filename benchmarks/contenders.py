@@ -1,0 +1,146 @@
+"""Contenders: whoever takes a turn in a scenario. Some are processes of their own, driven by the protocol of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cpu import Meter, session_cpu_s
+from benchmarks.peers.protocol import Request
+
+ROOT = Path(__file__).parent.parent
+# What a contender may take beyond its seconds to start, to warm up and to say what it found.
+PATIENCE_S = 180.0
+_TOLD_OF_ERRORS = 2_000
+
+
+class ContenderFailed(Exception):
+    """A contender could not be measured; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one turn found."""
+
+    jobs: int
+    wall_s: float
+    times_ms: Sequence[float] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    client_s: float | None = None
+    server_s: float | None = None
+    version: str = ""
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A name, a backend, and what it does when it is its turn for so many seconds."""
+
+    who: str
+    backend: str
+    turn: Callable[[float], Awaitable[Answer]]
+    # Ours must not fail; a peer that fails is told as absent.
+    is_peer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A module that speaks the protocol, and the Python that runs it."""
+
+    python: Path
+    module: str
+
+    async def measure(self, request: Request, server: Meter, patience_s: float = PATIENCE_S) -> Answer:
+        """One turn in a new process."""
+        async with self._started() as process:
+            try:
+                async with asyncio.timeout(request.seconds + patience_s):
+                    return await _talk(process, request, server)
+            except TimeoutError:
+                raise ContenderFailed(f"{self.module} did not answer in time") from None
+
+    @asynccontextmanager
+    async def _started(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        process = await asyncio.create_subprocess_exec(
+            str(self.python), "-m", self.module, cwd=ROOT, start_new_session=True, limit=2**24,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        errors = asyncio.create_task(_last(process.stderr))
+        try:
+            yield process
+        except ContenderFailed as error:
+            _end(process.pid)
+            raise ContenderFailed(f"{error}\n{await errors}".strip()) from None
+        finally:
+            _end(process.pid)
+            await process.wait()
+            errors.cancel()
+
+
+async def _talk(process: asyncio.subprocess.Process, request: Request, server: Meter) -> Answer:
+    assert process.stdin is not None, "asked for as a pipe"
+    await _write(process, json.dumps(asdict(request)))
+    await _expect(process, "begin")
+    before = session_cpu_s(process.pid), server()
+    await _write(process, "go")
+    found = await _expect(process, "end")
+    after = session_cpu_s(process.pid), server()
+    await _write(process, "bye")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(10):
+            await process.wait()
+    client_s, server_s = (_between(early, late) for early, late in zip(before, after, strict=True))
+    kept = {name: found[name] for name in ("jobs", "wall_s", "times_ms", "numbers", "version")}
+    return Answer(**kept, client_s=client_s, server_s=server_s)
+
+
+async def _expect(process: asyncio.subprocess.Process, line: str) -> dict[str, Any]:
+    assert process.stdout is not None, "asked for as a pipe"
+    text = await process.stdout.readline()
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise ContenderFailed(f"ended without an answer, or said {text[:200]!r}") from None
+    if found.get("line") == "error":
+        raise ContenderFailed(str(found.get("text")))
+    if found.get("line") != line:
+        raise ContenderFailed(f"said {found.get('line')!r} instead of {line!r}")
+    return found
+
+
+async def _write(process: asyncio.subprocess.Process, text: str) -> None:
+    assert process.stdin is not None, "asked for as a pipe"
+    # A process that has ended already is noticed by what it does not say.
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(f"{text}\n".encode())
+        await process.stdin.drain()
+
+
+async def _last(stream: asyncio.StreamReader | None) -> str:
+    """Reads to the end, so that nobody waits for a full pipe, and keeps the last of it."""
+    assert stream is not None, "asked for as a pipe"
+    kept = b""
+    while part := await stream.read(65_536):
+        kept = (kept + part)[-_TOLD_OF_ERRORS:]
+    return kept.decode(errors="replace")
+
+
+def _end(session: int) -> None:
+    """Ends whatever is left of the contender's session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
+
+
+def _between(early: float | None, late: float | None) -> float | None:
+    return None if early is None or late is None else late - early

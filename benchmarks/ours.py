@@ -1,0 +1,197 @@
+"""Our SDK as a contender: a process with an app, driven by the protocol of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
+
+from benchmarks.peers.protocol import Request, Scenario, Turn, serve
+from benchmarks.tasks import Tasks, tasks_on
+from benchmarks.workers import worker_process
+from flowfabric.core.states import State
+from flowfabric.engine import connect
+from flowfabric.worker.event_loop import new_event_loop
+from tests.idle_workers import StatementCount
+
+_SLOTS = 256
+_PAUSE_S = 0.01
+_WARM = 64
+
+
+async def jobs(turn: Turn) -> None:
+    """Trivial tasks from submit to result. With the option `count`, statements per job are counted as well."""
+    counting = StatementCount() if turn.request.options.get("count") else None
+    with counting or nullcontext():
+        async with _working(turn.request) as tasks:
+            done, before, after = await _rate(turn, tasks.trivial.run, lambda: counting.number if counting else 0)
+            turn.end(done, numbers={"statements": (after - before) / done} if counting else None)
+
+
+async def steps(turn: Turn) -> None:
+    """Tasks of so many steps, from submit to result; a job is a step."""
+    number = turn.request.number
+    async with _working(turn.request) as tasks:
+        task = tasks.ten_steps if number == 10 else tasks.one_step
+        done, _, _ = await _rate(turn, task.run, lambda: 0)
+        turn.end(done * number)
+
+
+async def start(turn: Turn) -> None:
+    """From the call of submit to the first line of the task, on an idle worker: in this process or in another one."""
+    if not turn.request.options.get("across"):
+        async with _working(turn.request) as tasks:
+            await _starts(turn, tasks)
+        return
+    async with tasks_on(turn.request.store) as tasks, worker_process(turn.request.store, _SLOTS):
+        await _starts(turn, tasks)
+
+
+async def _starts(turn: Turn, tasks: Tasks) -> None:
+    for _ in range(5):
+        await tasks.when.run()
+    turn.begin()
+    times = []
+    for _ in range(turn.request.number):
+        await asyncio.sleep(_PAUSE_S)
+        began = time.perf_counter()
+        started = await tasks.when.run()
+        times.append((started - began) * 1000)
+    turn.end(len(times), times_ms=times)
+
+
+async def step_alone(turn: Turn) -> None:
+    """The time of one step in a task that has the store for itself; the task measures it."""
+    async with _working(turn.request) as tasks:
+        for _ in range(5):
+            await tasks.timed_step.run()
+        turn.begin()
+        times = [await tasks.timed_step.run() for _ in range(turn.request.number)]
+        turn.end(len(times), times_ms=times)
+
+
+async def resume(turn: Turn) -> None:
+    """From the call of signal to the result of a suspended task."""
+    async with _working(turn.request) as tasks:
+        turn.begin()
+        times = [await _resumed_ms(tasks) for _ in range(turn.request.number)]
+        turn.end(len(times), times_ms=times)
+
+
+async def _resumed_ms(tasks: Tasks) -> float:
+    handle = await tasks.waiting.submit()
+    while (await handle.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - it is asked before the time counts
+        await asyncio.sleep(0.001)
+    began = time.perf_counter()
+    await handle.signal(tasks.go, 1)
+    await handle
+    return (time.perf_counter() - began) * 1000
+
+
+async def round_trips(turn: Turn) -> None:
+    """Tasks that suspend, are signalled and end, so many at once."""
+    async with _working(turn.request) as tasks:
+
+        async def call(number: int) -> int:
+            handle = await tasks.waiting.submit()
+            await handle.signal(tasks.go, number)
+            return await handle
+
+        done, _, _ = await _rate(turn, call, lambda: 0)
+        turn.end(done)
+
+
+async def chains(turn: Turn) -> None:
+    """Flows of ten tasks, each taking the result of the one before it."""
+    async with _working(turn.request) as tasks:
+
+        async def call(number: int) -> int:
+            flow = tasks.app.flow("chain")
+            node = flow.add(tasks.trivial, number)
+            for _ in range(9):
+                node = flow.add(tasks.trivial, node.result)
+            return await (await flow.submit())[node]
+
+        done, _, _ = await _rate(turn, call, lambda: 0)
+        turn.end(done)
+
+
+async def race(turn: Turn) -> None:
+    """A task that races so many children, of which one answers at once, until the result."""
+    async with _working(turn.request) as tasks:
+        await tasks.racing.run(turn.request.number)
+        turn.begin()
+        times = []
+        while not turn.is_over:
+            began = time.perf_counter()
+            await tasks.racing.run(turn.request.number)
+            times.append((time.perf_counter() - began) * 1000)
+        turn.end(len(times), times_ms=times)
+
+
+async def steady(turn: Turn) -> None:
+    """The rate and the size of the store, window by window, while ended executions are removed after a while."""
+    windows, kept_s = int(turn.request.options["windows"]), turn.request.options["retention_s"]
+    store = turn.request.store
+    async with connect(store, event_retention=kept_s) as engine, tasks_on(store, retention_s=kept_s) as tasks:
+        tasks.app.engines.adopt(engine)
+        async with tasks.app.worker(concurrency=_SLOTS):
+            await tasks.trivial.run(1)
+            turn.begin()
+            rates, sizes, total = [], [], 0
+            for place in range(windows):
+                began, ends = turn.passed_s, turn.request.seconds * (place + 1) / windows
+                done = await _until(turn, tasks.trivial.run, ends)
+                rates.append(done / (turn.passed_s - began))
+                sizes.append(await tasks.size())
+                total += done
+            turn.end(total, numbers={"rates": rates, "sizes": sizes})
+        tasks.app.engines.adopt(None)
+
+
+async def _rate(turn: Turn, call: Callable[[int], Awaitable[object]], count: Callable[[], int]) -> tuple[int, int, int]:
+    """How many calls so many callers make in the time, and what was counted at the beginning and the end."""
+    await asyncio.gather(*(call(1) for _ in range(min(_WARM, turn.request.in_flight))))
+    turn.begin()
+    before = count()
+    done = await _until(turn, call, turn.request.seconds)
+    return done, before, count()
+
+
+async def _until(turn: Turn, call: Callable[[int], Awaitable[object]], ends_s: float) -> int:
+    done = 0
+
+    async def caller() -> None:
+        nonlocal done
+        while turn.passed_s < ends_s:
+            await call(1)
+            done += 1
+
+    await asyncio.gather(*(caller() for _ in range(turn.request.in_flight)))
+    return done
+
+
+@asynccontextmanager
+async def _working(request: Request) -> AsyncIterator[Tasks]:
+    async with tasks_on(request.store) as tasks, tasks.app.worker(concurrency=_SLOTS):
+        yield tasks
+
+
+def _in_loop(scenario: Callable[[Turn], Awaitable[None]]) -> Scenario:
+    async def run(turn: Turn) -> None:
+        await scenario(turn)
+
+    def serve_it(turn: Turn) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(run(turn))
+
+    return serve_it
+
+
+SCENARIOS = (jobs, steps, start, step_alone, resume, round_trips, chains, race, steady)
+
+if __name__ == "__main__":
+    version = f"FlowFabric of this checkout, Python {sys.version.split()[0]}, {new_event_loop().__class__.__module__}"
+    serve(version, {scenario.__name__: _in_loop(scenario) for scenario in SCENARIOS})

@@ -1,0 +1,48 @@
+"""Huey: tasks run by eight threads; Redis is waited on, SQLite is polled every 10 ms (from a tenth of a second on)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from huey import RedisHuey, SqliteHuey
+
+from benchmarks.peers.driving import Threads
+from benchmarks.peers.protocol import Turn, serve
+
+_THREADS = 8
+_POLLING_S = 0.01
+
+
+def _working(turn: Turn) -> tuple[Threads, Callable[[], Any]]:
+    driver, store = Threads(turn), turn.request.store
+    logging.getLogger("huey").setLevel(logging.ERROR)
+    if store.startswith("unix:"):
+        huey = RedisHuey("bench", url=store, blocking=True)
+    else:
+        huey = SqliteHuey("bench", filename=store, fsync=True)
+
+    @huey.task()
+    def trivial(number: int) -> int:
+        driver.ran()
+        return number
+
+    options = {"periodic": False, "initial_delay": _POLLING_S, "max_delay": _POLLING_S, "check_worker_health": False}
+    huey.create_consumer(workers=_THREADS, worker_type="thread", **options).start()
+    return driver, lambda: trivial(1)
+
+
+def jobs(turn: Turn) -> None:
+    driver, submit = _working(turn)
+    driver.rate(submit, callers=2)
+
+
+def start(turn: Turn) -> None:
+    driver, submit = _working(turn)
+    driver.starts(submit)
+
+
+if __name__ == "__main__":
+    serve(f"Huey {version('huey')}, {_THREADS} threads", {"jobs": jobs, "start": start})

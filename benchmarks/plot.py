@@ -1,0 +1,76 @@
+"""Plots as SVG, written by hand: one bar for each contender, with a line from its lowest to its highest round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from benchmarks.spread import Spread
+from benchmarks.table import number
+
+_LABELS, _WIDTH, _NUMBERS = 340, 420, 110
+_ROW, _HEAD = 26, 48
+_FONT = 'font-family="sans-serif" font-size="13"'
+_OURS, _THEIRS = "#2563eb", "#94a3b8"
+# Above this a linear scale would show the small ones as nothing.
+_LINEAR = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A bar of the plot."""
+
+    label: str
+    figure: Spread
+    ours: bool
+
+
+def svg(title: str, unit: str, marks: Sequence[Mark]) -> str:
+    """The picture of one scenario."""
+    scale = _Scale([value for mark in marks for value in mark.figure.values])
+    told = f"{unit}, medians; thin lines are the lowest and the highest round{scale.note}"
+    height = _HEAD + _ROW * len(marks) + 10
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {_FONT} width="{_LABELS + _WIDTH + _NUMBERS}" height="{height}">',
+        f'<text x="8" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="8" y="38" fill="#475569" font-size="11">{escape(told)}</text>',
+        *(line for place, mark in enumerate(marks) for line in _row(place, mark, scale)),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class _Scale:
+    """Lengths of bars: linear, or logarithmic where the values are very different."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        positive = [value for value in values if value > 0]
+        self._top = max(positive, default=1.0)
+        self._floor = min(positive, default=1.0) / 2
+        self._logarithmic = self._top / self._floor > 2 * _LINEAR
+
+    @property
+    def note(self) -> str:
+        return ", logarithmic scale" if self._logarithmic else ""
+
+    def length(self, value: float) -> float:
+        if value <= 0:
+            return 0.0
+        if self._logarithmic:
+            return _WIDTH * math.log(value / self._floor) / math.log(self._top / self._floor)
+        return _WIDTH * value / self._top
+
+
+def _row(place: int, mark: Mark, scale: _Scale) -> list[str]:
+    top = _HEAD + place * _ROW
+    middle = top + _ROW / 2
+    low, end, high = (scale.length(value) for value in (mark.figure.low, mark.figure.median, mark.figure.high))
+    color = _OURS if mark.ours else _THEIRS
+    return [
+        f'<text x="{_LABELS - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(mark.label)}</text>',
+        f'<rect x="{_LABELS}" y="{top + 4}" width="{end:.1f}" height="{_ROW - 8}" fill="{color}"/>',
+        f'<line x1="{_LABELS + low:.1f}" x2="{_LABELS + high:.1f}" y1="{middle}" y2="{middle}" stroke="#0f172a"/>',
+        f'<text x="{_LABELS + max(end, high) + 6:.1f}" y="{middle + 4:.1f}">{number(mark.figure.median)}</text>',
+    ]

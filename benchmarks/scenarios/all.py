@@ -1,0 +1,24 @@
+"""Every scenario by its name, in the order of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from benchmarks.bench import Bench
+from benchmarks.scenarios.flows import chains, races
+from benchmarks.scenarios.jobs import batches, jobs
+from benchmarks.scenarios.queues import backlog, leases, routing
+from benchmarks.scenarios.starts import starts
+from benchmarks.scenarios.steady import steady
+from benchmarks.scenarios.steps import steps
+from benchmarks.scenarios.waits import signals, timers, waits
+from benchmarks.scenarios.workers import idle, memory, processes, wakeups
+
+Scenario = Callable[[Bench], Awaitable[None]]
+
+# What is measured alone comes before what leaves much to be vacuumed.
+_ORDER: tuple[Scenario, ...] = (
+    starts, waits, timers, races, chains, routing, jobs, batches, steps, wakeups, idle, leases, signals, processes,
+    memory, steady, backlog,
+)  # fmt: skip
+SCENARIOS: dict[str, Scenario] = {getattr(scenario, "__name__", ""): scenario for scenario in _ORDER}

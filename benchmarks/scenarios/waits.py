@@ -1,0 +1,146 @@
+"""Waits: suspend, signal, resume; signals to one execution; how late a timeout is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from functools import partial
+
+from benchmarks.bars import BOTH, POSTGRES
+from benchmarks.bench import ENGINE, SDK, Bench
+from benchmarks.contenders import Answer, Contender
+from benchmarks.peers.protocol import Request
+from benchmarks.scenarios.starts import p50
+from benchmarks.spread import Spread, percentile
+from flowfabric.engine import Engine, Lease, Policy, Single, Submission, Suspended, connect
+
+IN_FLIGHT = 64
+_ALONE = 60
+_NEVER = Single("answer", "never")
+
+
+async def waits(bench: Bench) -> None:
+    """Suspend, signal and resumed claim at the engine; signal to result at the SDK; alone and 64 at once."""
+    for backend in BOTH:
+        number = 5 if bench.plan.is_quick else _ALONE
+        async with connect(await bench.store(backend, "waits")) as engine:
+            alone = Contender(f"{ENGINE}, suspend to claim", backend, partial(_alone, engine, number))
+            signalled = bench.sdk(Request("resume", "", number=number), backend, f"{SDK}, signal to result")
+            turns = await bench.in_turns([alone, signalled])
+            bench.show("suspend, signal, resume: one at a time", "ms p50", turns, p50, less=True)
+            _judge(bench, "B5.alone", backend, turns.spread(alone, p50))
+            together = Contender(ENGINE, backend, partial(_together, engine))
+            tasks = bench.sdk(Request("round_trips", "", in_flight=IN_FLIGHT), backend)
+            turns = await bench.in_turns([together, tasks])
+            bench.show("suspend, signal, resume: 64 in flight", "round trips/s", turns)
+            _judge(bench, "B5.together", backend, turns.spread(together, lambda answer: answer.rate))
+
+
+async def signals(bench: Bench) -> None:
+    """Many signals to one execution that do not end its wait: the second half must not be slower than the first."""
+    for backend in BOTH:
+        async with connect(await bench.store(backend, "signals")) as engine:
+            halves = await _halves_s(engine, bench.plan.signals)
+        rate = bench.plan.signals / sum(halves)
+        bench.figure(f"{bench.plan.signals:,} signals to one execution", backend, ENGINE, "signals/s", rate)
+        bench.report.judge("B14", backend, Spread.of([halves[1] / halves[0]]))
+
+
+async def timers(bench: Bench) -> None:
+    """How late the timeout of a suspension is applied by the duties of an idle engine."""
+    for backend in BOTH:
+        async with connect(await bench.store(backend, "timers")) as engine, engine.reconcilers.running():
+            late = [await _late_ms(engine) for _ in range(bench.plan.timeouts)]
+        assert min(late) >= 0, "a timer never fires early"
+        bench.figure("lateness of a timeout", backend, ENGINE, "ms p50", percentile(late, 0.5))
+        worst = bench.figure("lateness of a timeout", backend, ENGINE, "ms p99", percentile(late, 0.99))
+        bench.report.judge("timers", backend, worst)
+
+
+def _judge(bench: Bench, key: str, backend: str, figure: Spread | None) -> None:
+    """The bars of waits are set for PostgreSQL; SQLite is shown beside it."""
+    if backend == POSTGRES and figure is not None:
+        bench.report.judge(key, backend, figure)
+
+
+async def _alone(engine: Engine, number: int, _: float) -> Answer:
+    [lease] = await _leases(engine, 1)
+    times = []
+    for place in range(number):
+        began = time.perf_counter()
+        await _signal(engine, lease, f"alone-{place}")
+        [lease] = await engine.leases.claim(["default"], "bench", lease_ttl="1h")
+        times.append((time.perf_counter() - began) * 1000)
+    await engine.leases.complete(lease.fence)
+    return Answer(number, sum(times) / 1000, times)
+
+
+async def _together(store: Engine, seconds: float) -> Answer:
+    """So many at once, and a worker that claims for all; what is left at the end stays in a namespace of its own."""
+    engine = store.within(f"turn-{time.monotonic_ns()}")
+    leases: asyncio.Queue[Lease] = asyncio.Queue()
+    for lease in await _leases(engine, IN_FLIGHT):
+        leases.put_nowait(lease)
+    started, done, resumed = time.perf_counter(), 0, asyncio.Event()
+
+    async def caller(place: int) -> None:
+        nonlocal done
+        while time.perf_counter() - started < seconds:
+            lease = await leases.get()
+            await _signal(engine, lease, f"{place}-{done}")
+            resumed.set()
+            done += 1
+
+    async def claimer() -> None:
+        while True:
+            await resumed.wait()
+            resumed.clear()
+            for lease in await engine.leases.claim(["default"], "bench", limit=IN_FLIGHT, lease_ttl="1h"):
+                leases.put_nowait(lease)
+
+    claiming = asyncio.create_task(claimer())
+    await asyncio.gather(*(caller(place) for place in range(IN_FLIGHT)))
+    taken = time.perf_counter() - started
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    return Answer(done, taken)
+
+
+async def _halves_s(engine: Engine, number: int) -> list[float]:
+    created = await engine.executions.submit("noop", policy=Policy(max_signals=2 * number))
+    lease = await engine.leases.claim_execution(created.id, "bench")
+    suspended = await engine.leases.suspend(lease.fence, ["answer"], _NEVER)
+    assert isinstance(suspended, Suspended), "nothing has come yet"
+    token = suspended.token("answer")
+    assert token is not None, "a fresh waitpoint has a token"
+    halves = []
+    for _ in range(2):
+        began = time.perf_counter()
+        for _ in range(number // 2):
+            await engine.signals.deliver(token, "other")
+        halves.append(time.perf_counter() - began)
+    return halves
+
+
+async def _late_ms(engine: Engine) -> float:
+    [lease] = await _leases(engine, 1)
+    await engine.leases.suspend(lease.fence, ["answer"], timeout=0.05, on_timeout="expire")
+    due = (await engine.executions.describe(lease.execution_id)).suspension
+    outcome = await engine.executions.wait(lease.execution_id, timeout=10)
+    assert due is not None and due.timeout_at is not None and outcome is not None, "it timed out"
+    return (outcome.ended_at - due.timeout_at).total_seconds() * 1000
+
+
+async def _signal(engine: Engine, lease: Lease, key: str) -> None:
+    """Suspends under a key and ends the wait."""
+    suspended = await engine.leases.suspend(lease.fence, ["answer"], key=key)
+    assert isinstance(suspended, Suspended), "nothing has come yet"
+    token = suspended.token("answer")
+    assert token is not None, "a fresh waitpoint has a token"
+    await engine.signals.deliver(token, "yes", b"1", created_at=datetime.now(UTC))
+
+
+async def _leases(engine: Engine, number: int) -> list[Lease]:
+    await engine.executions.submit_many([Submission(kind="noop") for _ in range(number)])
+    return await engine.leases.claim(["default"], "bench", limit=number, lease_ttl="1h")
