@@ -6,6 +6,7 @@ from flowfabric.core.states import LIVE, TERMINAL, State
 from flowfabric.core.transitions import TRANSITIONS, Transition
 
 BEGIN, END = "<!-- states: written by tools/generate_reference.py -->", "<!-- /states -->"
+_ALL = {"live": "any that has not ended", "ended": "any that has ended"}
 _FIRST = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 
@@ -16,9 +17,7 @@ def section() -> str:
 
 def diagram() -> str:
     """A Mermaid diagram of every transition that leads to another state."""
-    lines = ["stateDiagram-v2", "    state live {"]
-    lines += [f"        {state}" for state in State if state in LIVE]
-    lines += ["    }", "    state ended {", *(f"        {state}" for state in State if state in TERMINAL), "    }"]
+    lines = ["stateDiagram-v2", *(f'    state "{said}" as {name}' for name, said in _ALL.items())]
     lines += [f"    [*] --> {state} : submit" for state in _FIRST]
     for (source, target), names in _arrows().items():
         lines.append(f"    {source} --> {target} : {', '.join(names)}")
@@ -51,7 +50,7 @@ def _arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def _drawn(item: Transition) -> list[str]:
-    """Where the arrows of a transition begin; one arrow from the frame stands for all states in it."""
+    """Where the arrows of a transition begin; one arrow may stand for those of all that have ended, or not."""
     if item.sources == LIVE:
         return ["live"]
     if item.sources == TERMINAL:
@@ -61,4 +60,4 @@ def _drawn(item: Transition) -> list[str]:
 
 def _sources(item: Transition) -> str:
     names = ", ".join(_drawn(item))
-    return {"live": "any that has not ended", "ended": "any that has ended"}.get(names, names)
+    return _ALL.get(names, names)
