@@ -9,6 +9,7 @@ import re
 import sqlite3
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from flowfabric.sqlstore.statements import Dialect, Statement, load
@@ -99,7 +100,7 @@ def raw_sqlite_rate(path: str, route: int, size: int, seconds: float) -> float:
     return rate
 
 
-def _raw_cycle(connection: sqlite3.Connection, statements: dict[str, Statement], route: int, size: int) -> None:
+def _raw_cycle(connection: sqlite3.Connection, statements: Mapping[str, Statement], route: int, size: int) -> None:
     now = time.time_ns() // 1000
     shared = {
         "namespace": "default", "lane": "default", "kind": "noop", "route_id": route, "priority": 0, "payload": b"1",

@@ -16,9 +16,9 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
-from flowfabric.core.views import Description, Glance, Outcome, Page, Summary, Tally
+from flowfabric.core.views import Description, Outcome, Page, Summary, Tally
+from flowfabric.engine.awaiting import Awaiting
 from flowfabric.engine.context import Context
-from flowfabric.engine.ending import until_ended
 from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
 from flowfabric.engine.routes import route_ids
@@ -30,7 +30,7 @@ from flowfabric.store.transaction import Answer
 _NO_TAGS: Mapping[str, str] = {}
 
 
-class Executions(Joining):
+class Executions(Joining, Awaiting):
     """Submits executions, and reads what became of them."""
 
     def __init__(self, context: Context) -> None:
@@ -86,32 +86,6 @@ class Executions(Joining):
     async def result(self, id: UUID | str) -> Outcome | None:
         """How the execution ended, with its result; None while it has not."""
         return await self._read(reading.result, parse_id(id))
-
-    async def glance(self, id: UUID | str) -> Glance:
-        """Where the execution is: cheap, because callers at the same time share one read."""
-        return await self._context.glances.of(parse_id(id))
-
-    async def wait(self, id: UUID | str, timeout: limits.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
-        """Waits until the execution has ended; None if the timeout passes first."""
-        glance = await self.wait_until(id, _has_ended, timeout)
-        return None if glance is None else glance.outcome
-
-    async def wait_until(
-        self,
-        id: UUID | str,
-        enough: Callable[[Glance], bool],
-        timeout: limits.Duration | None = None,  # noqa: ASYNC109
-    ) -> Glance | None:
-        """The first glance that is enough, at the latest that of the end; None if the timeout passes first. Only the
-        end wakes who waits: anything else is noticed within seconds."""
-        found = parse_id(id)
-        glances = self._context.glances
-
-        async def look() -> Glance | None:
-            glance = await glances.of(found)
-            return glance if glance.outcome is not None or enough(glance) else None
-
-        return await until_ended(self._context.wakeups, found, look, timeout)
 
     async def history(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """The events of the execution with a version above `after`, in order."""
@@ -177,7 +151,3 @@ def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
 
 def _window(after: object, limit: object) -> tuple[int, int]:
     return limits.whole(after, "after", 0, 2**62), limits.whole(limit, "limit", 1, 10 * limits.BATCH)
-
-
-def _has_ended(glance: Glance) -> bool:
-    return glance.outcome is not None

@@ -26,7 +26,9 @@ _LONGEST_PAUSE_S = 2.0
 
 
 @quick(frozen=True, slots=True)
-class _Encoded:
+class Encoded:
+    """A record as it is to be stored."""
+
     record: Record
     step: Step
 
@@ -36,15 +38,18 @@ class Commits:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._unwritten: dict[str, _Encoded] = {}
+        self._unwritten: dict[str, Encoded] = {}
         self._children: list[tuple[ChildSubmission, asyncio.Future[UUID]]] = []
         self._last: asyncio.Future[Any] | None = None
         self._next: asyncio.Task[None] | None = None
 
-    def ride(self, record: Record) -> None:
+    def ride(self, record: Record) -> Encoded:
         """Writes the record with the next commit. What cannot be stored is refused here, where it does no harm to
         others."""
-        self._taken_along(record)
+        encoded = Encoded(record, record.to_step())
+        self._run.calls.journal.add(record)
+        self._unwritten[record.path] = encoded
+        return encoded
 
     def forget(self, record: Record) -> None:
         """The record is stored already, whatever was to be written under its path."""
@@ -53,7 +58,7 @@ class Commits:
 
     async def write(self, record: Record) -> None:
         """Returns once the record is stored."""
-        mine = self._taken_along(record)
+        mine = self.ride(record)
         if len(self._unwritten) == 1 and not self._children and self._is_quiet and self._run.loss is None:
             await self._written_alone(mine)
         else:
@@ -105,17 +110,11 @@ class Commits:
                 pass
         return await self.carry(operation)
 
-    def _taken_along(self, record: Record) -> _Encoded:
-        encoded = _Encoded(record, record.to_step())
-        self._run.calls.journal.add(record)
-        self._unwritten[record.path] = encoded
-        return encoded
-
     @property
     def _is_quiet(self) -> bool:
         return self._next is None and (self._last is None or self._last.done())
 
-    async def _written_alone(self, mine: _Encoded) -> None:
+    async def _written_alone(self, mine: Encoded) -> None:
         """The short way for one record with nothing beside it, as of a function that takes one step after another. If
         it was disturbed, or the store did not take it, the record is still to be written."""
         run = self._run
@@ -150,13 +149,13 @@ class Commits:
         elif records:
             await self._stored(records, lambda steps: leases.checkpoint(fence, steps))
 
-    def _taken(self, first: set[str]) -> list[_Encoded]:
+    def _taken(self, first: set[str]) -> list[Encoded]:
         """As many of the unwritten records as fit into a commit, those under the first paths before the others."""
         paths = sorted(self._unwritten, key=lambda path: path not in first)[:BATCH]
         return [self._unwritten.pop(path) for path in paths]
 
     async def _submit(
-        self, children: Sequence[tuple[ChildSubmission, asyncio.Future[UUID]]], records: Sequence[_Encoded]
+        self, children: Sequence[tuple[ChildSubmission, asyncio.Future[UUID]]], records: Sequence[Encoded]
     ) -> None:
         leases, fence, submissions = self._run.engine.leases, self._run.lease.fence, [child for child, _ in children]
         try:
@@ -170,7 +169,7 @@ class Commits:
             future.set_result(answer.id)
 
     async def _stored(
-        self, records: Sequence[_Encoded], operation: Callable[[tuple[Step, ...]], Awaitable[T]], *,
+        self, records: Sequence[Encoded], operation: Callable[[tuple[Step, ...]], Awaitable[T]], *,
         goes_on: bool = True,
     ) -> T | None:  # fmt: skip
         """The answer of an operation that stores these records; if it is refused, they are still to be written."""

@@ -142,7 +142,7 @@ class Run:
         self.is_over = True
         self.on_loop(self._leave)
 
-    def on_loop(self, call: Callable[..., None], *args: Any) -> None:
+    def on_loop(self, call: Callable[..., object], *args: Any) -> None:
         """Calls it on the loop: now, if this is the loop's thread, else soon."""
         if threading.get_ident() == self._thread:
             call(*args)
