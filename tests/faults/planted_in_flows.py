@@ -27,13 +27,13 @@ PLANTED_IN_FLOWS = (
         "a group fires twice",
         f"{JOINS}::test_losers_that_may_run_on_change_nothing_any_more[sqlite]",
         Edit(MEMBERSHIP, "group.state is not GroupState.OPEN or group.draft", "group.draft"),
-        Edit(MEMBERSHIP, "FIRED and member.is_blocked", "FIRED"),
+        Edit(MEMBERSHIP, "if member.is_blocked:", "if True:"),
     ),
     Planted(
         "what runs is released again",
         f"{JOINS}::test_a_group_that_has_fired_touches_nothing_that_has_moved_on[postgres]",
         Edit(MEMBERSHIP, "group.state is not GroupState.OPEN or group.draft", "group.draft"),
-        Edit(MEMBERSHIP, "FIRED and member.is_blocked", "FIRED"),
+        Edit(MEMBERSHIP, "if member.is_blocked:", "if True:"),
     ),
     Planted(
         "a skip is not passed on",

@@ -59,7 +59,7 @@ class Executions(Joining, Awaiting):
             answer = await self._context.one(SUBMIT, arrival)
         except Unavailable as error:
             raise _with_id(error, arrival.id) from error
-        self._hint(answer, submission)
+        _hint(self._context, answer, submission)
         return answer
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
@@ -76,7 +76,7 @@ class Executions(Joining, Awaiting):
             for answer, arrival in zip(found, arrivals, strict=True)
         ]
         for answer, submission in zip(answers, submissions, strict=True):
-            self._hint(answer, submission)
+            _hint(self._context, answer, submission)
         return answers
 
     async def describe(self, id: UUID | str) -> Description:
@@ -133,15 +133,16 @@ class Executions(Joining, Awaiting):
             for item, route in zip(submissions, routes, strict=True)
         ]
 
-    def _hint(self, answer: object, submission: Submission) -> None:
-        if not isinstance(answer, Created):
-            return
-        for delay in (submission.delay, submission.policy.deadline):
-            if delay is not None:
-                self._context.due_in(span(delay))
-        for due in (submission.ready_at, submission.deadline):
-            if due is not None:
-                self._context.due_at(due)
+
+def _hint(context: Context, answer: object, submission: Submission) -> None:
+    if not isinstance(answer, Created):
+        return
+    for delay in (submission.delay, submission.policy.deadline):
+        if delay is not None:
+            context.due_in(span(delay))
+    for due in (submission.ready_at, submission.deadline):
+        if due is not None:
+            context.due_at(due)
 
 
 def _with_id(error: Unavailable, id_: UUID) -> Unavailable:

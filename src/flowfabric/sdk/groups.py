@@ -12,12 +12,13 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
 from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Durable, T
-from flowfabric.sdk.branches import Branches, Member, checked_members, leave_out
+from flowfabric.sdk.branches import Branches
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.ending import is_final
 from flowfabric.sdk.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
 from flowfabric.sdk.journal import KEYED, Made
 from flowfabric.sdk.records import Completed, ErrorInfo, Failed, Winner
+from flowfabric.sdk.running import Member, checked_members, leave_out
 from flowfabric.sdk.units import Unit, require_unit
 
 T1 = TypeVar("T1")
@@ -181,31 +182,6 @@ class Group(DurableCall[Any]):
             await branches.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
             await branches.close_waitpoints(self._facts().get("closed", ()))
 
-    def accidents(self, branches: Branches) -> dict[int, ErrorInfo]:
-        """The accidents of branches that are recorded; these are not run again."""
-        journal, found = self.run.calls.journal, dict[int, ErrorInfo]()
-        for index in range(len(self.members)):
-            record = journal.get(self._accident(index).path)
-            if record is not None and record.kind == _ACCIDENT:
-                branches.skip(index)
-                found[index] = failures.from_json(record.facts["error"])
-        return found
-
-    async def failed(self, branches: Branches, index: int, error: BaseException) -> ErrorInfo:
-        """How a member failed that does not decide the group. If nothing has recorded it, it is recorded here, since
-        the function sees it; and what succeeded when the group ended does not fail later."""
-        info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
-        if not is_final(error, self.run.task.settings.raises):
-            if self.record is not None and self.record.is_final:
-                await branches.let_go()
-                raise error
-            said = failures.to_json(info)
-            self.run.commits.ride(self._accident(index).record(StepStatus.FAILED, error=said))
-        return info
-
-    def _accident(self, index: int) -> Made:
-        return Made(f"{self.path}[{index}]", self.made.scope, KEYED, _ACCIDENT)
-
     def remember(self, status: StepStatus, **facts: Any) -> None:
         """Records with the next commit that the group was decided."""
         if self.record is None or not self.record.is_final:
@@ -243,7 +219,36 @@ class Gather(Group):
             await branches.let_go()
 
 
-class Settle(Group):
+class Tolerant(Group):
+    """A group that goes on when a member fails."""
+
+    def accidents(self, branches: Branches) -> dict[int, ErrorInfo]:
+        """The accidents of branches that are recorded; these are not run again."""
+        journal, found = self.run.calls.journal, dict[int, ErrorInfo]()
+        for index in range(len(self.members)):
+            record = journal.get(self._accident(index).path)
+            if record is not None and record.kind == _ACCIDENT:
+                branches.skip(index)
+                found[index] = failures.from_json(record.facts["error"])
+        return found
+
+    async def failed(self, branches: Branches, index: int, error: BaseException) -> ErrorInfo:
+        """How a member failed that does not decide the group. If nothing has recorded it, it is recorded here, since
+        the function sees it; and what succeeded when the group ended does not fail later."""
+        info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
+        if not is_final(error, self.run.task.settings.raises):
+            if self.record is not None and self.record.is_final:
+                await branches.let_go()
+                raise error
+            said = failures.to_json(info)
+            self.run.commits.ride(self._accident(index).record(StepStatus.FAILED, error=said))
+        return info
+
+    def _accident(self, index: int) -> Made:
+        return Made(f"{self.path}[{index}]", self.made.scope, KEYED, _ACCIDENT)
+
+
+class Settle(Tolerant):
     """Each for itself."""
 
     async def decide(self, branches: Branches) -> Any:
@@ -261,7 +266,7 @@ class Settle(Group):
         return tuple(found[index] for index in range(len(self.members)))
 
 
-class Race(Group):
+class Race(Tolerant):
     """The first success."""
 
     async def decide(self, branches: Branches) -> Any:
