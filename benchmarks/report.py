@@ -61,8 +61,9 @@ class Judged:
 
 @dataclass(slots=True)
 class Report:
-    """Collects what is found; prints each figure as it comes."""
+    """Collects what is found; prints each figure as it comes. A quick run is small, and its verdicts say so."""
 
+    is_small: bool = False
     series: list[Series] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -99,7 +100,7 @@ class Report:
     def tables(self) -> str:
         """All that was found, as text."""
         rows = [_row(series) for series in self.series]
-        bars = [_bar_row(item) for item in self.judged]
+        bars = [_bar_row(item, is_small=self.is_small) for item in self.judged]
         parts = [*(f"{name}: {text}" for name, text in self.notes.items()), "", table(_HEAD, rows), ""]
         parts += ["Bars", table(_BAR_HEAD, bars), ""]
         parts += [f"absent: {who}: {reason}" for who, reason in self.absent.items()]
@@ -153,11 +154,13 @@ def _row(series: Series) -> tuple[str, ...]:
     return series.scenario, series.backend, series.who, median, series.unit, spread, *cpu, ratio, cpu_ratio
 
 
-def _bar_row(item: Judged) -> tuple[str, ...]:
+def _bar_row(item: Judged, *, is_small: bool) -> tuple[str, ...]:
     figure = number(item.figure.median) if item.figure else ""
     if item.figure and item.figure.is_noisy:
         figure = f"{number(item.figure.low)} to {number(item.figure.high)}"
     verdict = f"{item.verdict.value}: {item.reason}" if item.reason else item.verdict.value
+    if item.figure and is_small:
+        verdict += ", at a small size"
     aim = "" if item.bar.aim is None else f"{item.bar.aim:,g}"
     return item.bar.key, item.backend, item.bar.text, figure, item.bar.words, aim, verdict
 

@@ -31,7 +31,7 @@ SERVER = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "m
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    report = Report()
+    report = Report(is_small=options.quick)
     report.notes["machine"] = f"{platform.platform()}, {os.cpu_count()} cores, {_processor()}"
     report.notes["Python"] = platform.python_version()
     report.notes["load before"] = load()
@@ -69,7 +69,7 @@ def _tell(report: Report, options: argparse.Namespace) -> int:
     if options.plots:
         report.say(f"{len(report.write_plots(options.plots))} plots in {options.plots}")
     if options.quick:
-        report.say("Quick: every scenario ran small, so the figures and the verdicts say little.")
+        report.say("Quick: every scenario ran small; its figures and verdicts say little.")
     if report.broken:
         return 1
     return 0 if options.quick else int(bool(report.missed))

@@ -61,6 +61,13 @@ def test_a_missed_bar_is_printed_as_missed_with_its_figure() -> None:
     assert report.missed == ["B6 on PostgreSQL"]
 
 
+def test_a_verdict_of_a_quick_run_says_that_it_was_small() -> None:
+    report = Report(is_small=True)
+    report.judge("B6", POSTGRES, Spread.of([500.0]))
+    [line] = [line for line in report.tables().splitlines() if line.startswith("B6 ")]
+    assert line.endswith("met, at a small size")
+
+
 def test_a_ratio_to_a_peer_that_was_not_there_is_not_measured_and_says_why() -> None:
     report = Report()
     report.leave_out("B1.DBOS", POSTGRES, "run with --peers")
