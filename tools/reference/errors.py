@@ -32,6 +32,7 @@ _SAID = {
     "execution_expired": "the execution ran out of time: {reason}",
     "execution_failed": "the execution failed: {type}: {message}",
     "execution_skipped": "the execution was skipped: {reason}",
+    "invalid_input": "the input of a submit does not fit the task: {why}",
     "input_mismatch": "the stored input does not fit the function: {what does not fit}",
     "permanent_error": "your own message",
     "step_failed": "{path} failed: {type}: {message}; declare raises=[{type}] to catch it by class",
