@@ -33,6 +33,7 @@ TEST_BUDGETS_S = {
     "flows": 60,
     "events": 60,
     "durable functions": 150,
+    "command line": 30,
 }
 
 SIDE_BY_SIDE = (
