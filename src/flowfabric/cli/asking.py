@@ -7,6 +7,7 @@ import getpass
 import sys
 from typing import Any
 
+from flowfabric.cli.interrupting import interruptible
 from flowfabric.cli.screen import escaped
 from flowfabric.core.errors import Refused
 
@@ -41,8 +42,10 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     must_be_told(arguments)
     if arguments.yes:
         return
-    print(f"{escaped(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in _YES:
+    with interruptible():
+        print(f"{escaped(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+    if answer.strip().lower() not in _YES:
         raise Refused("not_confirmed", "nothing was done")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flowfabric.cli.documents import read_json
+from flowfabric.cli.interrupting import interruptible
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.tokens import VERSION as TOKEN_VERSION
@@ -96,7 +97,9 @@ def _text(data: bytes, what: str) -> str:
 def _standard_input() -> bytes:
     if sys.stdin is None:
         raise InvalidRequest("invalid_file", "standard input is closed, so nothing can be read from it")
-    return _bounded(sys.stdin.buffer.read(_MOST_BYTES + 1), "standard input")
+    with interruptible():
+        data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    return _bounded(data, "standard input")
 
 
 def _file(path: str, what: str) -> bytes:

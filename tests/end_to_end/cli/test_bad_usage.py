@@ -97,7 +97,9 @@ async def test_a_store_that_cannot_be_used_is_told(path: str, bare: Shell, tmp_p
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     before = foreign.read_bytes()
-    for address in (NOWHERE, str(tmp_path / "none" / "x.db"), str(text)):
+    # A server is asked by few verbs, since all of them come to the store by the same way, and it takes longer.
+    servers = [NOWHERE] if path in ("list", "submit", "doctor", "migrate") else []
+    for address in (*servers, str(tmp_path / "none" / "x.db"), str(text)):
         assert_one_line(await bare.run("--store", address, *words), 5)
     if path != "migrate":
         assert_one_line(await bare.run("--store", str(foreign), *words), 5, "holds no store")
@@ -110,9 +112,9 @@ async def test_a_store_that_cannot_be_used_is_told(path: str, bare: Shell, tmp_p
 @pytest.mark.parametrize("path", [path for path in GOOD if path not in WITHOUT_STORE])
 async def test_a_url_that_cannot_be_read_is_bad_usage(path: str, bare: Shell, tmp_path: Path) -> None:
     words = [word if word != "TOKEN" else TOKEN for word in words_of(path, tmp_path)]
-    for address in ("mysql://x", "postgresql://[", "", "\udc80"):
-        said = await bare.run("--store", address, *words)
-        assert_one_line(said, 2)
+    odd = ("mysql://x", "postgresql://[", "", "\udc80") if path == "list" else ("mysql://x",)
+    for address in odd:
+        assert_one_line(await bare.run("--store", address, *words), 2)
 
 
 async def test_what_a_verb_alone_refuses(store: TestStore, shell: Shell, tmp_path: Path) -> None:

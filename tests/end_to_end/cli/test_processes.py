@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ async def refund(order: int) -> str:
     return f"refunded {order}"
 """
 
+INTERRUPT = "^C"
 OWN = "from flowfabric import App\napp = App('own.db')"
 
 
@@ -132,6 +134,9 @@ def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, st
     os.close(terminal)
     shown = b""
     while True:
+        if not select.select([ours], [], [], 60)[0]:
+            process.kill()
+            raise AssertionError(f"it waits for nobody after {shown!r}")
         try:
             piece = os.read(ours, 4096)
         except OSError:  # The other end is closed.
@@ -140,7 +145,10 @@ def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, st
             break
         shown += piece
         if typed and b"[y/N]" in shown:
-            os.write(ours, typed.encode())
+            if typed == INTERRUPT:
+                process.send_signal(signal.SIGINT)
+            else:
+                os.write(ours, typed.encode())
             typed = ""
     os.close(ours)
     return process.wait(timeout=60), shown.decode()
@@ -154,6 +162,8 @@ async def test_what_cannot_be_taken_back_is_asked_for_on_a_terminal(store: TestS
         code, shown = await asyncio.to_thread(on_terminal, words, "n\n")
         assert code == 4 and f"Cancel refund {id_}, which is waiting? [y/N]" in shown and "nothing was done" in shown
         assert (await engine.executions.describe(id_)).state == "waiting"
+        code, shown = await asyncio.to_thread(on_terminal, words, INTERRUPT)
+        assert code == 130 and "Traceback" not in shown
         code, shown = await asyncio.to_thread(on_terminal, words, "y\n")
         assert code == 0 and "Cancelled." in shown
         assert (await engine.executions.describe(id_)).state == "cancelled"
