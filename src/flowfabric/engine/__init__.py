@@ -120,7 +120,7 @@ from flowfabric.core.waits import (
 )
 from flowfabric.core.why_not import why_not
 from flowfabric.core.workers import MarkedDead, Registered, Worker
-from flowfabric.engine.connecting import connect
+from flowfabric.engine.connecting import StoreOptions, connect
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.events import EventsStatus
 from flowfabric.engine.subscription import Subscription
@@ -144,7 +144,8 @@ __all__ = [
     "OpenWaitpoint", "OperatorOnly", "Outcome", "Override", "Page", "Pending", "Policy", "PriorityChanged",
     "PublicState", "RecordedStep", "Refused", "Registered", "Released", "Renewed", "Replayed", "Rest", "Resumed",
     "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed", "Secret", "Seeded", "Siblings",
-    "Signal", "Single", "Standing", "Start", "State", "StateVector", "Step", "StepStatus", "StoreFacts", "StoredEdge",
+    "Signal", "Single", "Standing", "Start", "State", "StateVector", "Step", "StepStatus", "StoreFacts", "StoreOptions",
+    "StoredEdge",
     "Submission", "Submitted", "Subscriber", "Subscription", "Summary", "Suspended", "SuspendedView",
     "SuspensionReason", "Tally", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable",
     "Unchanged", "Unheld", "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState",

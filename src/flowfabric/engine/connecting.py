@@ -6,7 +6,7 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from flowfabric.core import limits
@@ -87,6 +87,22 @@ class Connecting:
         await _learn_time(store, wakeups)
         reconcilers = Reconcilers(store, wakeups, habits.keeping)
         return Engine(Context(store, habits.namespace, reconcilers, wakeups, habits.keys, waits))
+
+
+class StoreOptions(TypedDict, total=False):
+    """What `connect` can be told about a store, for those who hand it on."""
+
+    schema: str
+    durable: bool
+    migrate: bool
+    pooler: bool
+    pool_size: int
+    statement_timeout: limits.Duration
+    key_file: str | None
+    notify: bool
+    listen_url: str | None
+    event_retention: limits.Duration
+    subscriber_expiry: limits.Duration
 
 
 def connect(

@@ -13,12 +13,13 @@ from weakref import WeakSet
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.policy import Backoff
+from flowfabric.engine.connecting import StoreOptions
 from flowfabric.engine.default_store import default_store
 from flowfabric.engine.engine import Engine
 from flowfabric.sdk import importing, registering, signals, submitting, surroundings, units, working
 from flowfabric.sdk.aliases import Async, Durable, Duration, P, R
 from flowfabric.sdk.deciding import APPROVE, REJECT
-from flowfabric.sdk.engines import Engines
+from flowfabric.sdk.engines import Engines, checked_options
 from flowfabric.sdk.flows import Flow
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.links import checked_base
@@ -51,12 +52,14 @@ class App:
     FLOWFABRIC_STORE says, and otherwise `flowfabric.db` in the working directory. It is opened when it is first needed,
     once for each event loop, and closed by `async with app` or with the loop. `url` is where `app.asgi()` is served,
     the base of links. `imports` are modules with more tasks, imported by workers. `arguments` says what happens when a
-    recorded call is made with other arguments than before.
+    recorded call is made with other arguments than before. `options` are those of `flowfabric.engine.connect`:
+    `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}`, `{"key_file": …}` and others.
     """
 
     def __init__(
         self, store: str | None = None, *, namespace: str = "default", url: str | None = None,
         imports: Sequence[str] = (), arguments: Literal["hold", "warn", "off"] = "hold",
+        options: StoreOptions | None = None,
     ) -> None:  # fmt: skip
         self._store = None if store is None else limits.text(store, "store")
         self.namespace = limits.name(namespace, "namespace")
@@ -67,7 +70,7 @@ class App:
         self.arguments = arguments
         self.registry = registering.Registry()
         self.tasks = self.registry.tasks
-        self.engines = Engines(self.namespace)
+        self.engines = Engines(self.namespace, checked_options(options))
         self.callbacks: dict[tuple[str, str], Form[Any]] = {}
         _apps.add(self)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextvars import Context
+from typing import Unpack
 
-from flowfabric.engine.connecting import Connecting, connect
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.engine.connecting import Connecting, StoreOptions, connect
 from flowfabric.engine.engine import Engine
 
 _Loop = asyncio.AbstractEventLoop
@@ -17,8 +19,9 @@ class Engines:
     """Opens engines on one store. A connection belongs to the loop and the process that opened it, so every loop has an
     engine of its own, and a forked child begins with none."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, options: StoreOptions) -> None:
         self._namespace = namespace
+        self._options = options
         self._begin()
 
     def _begin(self) -> None:
@@ -27,6 +30,11 @@ class Engines:
         self._open: dict[_Loop, AsyncGenerator[Engine, None]] = {}
         self._adopted: dict[_Loop, Engine] = {}
         self._ready: dict[_Loop, Engine] = {}
+
+    def connecting(self, store: str, **instead: Unpack[StoreOptions]) -> Connecting:
+        """An engine to be opened as the app says, but for what is said here."""
+        options: StoreOptions = {**self._options, **instead}
+        return connect(store, namespace=self._namespace, **options)
 
     async def here(self, store: str) -> Engine:
         """The engine of the running loop. It is closed by `close`, or by the loop when that ends."""
@@ -71,7 +79,7 @@ class Engines:
             await opened.aclose()
 
     async def _opened(self, loop: _Loop, store: str) -> Engine:
-        opened = _kept_open(connect(store, namespace=self._namespace))
+        opened = _kept_open(self.connecting(store))
         engine = await anext(opened)
         self._open[loop] = opened
         self._ready[loop] = engine
@@ -92,3 +100,20 @@ async def _kept_open(connecting: Connecting) -> AsyncGenerator[Engine, None]:
     never says `async with app` leaves nothing open either."""
     async with connecting as engine:
         yield engine
+
+
+def checked_options(options: object) -> StoreOptions:
+    """Options that `connect` takes; what is wrong with them is said where the app is made, not where it is used."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        message = f"options must be a mapping, not {type(options).__name__}"
+        raise InvalidRequest("invalid_type", message, field="options")
+    unknown = sorted(str(name) for name in options.keys() - StoreOptions.__annotations__.keys())
+    if unknown:
+        known = ", ".join(StoreOptions.__annotations__)
+        message = f"options has no {', '.join(unknown)}; there are {known}"
+        raise InvalidRequest("invalid_choice", message, field="options")
+    found = StoreOptions(**options)  # type: ignore[typeddict-item]
+    _ = connect(":memory:", **found)
+    return found

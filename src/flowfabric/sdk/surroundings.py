@@ -26,7 +26,6 @@ def new_worker(
 ) -> Worker:  # fmt: skip
     """A worker for the tasks of an app, not yet started. Its leases are renewed by a thread with an engine of its own,
     unless the store is this process's memory, which no other engine sees."""
-    from flowfabric.engine.connecting import connect
     from flowfabric.sdk.run import Runner
     from flowfabric.sdk.threads import ThreadPools
     from flowfabric.worker import Worker
@@ -34,7 +33,7 @@ def new_worker(
     app.check()
     threads = ThreadPools(concurrency)
     in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
-    renewal = partial(connect, app.store, namespace=app.namespace, notify=False, pool_size=1)
+    renewal = partial(app.engines.connecting, app.store, notify=False, pool_size=1)
     return Worker(
         engine, Runner(app, threads), concurrency=concurrency, lanes=tuple(lanes), capabilities=capabilities,
         lease_ttl=lease, renewal=None if in_memory else renewal, threads=threads,

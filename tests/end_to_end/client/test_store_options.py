@@ -1,0 +1,50 @@
+"""What an app is told about its store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowfabric import App, step
+from flowfabric.engine import InvalidRequest
+from tests.postgres_server import PostgresServer
+from tests.stores import PostgresTestStore
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+async def test_an_app_hands_its_options_to_every_engine_it_opens(postgres: PostgresServer, pooler: bool) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    app = App(postgres.dsn, options={"schema": store.schema, "durable": False, "pooler": pooler, "pool_size": 3})
+
+    @app.task
+    async def task(number: int) -> int:
+        return await step(double, number)
+
+    try:
+        async with app, app.worker(concurrency=2, lease="2s"):
+            handle = await task.submit(4)
+            assert await handle.result(timeout=60) == 8
+        found = await store.query("SELECT id FROM ff.execution")
+        assert [row["id"] for row in found] == [handle.id]
+    finally:
+        await store.drop()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ("schema=jobs", "invalid_type"),
+        ({"scheme": "jobs"}, "invalid_choice"),
+        ({"pool_size": 0}, "out_of_range"),
+        ({"schema": 'a"b'}, "invalid_name"),
+    ],
+)
+def test_bad_options_are_refused_where_the_app_is_made(options: Any, code: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        App("jobs.db", options=options)
+    assert refused.value.code == code
