@@ -94,6 +94,7 @@ def load(dialect: Dialect, backend_package: str) -> dict[str, Statement]:
     """All statements of a backend: the shared ones, and its own, which win over shared ones of the same name."""
     blocks = read_blocks("flowfabric.sqlstore") | read_blocks(backend_package)
     fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
+    fragments = {name: _filled(text, fragments) for name, text in fragments.items()}
     found = {name: _filled(text, fragments) for (kind, name), text in blocks.items() if kind == "name"}
     return {
         name: Statement(name, tuple(dialect.translate(piece) for piece in split_script(text)), text, dialect)
@@ -129,6 +130,25 @@ def together(parts: tuple[Part, ...]) -> str:
         tables += [rows, f"written_{number} AS (\n{body}\n)"]
     counts = [f"(SELECT COUNT(*) FROM written_{number})" for number in range(1, len(parts) + 1)]
     return f"WITH {', '.join(tables)}\nSELECT ARRAY[{', '.join(counts)}] AS written"
+
+
+@cache
+def together_if_held(first: tuple[tuple[str, Part], ...], parts: tuple[Part, ...]) -> str:
+    """The same behind statements of which the one called `held` answers ids of executions; of others nothing is written.
+    The parameters of the first ones come before the documents."""
+    texts = _numbered_on(part for _, part in first)
+    tables = [f"{title} AS MATERIALIZED (\n{text}\n)" for (title, _), text in zip(first, texts, strict=True)]
+    before = sum(len(part.parameters) for _, part in first)
+    for number, part in enumerate(parts, start=1):
+        rows = _ITEM.sub(f"given_{number}", part.rows).replace("$1", f"${before + number}")
+        # Not a plain IN, which would be joined row by row.
+        among = f"WHERE (given_{number}.execution_id IN (SELECT held.id FROM held)) IS TRUE"
+        body = _ITEM.sub(f"item_{number}", part.body)
+        tables += [rows, f"item_{number} AS MATERIALIZED (\nSELECT *\nFROM given_{number}\n{among}\n)"]
+        tables += [f"written_{number} AS (\n{body}\n)"]
+    counts = [f"(SELECT COUNT(*) FROM written_{number})" for number in range(1, len(parts) + 1)]
+    answers = f"ARRAY(SELECT held.id FROM held) AS held, ARRAY[{', '.join(counts)}]::BIGINT[] AS written"
+    return f"WITH {', '.join(tables)}\nSELECT {answers}"
 
 
 @cache

@@ -13,7 +13,8 @@ from flowfabric.sqlstore.looking import SqlLooks
 from flowfabric.sqlstore.outbox import SqlOutbox, SqlSubscribers, SqlTrimming
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
 from flowfabric.sqlstore.session import Session
-from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits, write_waits
+from flowfabric.sqlstore.unlocked import SqlUnlocked
+from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits, touched, write_waits
 from flowfabric.sqlstore.workers import SqlWorkers
 from flowfabric.store.news import News
 from flowfabric.store.transaction import Written
@@ -22,7 +23,10 @@ from flowfabric.store.transaction import Written
 class SqlTransaction:
     """The aggregates over one session, and the news that its commit will be."""
 
-    def __init__(self, session: Session, hot: type[SqlHotStatements] = SqlHotStatements) -> None:
+    def __init__(
+        self, session: Session, hot: type[SqlHotStatements] = SqlHotStatements,
+        unlocked: type[SqlUnlocked] = SqlUnlocked,
+    ) -> None:  # fmt: skip
         self._session = session
         self.news = News()
         self.executions = SqlExecutions(session)
@@ -35,6 +39,7 @@ class SqlTransaction:
         self.grants = SqlGrants(session)
         self.keys = SqlKeys(session)
         self.waits = SqlWaits(session)
+        self.unlocked = unlocked(session, self.executions, self.waits, self.news)
         self.looks = SqlLooks(session)
         self.signing_keys = SqlSigningKeys(session)
         self.flows = SqlFlows(session, self.news)
@@ -45,10 +50,12 @@ class SqlTransaction:
         self.workers = SqlWorkers(session)
 
     async def write(self, written: Written) -> None:
+        saved = {after.id for _, after in written.executions}
         await write_waits(
             self._session,
             written.waits,
             *self.executions.saves(written.executions),
+            ("touch_executions", [{"execution_id": id_} for id_ in touched(written.waits) - saved]),
             ("append_attempt", [rows.attempt_parameters(item) for item in written.attempts]),
             ("append_event", [rows.event_parameters(item) for item in written.events]),
         )

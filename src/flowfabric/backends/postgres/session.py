@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, cast
+from uuid import UUID
 
 from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
-from flowfabric.sqlstore.statements import Statement, columns, reading, together, writing
+from flowfabric.sqlstore.statements import Statement, columns, reading, together, together_if_held, writing
 
+_HOLDING = (("minting", "minting"), ("held", "held_as_seen"))
 Clock = Callable[[], datetime]
 
 
@@ -85,6 +87,20 @@ class PostgresSession:
         [row] = await self._connection.fetch(text, *[_document(items) for _, items in asked])
         for (name, items), written in zip(asked, row["written"], strict=True):
             check_written(name, items, written)
+
+    async def write_held(self, marks: Sequence[Parameters], kid: str | None, *batches: Batch) -> set[UUID]:
+        """The same for rows of executions that are held as they were seen, by one statement; answers which are."""
+        asked = [(name, items) for name, items in batches if items]
+        self._told = None
+        first = tuple((title, self._statements[name].parts[0]) for title, name in _HOLDING)
+        text = together_if_held(first, tuple(self._statements[name].over(items[0]) for name, items in asked))
+        given = columns(marks) | {"kid": kid, "now": self.bound_now}
+        values = [given[key] for _, part in first for key in part.parameters]
+        [row] = await self._connection.fetch(text, *values, *[_document(items) for _, items in asked])
+        held = set(row["held"])
+        for (name, items), written in zip(asked, row["written"], strict=True):
+            check_written(name, [item for item in items if item["execution_id"] in held], written)
+        return held
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **columns(items), **shared) if items else []

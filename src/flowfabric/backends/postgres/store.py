@@ -18,6 +18,7 @@ from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.running import Manner, borrowed, run_in_transaction
 from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
 from flowfabric.backends.postgres.sharing import Sharing
+from flowfabric.backends.postgres.unlocked import PostgresUnlocked
 from flowfabric.backends.postgres.wakeups import PostgresEar, PostgresTelling
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.sqlstore.driving import drive
@@ -159,7 +160,7 @@ class PostgresStore:
         return answer
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
-        return SqlTransaction(self._session(connection), PostgresHotStatements)
+        return SqlTransaction(self._session(connection), PostgresHotStatements, PostgresUnlocked)
 
     async def _join(self, link: Queries, body: JoinedBody[Answer], savepoint: bool) -> Answer:
         return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
