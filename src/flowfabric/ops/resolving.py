@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.flows import SIBLING, EdgeGroup, Flow, GroupState, MemberEnd, MemberFacts, counts_as_bad, finished
+from flowfabric.core.frozen import replace
 from flowfabric.core.membership import Resolution
 from flowfabric.core.records import Event
 from flowfabric.core.states import BlockingReason, State

@@ -7,7 +7,6 @@ has had the lease, by its content. If a later attempt comes upon a key, the answ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -16,7 +15,7 @@ from flowfabric.core.bindings import Fresh
 from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.fences import not_found, repeated, require_owner
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.keyring import KeyRing
 from flowfabric.core.minting import Minter
 from flowfabric.core.outcomes import Satisfied, Suspended
