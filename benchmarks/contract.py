@@ -12,9 +12,11 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -28,6 +30,7 @@ from benchmarks.queues import Store, backlog, leases_in_flight, routing, unrouta
 from benchmarks.waits import many_signals, round_trips, timeouts
 from benchmarks.wakeups import idle_cost, start_latency, wake_up_cost
 from flowfabric.engine import Engine, Lease, Submission, connect
+from flowfabric.worker.event_loop import new_event_loop
 from tests.postgres_server import postgres_server
 
 # A small server's own memory and log; fsync and full_page_writes as they must be for work that matters.
@@ -192,6 +195,12 @@ def told(what: str, ratio: Ratio, peer: str) -> str:
     )
 
 
+def in_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Runs it in a loop like that of a worker."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each figure is measured")
@@ -204,9 +213,9 @@ def main() -> None:
     report = Report()
     report.say(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(bench_sqlite(str(Path(folder) / "bench.db"), plan, report))
+        in_loop(bench_sqlite(str(Path(folder) / "bench.db"), plan, report))
     with postgres_server(**SERVER) as server:
-        asyncio.run(bench_postgres(server.dsn, plan, report))
+        in_loop(bench_postgres(server.dsn, plan, report))
     if report.missed:
         report.say(f"missed: {', '.join(dict.fromkeys(report.missed))}")
     sys.exit(bool(report.missed) and not options.quick)

@@ -27,6 +27,7 @@ from flowfabric.core.waits import (
 )
 from flowfabric.sqlstore.rows import document, identity, micros, octets, picking, span_of, when
 from flowfabric.sqlstore.session import Batch, Parameters, Row, Session
+from flowfabric.store.flows import Closing
 from flowfabric.store.waiting import Asked, Heard
 
 
@@ -40,9 +41,8 @@ class SqlWaits:
         await write_waits(self._session, changes)
 
     async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
-        if not were_active:
-            await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
-        await self._session.fetch("end_waitpoints", execution_ids=list(execution_ids), now=now)
+        closing = Closing(were_active=execution_ids) if were_active else Closing(others=execution_ids)
+        await self._session.run_batches(beside=closings(closing), now=now)
 
     async def before_suspending(
         self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]], *, minting: bool
@@ -164,6 +164,13 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
                 "unbind_signals", execution_id=freed.execution_id, number=freed.number,
                 waitpoint_ids=list(freed.waitpoint_ids),
             )  # fmt: skip
+
+
+def closings(closing: Closing) -> list[tuple[str, Parameters]]:
+    """The statements that close what is open on executions that have ended."""
+    ids = [*closing.were_active, *closing.others]
+    suspensions = [("end_suspensions", {"execution_ids": list(closing.others)})] if closing.others else []
+    return [*suspensions, ("end_waitpoints", {"execution_ids": ids})] if ids else []
 
 
 def touched(changes: Sequence[WaitChanges]) -> set[UUID]:

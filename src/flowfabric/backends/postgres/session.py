@@ -106,8 +106,11 @@ class PostgresSession:
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **columns(items), **shared) if items else []
 
-    async def run_batches(self, *batches: Batch, **shared: object) -> None:
-        asked = [(self._statements[name].parts[0], columns(items) | shared) for name, items in batches if items]
+    async def run_batches(
+        self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
+    ) -> None:
+        given = [(name, columns(items)) for name, items in batches if items] + [(name, {**one}) for name, one in beside]
+        asked = [(self._statements[name].parts[0], values | shared) for name, values in given]
         if asked:
             self._told = None
             values = [value for part, given in asked for value in _bound(part, given)]
