@@ -51,6 +51,8 @@ class Batcher(Generic[Item, Outcome]):
         """The outcome of the item; its refusal is raised."""
         if self._operation.solitary(item):
             return await run_alone(self._store, self._namespace, self._operation, item)
+        if self._others is not None and self._operation.for_others(item):
+            return await self._others.submit(item)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, self._operation.subject(item), future))
         self._start()
@@ -59,7 +61,7 @@ class Batcher(Generic[Item, Outcome]):
     @property
     def is_idle(self) -> bool:
         """True when nothing waits and nothing is under way."""
-        return not self._waiting and not self._tasks
+        return not self._waiting and not self._tasks and (self._others is None or self._others.is_idle)
 
     def _start(self) -> None:
         if not self._committing and (batch := self._next_batch()):

@@ -51,7 +51,7 @@ def delivering(keys: KeySource) -> HotOperation[Delivery, Answer]:
     """The operation, with the keys that tokens are verified with."""
     together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
     locking = HotOperation(together, alone, subject=_subject, one_statement=False)
-    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking)
+    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
 
 
 async def _at_once(
@@ -60,7 +60,8 @@ async def _at_once(
     """Delivers those that are accepted, by one look and one write that leaves out rows touched in between.
     Whatever else there is to say is said under a lock."""
     signed = _signed(namespace, items, keys)
-    genuine = [item for item in items if item.token is None or item.execution_id in signed]
+    simple = [item for item in items if not _needs_lock(item)]
+    genuine = [item for item in simple if item.token is None or item.execution_id in signed]
     seen = await tx.unlocked.before_signalling([_asked(item) for item in genuine]) if genuine else None
     if seen is None or seen.ring is None:
         return [None] * len(items)
@@ -88,6 +89,11 @@ def _is_here(item: Delivery, seen: Seen, namespace: str) -> bool:
         item.waitpoint_id is None and item.request.key is not None
     )
     return execution is not None and execution.namespace == namespace and not is_repeated
+
+
+def _needs_lock(item: Delivery) -> bool:
+    """Whether it came before under its key is known only when the waitpoint that it names is."""
+    return item.waitpoint_id is None and item.request.key is not None
 
 
 def _subject(item: Delivery) -> UUID:

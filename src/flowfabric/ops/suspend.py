@@ -47,7 +47,7 @@ def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
     """The operation, with the keys that its tokens are signed with."""
     together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
     locking = HotOperation(together, alone, subject=_subject, one_statement=False)
-    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking)
+    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
 
 
 async def _at_once(
@@ -55,7 +55,7 @@ async def _at_once(
 ) -> list[Answer | FlowFabricError | None]:
     """Suspends those that bind nothing but new waitpoints, by one look and one write that leaves out rows that were
     touched in between. Whatever else there is to say is said under a lock."""
-    simple = [item for item in items if not item.steps and not children_in(item)]
+    simple = [item for item in items if not _needs_lock(item)]
     minting = _must_mint(simple)
     asked = [(_subject(item), item.key) for item in simple]
     seen = await tx.unlocked.before_suspending(asked, minting=minting) if asked else None
@@ -84,6 +84,10 @@ def _decided_at_once(seen: Seen, item: Suspend, minter: Minter) -> Decision[Answ
         return _decide(execution, item, Room(found, {}), minter, seen.now)
     except FlowFabricError:
         return None
+
+
+def _needs_lock(item: Suspend) -> bool:
+    return bool(item.steps) or bool(children_in(item))
 
 
 def _subject(item: Suspend) -> UUID:
