@@ -51,6 +51,8 @@ class Batcher(Generic[Item, Outcome]):
         """The outcome of the item; its refusal is raised."""
         if self._operation.solitary(item):
             return await run_alone(self._store, self._namespace, self._operation, item)
+        if self._others is not None and self._operation.for_others(item):
+            return await self._others.submit(item)
         return await self.enter(item)
 
     def enter(self, item: Item) -> asyncio.Future[Outcome]:
@@ -63,7 +65,7 @@ class Batcher(Generic[Item, Outcome]):
     @property
     def is_idle(self) -> bool:
         """True when nothing waits and nothing is under way."""
-        return not self._waiting and not self._tasks
+        return not self._waiting and not self._tasks and (self._others is None or self._others.is_idle)
 
     def _start(self) -> None:
         if not self._committing and (batch := self._next_batch()):

@@ -89,6 +89,8 @@ class StoppedCall:
     def _stopped(self, body: Body[Any]) -> Body[Any]:
         async def stopped(tx: Transaction) -> Any:
             answer = await body(tx)
+            if isinstance(answer, list) and not any(answer):
+                return answer  # A batch that left everything out has written nothing.
             self._loop.call_soon_threadsafe(self._written.set)
             # SQLite's writer thread runs the body and may be blocked; on PostgreSQL the body runs on the event loop.
             if self._on_thread:
@@ -127,6 +129,9 @@ class _StoppingStore:
         self._stopped = stopped
 
     async def run(self, body: Body[Any]) -> Any:
+        return await self._store.run(self._stopped(body))
+
+    async def run_single(self, body: Body[Any]) -> Any:
         return await self._store.run(self._stopped(body))
 
     def __getattr__(self, name: str) -> Any:

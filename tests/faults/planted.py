@@ -55,6 +55,7 @@ RACES, LIVES = "../concurrency/test_waits_race.py", "../concurrency/test_random_
 RINGS, BATCHES = "../concurrency/test_keys_race.py", "../concurrency/test_waits_batching.py"
 SUSPEND, DELIVER, WAIT_SQL = "ops/suspend.py", "ops/deliver_signal.py", "sqlstore/sql/wait.sql"
 KEY_SQL = "sqlstore/sql/signing_key.sql"
+UNLOCKED, UNLOCKED_SQL = "../concurrency/test_unlocked.py", "backends/postgres/sql/unlocked.sql"
 
 PLANTED_IN_WAITS = (
     Planted(
@@ -122,6 +123,27 @@ PLANTED_IN_WAITS = (
         "minting beside a rotation",
         f"{RINGS}::test_a_token_that_is_minted_before_a_rotation_is_counted_by_it[postgres]",
         Edit(KEY_SQL, "FOR SHARE\n", ""),
+        Edit(UNLOCKED_SQL, "FOR SHARE\n", ""),
+    ),
+    Planted(
+        "what was touched is written over",
+        f"{UNLOCKED}::test_what_happens_between_look_and_signal_is_seen[tagged-None-postgres]",
+        Edit(UNLOCKED_SQL, "e.xmin = seen.mark", "seen.mark IS NOT NULL"),
+    ),
+    Planted(
+        "waits change behind the row of their execution",
+        f"{UNLOCKED}::test_whoever_changes_what_hangs_on_an_execution_writes_its_row[postgres]",
+        Edit("sqlstore/transaction.py", "touched(written.waits) - saved", "set()"),
+    ),
+    Planted(
+        "a lease that has run out suspends",
+        f"{UNLOCKED}::test_a_lease_that_runs_out_between_look_and_suspend_is_lost[postgres]",
+        Edit(UNLOCKED_SQL, "NOT seen.owned OR ", "TRUE OR "),
+    ),
+    Planted(
+        "a retired key mints",
+        f"{UNLOCKED}::test_a_key_that_is_rotated_between_look_and_suspend_mints_nothing[postgres]",
+        Edit(UNLOCKED_SQL, ":kid::TEXT IS NULL OR EXISTS", "TRUE OR EXISTS"),
     ),
     Planted(
         "the loser of an empty ring is told that it won",

@@ -53,6 +53,7 @@ COLD = (
     "sweeping_groups", "children_of", "request_cancel", "list_flows", "list_live_flows",
     "delete_edges", "delete_groups", "delete_flows", "due_for_flow_retention",
     "due_for_flow_cancellation", "due_for_cancel_grace",
+    "seen_before_suspending", "seen_before_signalling", "touch_executions",
     "append_event", "read_events", "outbox_state", "lock_subscriber", "list_subscribers", "commit_subscriber",
     "bury_executions", "postpone_trimming", "unbury_executions", "delete_events_of", "last_events", "events_apart",
     "delete_event", "lapsed_workers", "beat_worker",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from flowfabric.core.decisions import Decision, decided
 from flowfabric.core.fences import digest
+from flowfabric.core.frozen import replace
 from flowfabric.core.outcomes import Continued, Held
 from flowfabric.core.records import Execution, Fence
 from flowfabric.core.requests import Step, step_parts

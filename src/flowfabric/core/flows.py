@@ -14,12 +14,12 @@ children. Their counters can be counted again from the edges at any time. The lo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.graph import EdgeKind, Join
 from flowfabric.core.states import BlockingReason, State
 

@@ -10,10 +10,11 @@ part of it may be a secret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from flowfabric.core.errors import Conflict, InvalidRequest, Refused
+from flowfabric.core.frozen import replace
 from flowfabric.core.keyring import KeyRing, KeyState, has_secret, parse_kid, parse_secret, state_of
 from flowfabric.core.secret import Secret
 

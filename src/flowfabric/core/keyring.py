@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hmac
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from flowfabric.core import limits
 from flowfabric.core.errors import Conflict, InvalidRequest
-from flowfabric.core.frozen import put
+from flowfabric.core.frozen import put, replace
 from flowfabric.core.secret import Secret, derive_key
 
 GRACE = timedelta(hours=24)

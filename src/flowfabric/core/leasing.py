@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from flowfabric.core.decisions import Decision, decided, end_attempt, next_attempt
+from flowfabric.core.frozen import replace
 from flowfabric.core.outcomes import AlreadySatisfied, Ended, Lease, Revoked, lease_of
 from flowfabric.core.policy import OnLeaseLoss, optional_span, span
 from flowfabric.core.records import AttemptOrigin, AttemptOutcome, Execution, Grant, HeldLease

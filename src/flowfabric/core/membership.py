@@ -9,7 +9,7 @@ the edges of those who end (`wants_edges`), and the edges into groups whose rema
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from flowfabric.core.flows import (
     StoredEdge,
     judged,
 )  # fmt: skip
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.graph import Siblings
 from flowfabric.core.states import State
 

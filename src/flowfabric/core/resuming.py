@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from flowfabric.core.conditions import AnyOf
 from flowfabric.core.decisions import Decision, decided, end_attempt
 from flowfabric.core.errors import NotFound
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.outcomes import AlreadySatisfied, Ended, Escalated, Resumed, WaitpointClosed
 from flowfabric.core.records import AttemptOutcome, Execution, Resumption
 from flowfabric.core.requests import Command

@@ -6,14 +6,13 @@ A signal never touches an execution that is not suspended on its waitpoint: befo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.decisions import Decision, decided
 from flowfabric.core.errors import Refused
 from flowfabric.core.evaluating import Counted, SignalFacts, counts, satisfied, satisfied_keys
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.outcomes import Accepted
 from flowfabric.core.records import Execution
 from flowfabric.core.resuming import OpenWait, closing, decide_waitpoint_expiry, resumed

@@ -7,7 +7,7 @@ as opened and closed, and the worker keeps its lease.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from flowfabric.core.decisions import Decision, decided
 from flowfabric.core.errors import Conflict, InvalidRequest, NotFound
 from flowfabric.core.evaluating import SignalFacts, counting_signals, satisfied, satisfied_keys
 from flowfabric.core.fences import digest
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.minting import Drawn, Minter, claims_for
 from flowfabric.core.outcomes import OpenWaitpoint, Satisfied, Suspended
 from flowfabric.core.records import Execution, Fence, Resumption

@@ -17,12 +17,12 @@ goes with it. The statements of the hot operations are held to the same table by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from flowfabric.core.errors import Refused
-from flowfabric.core.frozen import changed
+from flowfabric.core.frozen import changed, replace
 from flowfabric.core.policy import span
 from flowfabric.core.records import Event, Execution, FormerLease
 from flowfabric.core.states import LIVE, TERMINAL, AttemptState, BlockingReason, Ownership, State, derive_vector

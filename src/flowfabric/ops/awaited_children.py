@@ -8,13 +8,13 @@ the open waitpoint or will, and whoever ends it locks the waiting row after its 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from flowfabric.core.bindings import Child
 from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import NotFound
 from flowfabric.core.flows import MemberFacts
+from flowfabric.core.frozen import replace
 from flowfabric.core.records import Execution
 from flowfabric.core.suspending import Room, Suspend
 from flowfabric.ops.storing import store

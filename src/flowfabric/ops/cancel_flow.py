@@ -8,7 +8,7 @@ sweep ends the siblings of a decided group that the winner's own transaction did
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from flowfabric.core.flows import (
     MemberFacts,
     counts_as_bad,
 )  # fmt: skip
+from flowfabric.core.frozen import replace
 from flowfabric.core.membership import MOST_CANCELLED, Resolution
 from flowfabric.core.requests import Command
 from flowfabric.core.states import State

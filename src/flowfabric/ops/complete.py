@@ -36,12 +36,14 @@ async def complete_linked(tx: Transaction, namespace: str, items: Sequence[Compl
     ends, now = await tx.hot.complete_linked_if_owned(namespace, bare, {id_: flow.id for id_, flow in locked.items()})
     done = {end.id for end in ends}
     if now is not None:
-        await tx.waits.end(list(done), now, were_active=True)
         told = [end for end in ends if end.id in locked]
         flows = {locked[end.id].id: locked[end.id] for end in told}
         if told:
-            await resolve(tx, flows, told, now)
-        await signal_waiting(tx, {end.id: end.state for end in ends if end.id not in locked}, now)
+            await resolve(tx, flows, told, now, were_active=[end.id for end in told])
+        others = {end.id: end.state for end in ends if end.id not in locked}
+        if others:
+            await tx.waits.end(list(others), now, were_active=True)
+            await signal_waiting(tx, others, now)
     return [Ended(State.COMPLETED) if item.fence.execution_id in done else None for item in items]
 
 

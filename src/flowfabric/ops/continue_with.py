@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flowfabric.core.continuing import Continuation, decide_continue
 from flowfabric.core.fences import repeated, require_owner
+from flowfabric.core.frozen import replace
 from flowfabric.core.outcomes import Continued
 from flowfabric.ops.journaling import record_steps
 from flowfabric.ops.locking import lock

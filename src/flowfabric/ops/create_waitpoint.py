@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from flowfabric.core.frozen import replace
 from flowfabric.core.minting import Minter
 from flowfabric.core.outcomes import OpenWaitpoint
 from flowfabric.core.suspending import (

@@ -18,16 +18,19 @@ from flowfabric.core.frozen import record
 from flowfabric.core.keyring import KeyRing, verifying_secret
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.records import Execution
+from flowfabric.core.resuming import OpenWait
 from flowfabric.core.secret import Secret
 from flowfabric.core.signalling import SignalRequest, check_not_expired, check_open, decide_signal
 from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended, signing_secret, verify
 from flowfabric.core.waits import Waitpoint, WaitpointKind
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource, completed, read_ring
+from flowfabric.ops.storing import written_by
 from flowfabric.ops.waiting import bound_waits
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
-from flowfabric.store.waiting import Asked
+from flowfabric.store.unlocked import Seen
+from flowfabric.store.waiting import Asked, Heard
 
 Answer = Accepted | DuplicateSignal
 
@@ -46,10 +49,55 @@ class Delivery:
 
 def delivering(keys: KeySource) -> HotOperation[Delivery, Answer]:
     """The operation, with the keys that tokens are verified with."""
-    return HotOperation(
-        partial(_together, keys=keys), partial(_alone, keys=keys), subject=lambda item: item.execution_id,
-        one_statement=False,
-    )  # fmt: skip
+    together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
+    locking = HotOperation(together, alone, subject=_subject, one_statement=False)
+    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
+
+
+async def _at_once(
+    tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
+) -> list[Answer | FlowFabricError | None]:
+    """Delivers those that are accepted, by one look and one write that leaves out rows touched in between.
+    Whatever else there is to say is said under a lock."""
+    signed = _signed(namespace, items, keys)
+    simple = [item for item in items if not _needs_lock(item)]
+    genuine = [item for item in simple if item.token is None or item.execution_id in signed]
+    seen = await tx.unlocked.before_signalling([_asked(item) for item in genuine]) if genuine else None
+    if seen is None or seen.ring is None:
+        return [None] * len(items)
+    here = [item for item in genuine if _is_here(item, seen, namespace)]
+    ring, targets = completed(seen.ring, keys), _open_targets(here, seen.waitpoints)
+    waits = bound_waits(seen.suspensions, seen.waitpoints)
+    decisions: dict[UUID, Decision[Accepted]] = {}
+    for item in here:
+        id_ = item.execution_id
+        try:
+            waitpoint = _checked(item, targets.get(id_), signed.get(id_), ring, seen.now)
+            decision = _decide(item, seen.executions[id_], waitpoint, waits.get(id_), seen.heard, seen.now)
+        except FlowFabricError:
+            continue
+        if decision.waits is not None and not decision.waits.unbound:
+            decisions[id_] = decision
+    held = await tx.unlocked.write(written_by(list(decisions.values())), seen) if decisions else ()
+    return [decisions[id_].answer if id_ in held else None for id_ in map(_subject, items)]
+
+
+def _is_here(item: Delivery, seen: Seen, namespace: str) -> bool:
+    """True if the execution is in this namespace and it is clear that the signal has not come before."""
+    execution = seen.executions.get(item.execution_id)
+    is_repeated = item.execution_id in seen.heard.accepted or (
+        item.waitpoint_id is None and item.request.key is not None
+    )
+    return execution is not None and execution.namespace == namespace and not is_repeated
+
+
+def _needs_lock(item: Delivery) -> bool:
+    """Whether it came before under its key is known only when the waitpoint that it names is."""
+    return item.waitpoint_id is None and item.request.key is not None
+
+
+def _subject(item: Delivery) -> UUID:
+    return item.execution_id
 
 
 async def _together(
@@ -124,15 +172,11 @@ async def _deliver(
     for item in items:
         id_ = item.execution_id
         try:
-            _check_key(item, signed.get(id_), ring, now)
-            _check_token(item, targets.get(id_))
-            waitpoint = _addressed(item, targets.get(id_))
+            waitpoint = _checked(item, targets.get(id_), signed.get(id_), ring, now)
             if id_ in earlier:
                 answers[id_] = DuplicateSignal(earlier[id_])
                 continue
-            _check_signalable(found[id_], item, waitpoint, now)
-            counting = heard.counting.get(id_, ())
-            decision = decide_signal(found[id_], waitpoint, waits.get(id_), counting, item.request, now)
+            decision = _decide(item, found[id_], waitpoint, waits.get(id_), heard, now)
             decisions.append(decision)
             answers[id_] = decision.answer
         except FlowFabricError as error:
@@ -141,15 +185,37 @@ async def _deliver(
     return answers
 
 
-async def _targets(
-    tx: Transaction, items: Sequence[Delivery], around: Mapping[UUID, Sequence[Waitpoint]], now: datetime
-) -> dict[UUID, Waitpoint]:
-    """The waitpoint of each execution that a signal goes to: an open one, or one that may still answer a repeat."""
+def _checked(
+    item: Delivery, target: Waitpoint | None, signed: Secret | None, ring: KeyRing, now: datetime
+) -> Waitpoint:
+    """The waitpoint that a signal goes to, if its address leads there."""
+    _check_key(item, signed, ring, now)
+    _check_token(item, target)
+    return _addressed(item, target)
+
+
+def _decide(
+    item: Delivery, execution: Execution, waitpoint: Waitpoint, wait: OpenWait | None, heard: Heard, now: datetime
+) -> Decision[Accepted]:
+    _check_signalable(execution, item, waitpoint, now)
+    return decide_signal(execution, waitpoint, wait, heard.counting.get(execution.id, ()), item.request, now)
+
+
+def _open_targets(items: Sequence[Delivery], around: Mapping[UUID, Sequence[Waitpoint]]) -> dict[UUID, Waitpoint]:
+    """The open waitpoint of each execution that a signal goes to."""
     targets: dict[UUID, Waitpoint] = {}
     for item in items:
         for waitpoint in around.get(item.execution_id, ()):
             if item.waitpoint_id in (waitpoint.id, None) and item.key in (waitpoint.key, None):
                 targets[item.execution_id] = waitpoint
+    return targets
+
+
+async def _targets(
+    tx: Transaction, items: Sequence[Delivery], around: Mapping[UUID, Sequence[Waitpoint]], now: datetime
+) -> dict[UUID, Waitpoint]:
+    """The same, or one that may still answer a repeat."""
+    targets = _open_targets(items, around)
     missed = [item for item in items if item.execution_id not in targets]
     ids = [item.waitpoint_id for item in missed if item.waitpoint_id is not None]
     by_id = await tx.waits.waitpoints(ids) if ids else {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 from flowfabric.core.capabilities import require
+from flowfabric.core.frozen import replace
 from flowfabric.core.leasing import check_reclaimable
 from flowfabric.core.records import Grant
 from flowfabric.core.requests import GrantTerms

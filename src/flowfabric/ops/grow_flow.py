@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from flowfabric.core.flows import (
     judged,
     resolved,
 )  # fmt: skip
+from flowfabric.core.frozen import replace
 from flowfabric.core.graph import ALL_OF, EdgeKind, check_quorum
 from flowfabric.core.membership import Resolution, recounted
 from flowfabric.core.records import Execution

@@ -21,8 +21,9 @@ class NotTogether(Exception):
 class HotOperation(Generic[Item, Outcome]):
     """`together` answers what could be decided at once, refusals too, and None for the rest: repeated or busy. `alone`
     locks that one item, waits for it, and answers or explains. `subject` is what a batch may hold only once, and a
-    `solitary` item never shares a batch with those of other callers. `others` takes what `together` has left out, in
-    batches of its own; without it each is looked at alone."""
+    `solitary` item never shares a batch with those of other callers. With `one_statement` all that `together` writes is
+    one statement, so it needs no transaction around it. `others` takes what `together` has left out, in batches of its
+    own, and at once what is for it from the start; without it each is looked at alone."""
 
     together: Callable[[Transaction, str, Sequence[Item]], Coroutine[Any, Any, list[Any]]]
     alone: Callable[[Transaction, str, Item], Coroutine[Any, Any, Outcome]]
@@ -30,3 +31,4 @@ class HotOperation(Generic[Item, Outcome]):
     one_statement: bool = True
     solitary: Callable[[Item], bool] = lambda item: False
     others: HotOperation[Item, Outcome] | None = None
+    for_others: Callable[[Item], bool] = lambda item: False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from flowfabric.core import limits
 from flowfabric.core.errors import Conflict, InvalidRequest
+from flowfabric.core.frozen import replace
 from flowfabric.core.records import Execution
 from flowfabric.core.requests import Step
 from flowfabric.store.transaction import Transaction

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from flowfabric.core import limits
 from flowfabric.core.errors import Unavailable
+from flowfabric.core.frozen import replace
 from flowfabric.core.key_file import FileKey, kept_in_file, with_secrets
 from flowfabric.core.keyring import (
     AlreadySeeded,

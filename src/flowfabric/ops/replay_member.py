@@ -7,12 +7,13 @@ waits for its dependencies again: those that had become impossible are open, tho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.errors import Refused
 from flowfabric.core.flows import DEPENDENCIES, EdgeGroup, EdgeState, Flow, GroupState, StoredEdge, counts_as_bad
+from flowfabric.core.frozen import replace
 from flowfabric.core.membership import recounted
 from flowfabric.core.records import Execution
 from flowfabric.ops.blocking import block_again

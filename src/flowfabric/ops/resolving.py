@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.flows import SIBLING, EdgeGroup, Flow, GroupState, MemberEnd, MemberFacts, counts_as_bad, finished
+from flowfabric.core.frozen import replace
 from flowfabric.core.membership import Resolution
 from flowfabric.core.records import Event
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.ops.child_signals import signal_waiting
-from flowfabric.store.flows import Ending, Release
+from flowfabric.store.flows import Closing, Ending, Release
 from flowfabric.store.transaction import Transaction
 
 ENGINE = "engine"
@@ -28,17 +28,23 @@ _LOST = {"source": SIBLING}
 _WHY_SIBLINGS = {"fired": "sibling_group_fired", "impossible": "sibling_group_impossible"}
 
 
-async def resolve(tx: Transaction, flows: Mapping[UUID, Flow], ends: Sequence[MemberEnd], now: datetime) -> None:
-    """Writes what follows from these ends, to the last consequence. The flows are locked."""
+async def resolve(
+    tx: Transaction, flows: Mapping[UUID, Flow], ends: Sequence[MemberEnd], now: datetime, *,
+    were_active: Sequence[UUID] = (),
+) -> None:  # fmt: skip
+    """Writes what follows from these ends, to the last consequence. The flows are locked. What is open on those that
+    `were_active` is closed too."""
     resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
     resolution.end({end.id: end.state for end in ends})
-    await settle_flows(tx, flows, resolution, ends)
+    await settle_flows(tx, flows, resolution, ends, were_active=were_active)
 
 
 async def settle_flows(
-    tx: Transaction, flows: Mapping[UUID, Flow], resolution: Resolution, ends: Sequence[MemberEnd]
-) -> None:
-    """Works a resolution out and writes it; `ends` are those that are written already."""
+    tx: Transaction, flows: Mapping[UUID, Flow], resolution: Resolution, ends: Sequence[MemberEnd], *,
+    were_active: Sequence[UUID] = (),
+) -> None:  # fmt: skip
+    """Works a resolution out and writes it; `ends` are those that are written already, and `were_active` those of them
+    on which something may still be open."""
     await _work_out(tx, resolution, list(flows))
     now, caused = resolution.now, _caused(resolution)
     await _move_members(tx, resolution)
@@ -49,7 +55,8 @@ async def settle_flows(
         # Whether something took a bad end up is told by its edges, so these are written first.
         await tx.flows.settle(edges, groups, [], now)
         edges, groups = [], []
-    await tx.flows.settle(edges, groups, await _finished(tx, counted, now), now)
+    closing = Closing(were_active=were_active, others=[end.id for end in caused])
+    await tx.flows.settle(edges, groups, await _finished(tx, counted, now), now, closing)
     all_ends = (*ends, *caused)
     await signal_waiting(tx, {end.id: end.state for end in all_ends}, now, {end.id: end.parent_id for end in all_ends})
 
@@ -102,7 +109,6 @@ async def _move_members(tx: Transaction, resolution: Resolution) -> None:
     await tx.flows.members.lock([item.id for item in endings] + [item.id for item in releases])
     if endings:
         await tx.flows.members.end(endings, now)
-        await tx.waits.end([item.id for item in endings], now)
     if releases:
         await tx.flows.members.release(releases, now)
 

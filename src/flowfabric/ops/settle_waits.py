@@ -13,7 +13,7 @@ from flowfabric.core.waits import WaitChanges, Waitpoint
 from flowfabric.ops.locking import lock_free_to_end
 from flowfabric.ops.waiting import open_waits
 from flowfabric.ops.writing import write
-from flowfabric.store.transaction import Transaction
+from flowfabric.store.transaction import Transaction, Written
 
 
 async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> int:
@@ -34,7 +34,7 @@ async def expire_waitpoints(tx: Transaction, ids: Sequence[UUID]) -> int:
     waitpoints = await tx.waits.open_waitpoints(list(found)) if found else {}
     expired = [decide_waitpoint_expiry(item, now) for group in waitpoints.values() for item in group]
     moved = tuple(item for item in expired if item is not None)
-    await tx.waits.apply([WaitChanges(moved=moved)])
+    await tx.write(Written(waits=[WaitChanges(moved=moved)]))
     return len(moved)
 
 

@@ -12,9 +12,16 @@ from flowfabric.store.transaction import Transaction, Written
 
 async def store(tx: Transaction, decisions: Sequence[Decision[Any]]) -> list[tuple[Execution, Execution]]:
     """Writes what the decisions say, and answers what they changed; those that change nothing write nothing."""
-    changes = [(item.before, item.after) for item in decisions if item.after is not None]
-    attempts = [item.attempt for item in decisions if item.attempt is not None]
-    events = [event for item in decisions for event in (item.event, item.also) if event is not None]
-    waits = [item.waits for item in decisions if item.waits is not None]
-    await tx.write(Written(executions=changes, attempts=attempts, events=events, waits=waits))
-    return changes
+    written = written_by(decisions)
+    await tx.write(written)
+    return list(written.executions)
+
+
+def written_by(decisions: Sequence[Decision[Any]]) -> Written:
+    """What the decisions write."""
+    return Written(
+        executions=[(item.before, item.after) for item in decisions if item.after is not None],
+        attempts=[item.attempt for item in decisions if item.attempt is not None],
+        events=[event for item in decisions for event in (item.event, item.also) if event is not None],
+        waits=[item.waits for item in decisions if item.waits is not None],
+    )

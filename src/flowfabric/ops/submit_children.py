@@ -8,7 +8,7 @@ A detached one is made in the same way and belongs to nobody.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import Conflict, Refused
 from flowfabric.core.fences import require_owner
 from flowfabric.core.flows import Flow
+from flowfabric.core.frozen import replace
 from flowfabric.core.graph import ChildSubmission
 from flowfabric.core.ids import derived_id
 from flowfabric.core.outcomes import Created, Duplicate, Submitted

@@ -7,7 +7,6 @@ has had the lease, by its content. If a later attempt comes upon a key, the answ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -16,7 +15,7 @@ from flowfabric.core.bindings import Fresh
 from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.fences import not_found, repeated, require_owner
-from flowfabric.core.frozen import record
+from flowfabric.core.frozen import record, replace
 from flowfabric.core.keyring import KeyRing
 from flowfabric.core.minting import Minter
 from flowfabric.core.outcomes import Satisfied, Suspended
@@ -33,10 +32,12 @@ from flowfabric.ops.awaited_children import (
 )
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.ops.journaling import record_steps
-from flowfabric.ops.key_ring import KeySource, completed, minting_ring, usable
+from flowfabric.ops.key_ring import KeySource, can_mint, completed, minting_ring, usable
+from flowfabric.ops.storing import written_by
 from flowfabric.ops.waiting import observed, rooms
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
+from flowfabric.store.unlocked import Seen
 
 Answer = Suspended | Satisfied
 _MOST_SUSPENSIONS = 1000
@@ -44,12 +45,53 @@ _MOST_SUSPENSIONS = 1000
 
 def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
     """The operation, with the keys that its tokens are signed with."""
-    return HotOperation(
-        partial(_together, keys=keys),
-        partial(_alone, keys=keys),
-        subject=lambda item: item.fence.execution_id,
-        one_statement=False,
-    )
+    together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
+    locking = HotOperation(together, alone, subject=_subject, one_statement=False)
+    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
+
+
+async def _at_once(
+    tx: Transaction, namespace: str, items: Sequence[Suspend], keys: KeySource
+) -> list[Answer | FlowFabricError | None]:
+    """Suspends those that bind nothing but new waitpoints, by one look and one write that leaves out rows that were
+    touched in between. Whatever else there is to say is said under a lock."""
+    simple = [item for item in items if not _needs_lock(item)]
+    minting = _must_mint(simple)
+    asked = [(_subject(item), item.key) for item in simple]
+    seen = await tx.unlocked.before_suspending(asked, minting=minting) if asked else None
+    ring = None if seen is None or seen.ring is None or not can_mint(seen.ring, keys) else completed(seen.ring, keys)
+    if seen is None or ring is None or ring.active is None:
+        return [None] * len(items)
+    minter = Minter(ring, namespace)
+    decided = {_subject(item): _decided_at_once(seen, item, minter) for item in simple}
+    decisions = {id_: decision for id_, decision in decided.items() if decision is not None}
+    written, kid = written_by(list(decisions.values())), ring.active.kid if minting else None
+    held = await tx.unlocked.write(written, seen, owned=decisions, kid=kid) if decisions else ()
+    return [decisions[id_].answer if id_ in held else None for id_ in map(_subject, items)]
+
+
+def _decided_at_once(seen: Seen, item: Suspend, minter: Minter) -> Decision[Answer] | None:
+    """None for a repeated or refused suspend, and for one that binds what is there already."""
+    execution = seen.executions.get(_subject(item))
+    if not _is_in(execution, minter.namespace) or execution is None or execution.id in seen.suspensions:
+        return None
+    found = {waitpoint.key: waitpoint for waitpoint in seen.waitpoints.get(execution.id, ())}
+    if any(binding.key in found for binding in item.bindings):
+        return None
+    if item.key is None and repeated(execution, item.fence, item.digest()):
+        return None
+    try:
+        return _decide(execution, item, Room(found, {}), minter, seen.now)
+    except FlowFabricError:
+        return None
+
+
+def _needs_lock(item: Suspend) -> bool:
+    return bool(item.steps) or bool(children_in(item))
+
+
+def _subject(item: Suspend) -> UUID:
+    return item.fence.execution_id
 
 
 async def _together(

@@ -26,8 +26,8 @@ from flowfabric.core.states import LIVE, State
 from flowfabric.core.waits import Waitpoint
 from flowfabric.sqlstore.rows import REASONS, STATES, cancel_columns, execution, identity, picking, tags, to_json, when
 from flowfabric.sqlstore.session import Row, Session
-from flowfabric.sqlstore.waiting import waitpoint_of
-from flowfabric.store.flows import BadEnd, Ending, Release
+from flowfabric.sqlstore.waiting import closings, waitpoint_of
+from flowfabric.store.flows import NOTHING_OPEN, BadEnd, Closing, Ending, Release
 from flowfabric.store.news import News
 
 _EDGE_STATES = {item.value: item for item in EdgeState}
@@ -169,12 +169,14 @@ class SqlFlows:
         self._note_sweeps(flows)
 
     async def settle(
-        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime
-    ) -> None:
+        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime,
+        closing: Closing = NOTHING_OPEN,
+    ) -> None:  # fmt: skip
         await self._session.run_batches(
             ("put_edges", [*map(_edge_change, edges)]),
             ("change_groups", [*map(_group_change, groups)]),
             ("count_ends", [*map(_counted, flows)]),
+            beside=closings(closing),
             now=now,
         )
         self._note_sweeps(flows)

@@ -38,9 +38,11 @@ class Session(Protocol):
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         """The rows of a hot statement over a batch: one statement where arrays can be bound, one per item elsewhere."""
 
-    async def run_batches(self, *batches: Batch, **shared: object) -> None:
-        """Runs such statements that answer nothing, together where that saves round trips. None may depend on what
-        another writes."""
+    async def run_batches(
+        self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
+    ) -> None:
+        """Runs such statements that answer nothing, and others beside them, together where that saves round trips. None
+        may depend on what another writes."""
 
 
 def check_written(statement: str, items: Sequence[Parameters], written: int) -> None:

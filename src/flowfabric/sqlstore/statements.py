@@ -1,10 +1,10 @@
 """Named SQL statements, loaded from `.sql` files and put into a backend's dialect.
 
 A file holds `-- name: …` blocks and `-- fragment: …` blocks; `{fragment}` is replaced by the latter. A hot batch is
-bound as arrays on PostgreSQL and as the rows of `item (…) AS (VALUES :items)` on SQLite. Shared statements over rows
-give their columns types, `item (id UUID, …) AS (VALUES :items)`: PostgreSQL takes all rows as one JSON document, so
-that several such statements can be one (`together`). Three more things differ between the backends and are written
-only once:
+bound as arrays on PostgreSQL, sent as text, and as the rows of `item (…) AS (VALUES :items)` on SQLite. Shared
+statements over rows give their columns types, `item (id UUID, …) AS (VALUES :items)`: PostgreSQL takes all rows as one
+JSON document, so that several such statements can be one (`together`). Three more things differ between the backends
+and are written only once:
 
     ff.execution        "schema".execution     or  ff_execution
     id IN :ids          id = ANY($1)           or  id IN (SELECT value FROM json_each(:ids))
@@ -25,6 +25,9 @@ _IN_LIST = re.compile(r"\b(NOT )?IN :(\w+)")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _ROW_LOCK = re.compile(r"\s*\bFOR (?:NO KEY UPDATE|SHARE)\b[\w ]*")
 _ITEMS = re.compile(r"\bitem \(([^)]*)\) AS \(\s*VALUES :items\s*\)")
+_UNNEST = re.compile(r"\bunnest\([^()]*\)")
+# Bytes are left to the driver: as text they would be twice as long.
+_ARRAY = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)::(TEXT|UUID|BIGINT|INTEGER|BOOLEAN|TIMESTAMPTZ)\[\]")
 _NUMBER = re.compile(r"\$(\d+)")
 _ITEM = re.compile(r"\bitem\b")
 _SET = re.compile(r"^    (\w+) = item\.\1\b", re.MULTILINE)
@@ -35,12 +38,14 @@ _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 @dataclass(frozen=True, slots=True)
 class Part:
     """One SQL statement in the words of its database, with the names of its parameters in order: those of each item,
-    if it is a statement over the rows of a batch. `rows` and `body` are the halves of one over a JSON document."""
+    if it is a statement over the rows of a batch. `rows` and `body` are the halves of one over a JSON document. `kinds`
+    says of each parameter of what it is an array that is bound as text."""
 
     text: str
     parameters: tuple[str, ...]
     rows: str = ""
     body: str = ""
+    kinds: tuple[str | None, ...] = ()
 
     def over(self, rows: int) -> str:
         """The text of a statement over a batch, with room for that many rows."""
@@ -85,9 +90,13 @@ class Dialect:
         if items is not None:
             return _over_document(text, items)
         text = _IN_LIST.sub(lambda match: f"<> ALL(:{match[2]})" if match[1] else f"= ANY(:{match[2]})", text)
+        # Elsewhere an array may be looked into for every row, and would be read as often.
+        kinds = {name: kind for rows in _UNNEST.findall(text) for name, kind in _ARRAY.findall(rows)}
+        text = _UNNEST.sub(lambda rows: _ARRAY.sub(r":\1::TEXT::\2[]", rows[0]), text)
         names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
         numbers = {name: str(number) for number, name in enumerate(names, start=1)}
-        return Part(_PARAMETER.sub(lambda match: "$" + numbers[match[1]], text), names)
+        numbered = _PARAMETER.sub(lambda match: "$" + numbers[match[1]], text)
+        return Part(numbered, names, kinds=tuple(kinds.get(name) for name in names))
 
 
 def load(dialect: Dialect, backend_package: str) -> Mapping[str, Statement]:
@@ -123,6 +132,7 @@ def _texts(backend_package: str) -> Mapping[str, str]:
     """The statements by name with their fragments filled in, read once."""
     blocks = read_blocks("flowfabric.sqlstore") | read_blocks(backend_package)
     fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
+    fragments = {name: _filled(text, fragments) for name, text in fragments.items()}
     return {name: _filled(text, fragments) for (kind, name), text in blocks.items() if kind == "name"}
 
 
@@ -154,6 +164,25 @@ def together(parts: tuple[Part, ...]) -> str:
         tables += [rows, f"written_{number} AS (\n{body}\n)"]
     counts = [f"(SELECT COUNT(*) FROM written_{number})" for number in range(1, len(parts) + 1)]
     return f"WITH {', '.join(tables)}\nSELECT ARRAY[{', '.join(counts)}] AS written"
+
+
+@cache
+def together_if_held(first: tuple[tuple[str, Part], ...], parts: tuple[Part, ...]) -> str:
+    """The same behind statements of which the one called `held` answers ids of executions: nothing else is written. The
+    parameters of the first ones come before the documents."""
+    texts = _numbered_on(part for _, part in first)
+    tables = [f"{title} AS MATERIALIZED (\n{text}\n)" for (title, _), text in zip(first, texts, strict=True)]
+    before = sum(len(part.parameters) for _, part in first)
+    for number, part in enumerate(parts, start=1):
+        rows = _ITEM.sub(f"given_{number}", part.rows).replace("$1", f"${before + number}")
+        # Not a plain IN, which would be joined row by row.
+        among = f"WHERE (given_{number}.execution_id IN (SELECT held.id FROM held)) IS TRUE"
+        body = _ITEM.sub(f"item_{number}", part.body)
+        tables += [rows, f"item_{number} AS MATERIALIZED (\nSELECT *\nFROM given_{number}\n{among}\n)"]
+        tables += [f"written_{number} AS (\n{body}\n)"]
+    counts = [f"(SELECT COUNT(*) FROM written_{number})" for number in range(1, len(parts) + 1)]
+    answers = f"ARRAY(SELECT held.id FROM held) AS held, ARRAY[{', '.join(counts)}]::BIGINT[] AS written"
+    return f"WITH {', '.join(tables)}\nSELECT {answers}"
 
 
 @cache

@@ -15,7 +15,8 @@ from flowfabric.sqlstore.looking import SqlLooks
 from flowfabric.sqlstore.outbox import SqlOutbox, SqlSubscribers, SqlTrimming
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
 from flowfabric.sqlstore.session import Session
-from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits, write_waits
+from flowfabric.sqlstore.unlocked import SqlUnlocked
+from flowfabric.sqlstore.waiting import SqlSigningKeys, SqlWaits, touched, write_waits
 from flowfabric.sqlstore.workers import SqlWorkers
 from flowfabric.store.news import News
 from flowfabric.store.transaction import Written
@@ -41,10 +42,14 @@ class _Port(Generic[Aggregate]):
 class SqlTransaction:
     """The aggregates over one session, and the news that its commit will be."""
 
-    def __init__(self, session: Session, hot: type[SqlHotStatements] = SqlHotStatements) -> None:
+    def __init__(
+        self, session: Session, hot: type[SqlHotStatements] = SqlHotStatements,
+        unlocked: type[SqlUnlocked] = SqlUnlocked,
+    ) -> None:  # fmt: skip
         self.session = session
         self.news = News()
         self.hot = hot(session, self.news)
+        self.of_unlocked = unlocked
 
     executions = _Port(lambda tx: SqlExecutions(tx.session))
     attempts = _Port(lambda tx: SqlAttempts(tx.session))
@@ -55,6 +60,7 @@ class SqlTransaction:
     grants = _Port(lambda tx: SqlGrants(tx.session))
     keys = _Port(lambda tx: SqlKeys(tx.session))
     waits = _Port(lambda tx: SqlWaits(tx.session))
+    unlocked = _Port(lambda tx: tx.of_unlocked(tx.session, tx.executions, tx.waits, tx.news))
     looks = _Port(lambda tx: SqlLooks(tx.session))
     signing_keys = _Port(lambda tx: SqlSigningKeys(tx.session))
     flows = _Port(lambda tx: SqlFlows(tx.session, tx.news))
@@ -65,10 +71,12 @@ class SqlTransaction:
     workers = _Port(lambda tx: SqlWorkers(tx.session))
 
     async def write(self, written: Written) -> None:
+        saved = {after.id for _, after in written.executions}
         await write_waits(
             self.session,
             written.waits,
             *self.executions.saves(written.executions),
+            ("touch_executions", [{"execution_id": id_} for id_ in touched(written.waits) - saved]),
             ("append_attempt", [rows.attempt_parameters(item) for item in written.attempts]),
             ("append_event", [rows.event_parameters(item) for item in written.events]),
         )

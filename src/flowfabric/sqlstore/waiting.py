@@ -27,6 +27,7 @@ from flowfabric.core.waits import (
 )
 from flowfabric.sqlstore.rows import document, identity, micros, octets, picking, span_of, when
 from flowfabric.sqlstore.session import Batch, Parameters, Row, Session
+from flowfabric.store.flows import Closing
 from flowfabric.store.waiting import Asked, Heard
 
 
@@ -40,9 +41,8 @@ class SqlWaits:
         await write_waits(self._session, changes)
 
     async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
-        if not were_active:
-            await self._session.fetch("end_suspensions", execution_ids=list(execution_ids), now=now)
-        await self._session.fetch("end_waitpoints", execution_ids=list(execution_ids), now=now)
+        closing = Closing(were_active=execution_ids) if were_active else Closing(others=execution_ids)
+        await self._session.run_batches(beside=closings(closing), now=now)
 
     async def before_suspending(
         self, execution_ids: Sequence[UUID], asked: Sequence[tuple[UUID, int, str]], *, minting: bool
@@ -53,10 +53,10 @@ class SqlWaits:
             ("suspensions_named", {"execution_ids": ids, "keys": keys}),
             (_SHARE if minting else _RING, {}),
         )
-        found = map(_suspension, suspensions)
+        found = map(suspension_of, suspensions)
         by_name = {(item.execution_id, item.generation, item.key): item for item in found}
         named = {name[0]: by_name[name] for name in asked if name in by_name}
-        return _by_execution(waitpoints), named, _shared(ring) if minting else _ring(ring)
+        return _by_execution(waitpoints), named, _shared(ring) if minting else ring_of(ring)
 
     async def before_signalling(
         self, execution_ids: Sequence[UUID], asked: Sequence[Asked]
@@ -65,14 +65,14 @@ class SqlWaits:
         waitpoints, suspensions, signals, ring = await self._session.fetch_all(
             ("open_waitpoints", ids), ("open_suspensions", ids), (_HEARD, _hearing(execution_ids, asked)), (_RING, {})
         )
-        return _by_execution(waitpoints), _open(suspensions), _heard(signals, asked), _ring(ring)
+        return _by_execution(waitpoints), _open(suspensions), heard_of(signals, asked), ring_of(ring)
 
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         return _open(await self._session.fetch("open_suspensions", execution_ids=list(execution_ids)))
 
     async def suspensions(self, execution_id: UUID, limit: int) -> list[Suspension]:
         return [
-            _suspension(row)
+            suspension_of(row)
             for row in await self._session.fetch("suspensions_of", execution_id=execution_id, limit=limit)
         ]
 
@@ -102,7 +102,7 @@ class SqlWaits:
         return _grouped(await self._session.fetch("unused_signals", waitpoint_ids=list(waitpoint_ids)), "waitpoint_id")
 
     async def heard(self, execution_ids: Sequence[UUID], asked: Sequence[Asked] = ()) -> Heard:
-        return _heard(await self._session.fetch(_HEARD, **_hearing(execution_ids, asked)), asked)
+        return heard_of(await self._session.fetch(_HEARD, **_hearing(execution_ids, asked)), asked)
 
     async def signals(
         self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
@@ -121,7 +121,7 @@ class SqlSigningKeys:
         self._session = session
 
     async def ring(self) -> KeyRing:
-        return _ring(await self._session.fetch(_RING))
+        return ring_of(await self._session.fetch(_RING))
 
     async def lock(self) -> None:
         await self._session.fetch("lock_keys")
@@ -147,17 +147,10 @@ class SqlSigningKeys:
 
 async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside: Batch) -> None:
     """Writes changes of waits, together with what else is to be written."""
-    added = "add_waitpoint", [_waitpoint_parameters(row) for item in changes for row in item.added]
-    moved = [_moved(row) for item in changes for row in item.moved]
-    await session.write(
-        *beside,
-        ("open_suspension", [_suspension_parameters(row) for item in changes for row in item.opened]),
-        ("change_suspension", [_changed(row) for item in changes for row in item.changed]),
-        ("move_waitpoint", moved),
-        ("add_signal", [_signal_parameters(row) for item in changes for row in item.received]),
-        *(() if moved else (added,)),
-    )
-    if moved:
+    *others, added = wait_rows(changes)
+    make_room = any(item.moved for item in changes)
+    await session.write(*beside, *others, *(() if make_room else (added,)))
+    if make_room:
         # Expired waitpoints make room for new ones of the same key.
         await session.write(added)
     for item in changes:
@@ -173,6 +166,36 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
             )  # fmt: skip
 
 
+def closings(closing: Closing) -> list[tuple[str, Parameters]]:
+    """The statements that close what is open on executions that have ended."""
+    ids = [*closing.were_active, *closing.others]
+    suspensions = [("end_suspensions", {"execution_ids": list(closing.others)})] if closing.others else []
+    return [*suspensions, ("end_waitpoints", {"execution_ids": ids})] if ids else []
+
+
+def touched(changes: Sequence[WaitChanges]) -> set[UUID]:
+    """The executions on which something changes."""
+    ids: set[UUID] = set()
+    for item in changes:
+        suspensions, waitpoints = (*item.opened, *item.changed), (*item.added, *item.moved)
+        ids.update(row.execution_id for row in suspensions)
+        ids.update(row.execution_id for row in waitpoints)
+        ids.update(row.execution_id for row in item.received)
+        ids.update(row.execution_id for row in item.unbound)
+    return ids
+
+
+def wait_rows(changes: Sequence[WaitChanges]) -> list[Batch]:
+    """The rows of waits that are written, by statement; new waitpoints come last."""
+    return [
+        ("open_suspension", [_suspension_parameters(row) for item in changes for row in item.opened]),
+        ("change_suspension", [_changed(row) for item in changes for row in item.changed]),
+        ("move_waitpoint", [_moved(row) for item in changes for row in item.moved]),
+        ("add_signal", [_signal_parameters(row) for item in changes for row in item.received]),
+        ("add_waitpoint", [_waitpoint_parameters(row) for item in changes for row in item.added]),
+    ]
+
+
 def _by_execution(found: Sequence[Row]) -> dict[UUID, list[Waitpoint]]:
     grouped: dict[UUID, list[Waitpoint]] = {}
     for waitpoint in map(waitpoint_of, found):
@@ -181,7 +204,7 @@ def _by_execution(found: Sequence[Row]) -> dict[UUID, list[Waitpoint]]:
 
 
 def _open(found: Sequence[Row]) -> dict[UUID, Suspension]:
-    return {item.execution_id: item for item in map(_suspension, found)}
+    return {item.execution_id: item for item in map(suspension_of, found)}
 
 
 _HEARD = "counting_and_accepted_signals"
@@ -198,7 +221,8 @@ def _hearing(execution_ids: Sequence[UUID], asked: Sequence[Asked]) -> Parameter
     }
 
 
-def _heard(found: Sequence[Row], asked: Sequence[Asked]) -> Heard:
+def heard_of(found: Sequence[Row], asked: Sequence[Asked]) -> Heard:
+    """What rows of signals tell: which have counted, and which came before."""
     counting = [row for row in found if row["counting"]]
     accepted = [row for row in found if not row["counting"]]
     by_id = {(identity(row["execution_id"]), identity(row["id"])): identity(row["id"]) for row in accepted}
@@ -218,7 +242,8 @@ def _grouped(found: Sequence[Row], by: str) -> dict[UUID, tuple[SignalFacts, ...
     return {id_: tuple(group) for id_, group in groups.items()}
 
 
-def _suspension(row: Row) -> Suspension:
+def suspension_of(row: Row) -> Suspension:
+    """The suspension that a row holds."""
     return Suspension(
         id=identity(row["id"]), execution_id=identity(row["execution_id"]), number=row["number"],
         generation=row["generation"], epoch=row["epoch"], lease_id=identity(row["lease_id"]), key=row["key"],
@@ -299,13 +324,14 @@ _signal_parameters = picking(
 )  # fmt: skip
 
 
-def _ring(found: Sequence[Row]) -> KeyRing:
+def ring_of(found: Sequence[Row]) -> KeyRing:
+    """The key ring that rows hold."""
     return KeyRing(tuple(map(_key, found)))
 
 
 def _shared(found: Sequence[Row]) -> KeyRing | None:
     """The ring, if its active key is shared."""
-    return _ring(found) if any(row["shared"] for row in found) else None
+    return ring_of(found) if any(row["shared"] for row in found) else None
 
 
 def _key(row: Row) -> Key:

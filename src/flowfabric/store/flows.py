@@ -16,6 +16,18 @@ from flowfabric.core.states import BlockingReason, State
 from flowfabric.core.waits import Waitpoint
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """Executions that have ended, on which suspensions and waitpoints may be open; those that were active have no open
+    suspension."""
+
+    were_active: Sequence[UUID] = ()
+    others: Sequence[UUID] = ()
+
+
+NOTHING_OPEN = Closing()
+
+
 @record(frozen=True, slots=True)
 class Release:
     """A member that may go on: at once, or at its time."""
@@ -148,10 +160,11 @@ class Flows(Protocol):
         """Writes locked flows over what they were."""
 
     async def settle(
-        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime
-    ) -> None:
+        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime,
+        closing: Closing = NOTHING_OPEN,
+    ) -> None:  # fmt: skip
         """Writes what has followed from the ends of members: how edges were resolved, what is known of groups with the
-        same edges, and flows in which nothing but the counts and the end have changed."""
+        same edges, and flows in which nothing but the counts and the end have changed; and closes what is open."""
 
     async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[Flow]:
         """Flows with a smaller id, newest first; perhaps only those that have not finished."""

@@ -20,6 +20,7 @@ from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.news import Telling
 from flowfabric.store.outbox import Outbox, Subscribers, Trimming
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
+from flowfabric.store.unlocked import Unlocked
 from flowfabric.store.waiting import Looks, SigningKeys, Waits
 from flowfabric.store.workers import Workers
 
@@ -71,10 +72,13 @@ class Written:
 
 
 class Periphery(Protocol):
-    """The ports for what stands around executions: due times, those who read events, and those who do the work."""
+    """The ports for what stands around executions: due times, those who read events, and those who do the work and look
+    around meanwhile."""
 
     @property
     def due(self) -> Due: ...
+    @property
+    def looks(self) -> Looks: ...
     @property
     def outbox(self) -> Outbox: ...
     @property
@@ -109,7 +113,7 @@ class Transaction(Periphery, Protocol):
     @property
     def waits(self) -> Waits: ...
     @property
-    def looks(self) -> Looks: ...
+    def unlocked(self) -> Unlocked: ...
     @property
     def signing_keys(self) -> SigningKeys: ...
     @property
@@ -161,7 +165,8 @@ class Store(Protocol):
         """The same for a body that lets the user's code take part; what that raises is raised as it is."""
 
     async def run_single(self, body: Body[Answer]) -> Answer:
-        """The same for a body that makes exactly one statement, which then needs no transaction around it."""
+        """The same for a body that makes one statement, or looks first and then writes by one that is guarded: it needs
+        no transaction around it."""
 
     async def read(self, body: Body[Answer]) -> Answer:
         """Runs a body that only reads."""

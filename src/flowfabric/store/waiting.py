@@ -37,7 +37,8 @@ class Waits(Protocol):
     """Suspensions, waitpoints and signals. Whoever changes them has locked their execution."""
 
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
-        """Writes what decisions say; exactly that or an error."""
+        """Writes what decisions say; exactly that or an error. The rows of the executions must be new or be written in
+        this transaction too: whoever looks without a lock (`store/unlocked.py`) tells changes by them."""
 
     async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
         """Closes whatever is open on executions that have ended; those that were active had no open suspension."""

@@ -17,6 +17,7 @@ import asyncpg
 from flowfabric.backends.postgres.errors import is_conflict, translated
 from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.session import PostgresSession, Queries
+from flowfabric.backends.postgres.unlocked import PostgresUnlocked
 from flowfabric.backends.postgres.wakeups import wake_channel, wake_payload
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.sqlstore import joining
@@ -37,7 +38,7 @@ class PostgresJoinedTransaction(SqlTransaction):
     """The aggregates over a connection of the caller's, and the wake-up that its commit sends."""
 
     def __init__(self, session: Session, schema: str) -> None:
-        super().__init__(session, PostgresHotStatements)
+        super().__init__(session, PostgresHotStatements, PostgresUnlocked)
         self._channel = wake_channel(schema)
 
     async def wake(self, namespace: str, lane: str) -> None:

@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, cast
+from uuid import UUID
 
+from flowfabric.backends.postgres.arrays import written
 from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
-from flowfabric.sqlstore.statements import Statement, columns, reading, together, writing
+from flowfabric.sqlstore.statements import Part, Statement, columns, reading, together, together_if_held, writing
 
+_HOLDING = (("minting", "minting"), ("held", "held_as_seen"))
 Clock = Callable[[], datetime]
 
 
@@ -54,7 +57,7 @@ class PostgresSession:
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         [part] = self._statements[statement].parts
         values = {"schema": self._schema} | parameters
-        found = cast(Sequence[Row], await self._connection.fetch(part.text, *[values[key] for key in part.parameters]))
+        found = cast(Sequence[Row], await self._connection.fetch(part.text, *_bound(part, values)))
         # The time is good until the next statement, which may wait for somebody.
         self._told = found[-1].get("now") if found else None
         return found
@@ -62,7 +65,7 @@ class PostgresSession:
     async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
         self._told = None
         parts = tuple(self._statements[statement].parts[0] for statement, _ in reads)
-        values = [given[key] for part, (_, given) in zip(parts, reads, strict=True) for key in part.parameters]
+        values = [value for part, (_, given) in zip(parts, reads, strict=True) for value in _bound(part, given)]
         [row] = await self._connection.fetch(reading(parts), *values)
         return [json.loads(found) if found else [] for found in row]
 
@@ -71,7 +74,7 @@ class PostgresSession:
         if not items:
             return []
         self._told = None
-        arguments = [[item[key] for key in part.parameters] for item in items]
+        arguments = [_bound(part, item) for item in items]
         if len(arguments) == 1:
             return cast(Sequence[Row], await self._connection.fetch(part.text, *arguments[0]))
         return cast(Sequence[Row], await self._connection.fetchmany(part.text, arguments))
@@ -83,18 +86,40 @@ class PostgresSession:
         self._told = None
         text = together(tuple(self._statements[name].over(items[0]) for name, items in asked))
         [row] = await self._connection.fetch(text, *[_document(items) for _, items in asked])
-        for (name, items), written in zip(asked, row["written"], strict=True):
-            check_written(name, items, written)
+        for (name, items), number in zip(asked, row["written"], strict=True):
+            check_written(name, items, number)
+
+    async def write_held(self, marks: Sequence[Parameters], kid: str | None, *batches: Batch) -> set[UUID]:
+        """The same for rows of executions that are held as they were seen, by one statement; answers which are."""
+        asked = [(name, items) for name, items in batches if items]
+        self._told = None
+        first = tuple((title, self._statements[name].parts[0]) for title, name in _HOLDING)
+        text = together_if_held(first, tuple(self._statements[name].over(items[0]) for name, items in asked))
+        given = columns(marks) | {"kid": kid, "now": self.bound_now}
+        values = [value for _, part in first for value in _bound(part, given)]
+        [row] = await self._connection.fetch(text, *values, *[_document(items) for _, items in asked])
+        held = set(row["held"])
+        for (name, items), number in zip(asked, row["written"], strict=True):
+            check_written(name, [item for item in items if item["execution_id"] in held], number)
+        return held
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **columns(items), **shared) if items else []
 
-    async def run_batches(self, *batches: Batch, **shared: object) -> None:
-        asked = [(self._statements[name].parts[0], columns(items) | shared) for name, items in batches if items]
+    async def run_batches(
+        self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
+    ) -> None:
+        given = [(name, columns(items)) for name, items in batches if items] + [(name, {**one}) for name, one in beside]
+        asked = [(self._statements[name].parts[0], values | shared) for name, values in given]
         if asked:
             self._told = None
-            values = [given[key] for part, given in asked for key in part.parameters]
+            values = [value for part, given in asked for value in _bound(part, given)]
             await self._connection.fetch(writing(tuple(part for part, _ in asked)), *values)
+
+
+def _bound(part: Part, given: Parameters) -> list[object]:
+    """The values of a statement's parameters in order, arrays as text."""
+    return [written(kind, given[key]) for key, kind in zip(part.parameters, part.kinds, strict=True)]
 
 
 def _document(items: Sequence[Parameters]) -> str:

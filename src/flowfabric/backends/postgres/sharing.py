@@ -19,6 +19,7 @@ from flowfabric.backends.postgres.errors import is_conflict
 from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.running import Manner, run_in_transaction
 from flowfabric.backends.postgres.session import PostgresSession
+from flowfabric.backends.postgres.unlocked import PostgresUnlocked
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.sqlstore import joining
 from flowfabric.sqlstore.sharing import RaisedByUser, ended_early, wrong_kind
@@ -100,7 +101,7 @@ class PostgresSharedTransaction(SqlTransaction):
     """The aggregates over a connection that the user's code works on too."""
 
     def __init__(self, session: PostgresSession, connection: PoolConnectionProxy[Any]) -> None:
-        super().__init__(session, PostgresHotStatements)
+        super().__init__(session, PostgresHotStatements, PostgresUnlocked)
         self._connection = connection
 
     async def perform(self, body: UserBody, record: Recording) -> Recorded:

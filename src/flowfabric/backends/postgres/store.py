@@ -19,6 +19,7 @@ from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.running import Manner, borrowed, run_in_transaction
 from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
 from flowfabric.backends.postgres.sharing import Sharing
+from flowfabric.backends.postgres.unlocked import PostgresUnlocked
 from flowfabric.backends.postgres.wakeups import PostgresEar, PostgresTelling
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.sqlstore.driving import drive
@@ -167,7 +168,7 @@ class PostgresStore:
         return answer
 
     def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
-        return SqlTransaction(self._session(connection), PostgresHotStatements)
+        return SqlTransaction(self._session(connection), PostgresHotStatements, PostgresUnlocked)
 
     def _session(self, connection: Queries) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)

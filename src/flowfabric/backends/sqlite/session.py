@@ -54,9 +54,13 @@ class SqliteSession:
             found += self._script_over(script, [common | _bound(item) for item in chunk])
         return found
 
-    async def run_batches(self, *batches: Batch, **shared: object) -> None:
+    async def run_batches(
+        self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
+    ) -> None:
         for statement, items in batches:
             await self.fetch_batch(statement, items, **shared)
+        for statement, given in beside:
+            await self.fetch(statement, **given, **shared)
 
     def _write(self, statement: str, items: Sequence[Parameters]) -> None:
         part = self._statements[statement].over(items[0])

@@ -144,6 +144,19 @@ WHERE e.id = item.execution_id
     AND e.state = item.old_state
 RETURNING id
 
+-- What hangs on an execution is changed under the lock of its row, and the row is written with it: then whoever looks
+-- without a lock can tell.
+
+-- name: touch_executions
+WITH item (execution_id UUID) AS (
+    VALUES :items
+)
+UPDATE ff.execution AS e
+SET version = e.version
+FROM item
+WHERE e.id = item.execution_id
+RETURNING id
+
 -- name: held_executions
 SELECT
 {execution}

@@ -158,8 +158,8 @@ RETURNING 1
 
 -- name: move_waitpoint
 WITH item (
-    waitpoint_id UUID, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA, token_hash BYTEA, approver TEXT,
-    token_ends_at TIMESTAMPTZ, fires_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ,
+    waitpoint_id UUID, execution_id UUID, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA, token_hash BYTEA,
+    approver TEXT, token_ends_at TIMESTAMPTZ, fires_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ,
     close_reason TEXT
 ) AS (
     VALUES :items
