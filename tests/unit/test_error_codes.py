@@ -32,8 +32,8 @@ TABLE = {
         unknown_member
         annotation_invalid annotation_unresolved app_not_found app_unknown async_call_in_plain_task awaited_twice
         blocks_the_loop direct_call durable_call_in_raw_task durable_call_in_raw_thread durable_call_in_step empty_race
-        flow_wait_in_task foreign_member import_failed invalid_approvers invalid_arguments invalid_task kind_taken
-        loop_is_running never_awaited no_tokens no_url one_join_per_member other_app other_task outside_of_task
+        flow_wait_in_task foreign_member group_in_raw_task import_failed invalid_approvers invalid_arguments invalid_task
+        kind_taken loop_is_running never_awaited no_tokens no_url one_join_per_member other_app other_task outside_of_task
         policy_refused result_not_yet_known run_while_importing step_key_repeated sync_call_in_async_task
         target_not_found too_many_waits type_not_storable wait_in_raw_task wait_not_understood within_not_possible
     """,
