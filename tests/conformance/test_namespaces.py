@@ -43,6 +43,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "executions.wait": lambda engine, at: engine.executions.wait(at.id, timeout="1m"),
     "executions.history": lambda engine, at: engine.executions.history(at.id),
     "executions.steps": lambda engine, at: engine.executions.steps(at.id),
+    "executions.children": lambda engine, at: engine.executions.children(at.id),
     "executions.set_tags": lambda engine, at: engine.executions.set_tags(at.id, {"team.owner": "eve"}),
     "leases.claim_execution": lambda engine, at: engine.leases.claim_execution(at.id, "eve"),
     "leases.claim_resumed": lambda engine, at: engine.leases.claim_resumed(at.id, "eve"),

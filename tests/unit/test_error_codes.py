@@ -31,13 +31,13 @@ TABLE = {
         cycle duplicate_edge duplicate_member invalid_quorum quorum_exceeds_edges self_edge too_many_members
         unknown_member
         annotation_invalid annotation_unresolved app_not_found app_unknown async_call_in_plain_task awaited_twice
-        blocks_the_loop direct_call durable_call_in_raw_task durable_call_in_raw_thread durable_call_in_step empty_race
-        group_in_raw_task flow_wait_in_task foreign_member import_failed invalid_approvers invalid_arguments
-        invalid_task kind_taken loop_is_running never_awaited no_tokens no_url one_join_per_member other_app other_task
-        outside_of_task policy_refused result_not_yet_known run_while_importing step_key_repeated
+        blocks_the_loop direct_call durable_call_in_raw_task durable_call_in_raw_thread durable_call_in_step
+        empty_race flow_wait_in_task foreign_member group_in_raw_task import_failed invalid_approvers
+        invalid_arguments invalid_task kind_taken loop_is_running never_awaited no_tokens no_url one_join_per_member
+        other_app other_task outside_of_task policy_refused result_not_yet_known run_while_importing step_key_repeated
         sync_call_in_async_task target_not_found too_many_waits type_not_storable wait_in_raw_task wait_not_understood
-        within_not_possible invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_store
-        unknown_kind
+        within_not_possible
+        invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_store unknown_kind
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable

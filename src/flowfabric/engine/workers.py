@@ -19,7 +19,6 @@ from flowfabric.ops.register_worker import register_worker
 from flowfabric.ops.remove_worker import mark_worker_dead
 
 _MOST_SLOTS = 1_000_000
-_MOST_KINDS = 10_000
 
 
 class Workers:
@@ -31,7 +30,7 @@ class Workers:
     async def register(
         self, worker: WorkerId | str, lanes: Sequence[str], *, capabilities: Collection[str] = (),
         version: str = "unknown", host: str | None = None, slots: int = 1, ttl: limits.Duration = 60,
-        kinds: Collection[str] | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> Registered:  # fmt: skip
         """Tells that the worker is there for so long, what it offers and which kinds it knows, all if none are named;
         again, it replaces what was said before."""
@@ -40,7 +39,7 @@ class Workers:
             capabilities=limits.capabilities(capabilities, "capabilities"), version=limits.name(version, "version"),
             host=limits.name(socket.gethostname() or "unknown" if host is None else host, "host"),
             slots=limits.whole(slots, "slots", 0, _MOST_SLOTS),
-            kinds=None if kinds is None else _kinds(kinds),
+            kinds=None if kinds is None else limits.names(kinds, "kinds"),
             ttl=limits.duration(ttl, "ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST),
         )  # fmt: skip
         answer = await self._context.store.run(
@@ -66,7 +65,3 @@ class Workers:
         """Takes a worker out of the register at once. Its leases end by themselves, or are revoked one by one."""
         name, who = limits.name(instance, "instance"), command(principal, reason)
         return await self._context.store.run(lambda tx: mark_worker_dead(tx, self._context.namespace, name, who))
-
-
-def _kinds(value: Collection[str]) -> tuple[str, ...]:
-    return limits.names(value, "kinds", _MOST_KINDS) if value else ()

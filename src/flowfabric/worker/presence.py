@@ -58,6 +58,8 @@ class Presence:
 
     async def _beat(self) -> None:
         kinds = tuple(self._offer.kinds())
+        if not kinds:
+            return  # Whoever knows nothing yet is not there for anybody.
         if self._known == kinds:
             with suppress(NotFound):
                 await self._engine.workers.heartbeat(self._offer.worker.instance, busy=self._busy())
