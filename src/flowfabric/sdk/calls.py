@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import InvalidRequest
@@ -10,11 +11,11 @@ from flowfabric.core.requests import StepStatus
 from flowfabric.sdk.bodies import drop
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.journal import Journal, Made, Mismatch, Record, Scope
+from flowfabric.sdk.units import UNIT, Unit
 
 if TYPE_CHECKING:
     from flowfabric.sdk.durable import DurableCall
     from flowfabric.sdk.run import Run
-    from flowfabric.sdk.units import Unit
 
 LOG = logging.getLogger("flowfabric")
 _MANY_RECORDS = 1_000
@@ -33,18 +34,14 @@ class Calls:
         self.consumed: dict[str, int] = {}
         self.is_live = False
         self.cancel_delivered = False
-        self._swallowed = 0
+        self.is_cut_off = False
+        self._swallowed: Counter[Unit | None] = Counter()
         self._has_warned = False
 
     @property
     def is_replaying(self) -> bool:
         """True until the first call that the journal does not answer."""
         return not self.is_live and len(self.journal) > 0
-
-    @property
-    def is_cut_off(self) -> bool:
-        """True for code that goes on and on though its run is over."""
-        return self._swallowed >= _MOST_SWALLOWED
 
     def remember(self, record: Record) -> None:
         """Takes a record over from an earlier run."""
@@ -91,8 +88,11 @@ class Calls:
         """Raises once the lease is given up or lost; code that swallows it for ever is cut off."""
         if not self._run.is_over:
             return
-        self._swallowed += 1
-        if self.is_cut_off:
+        # Each branch is told once at least, and there may be many.
+        unit = UNIT.get()
+        self._swallowed[unit] += 1
+        if self._swallowed[unit] >= _MOST_SWALLOWED:
+            self.is_cut_off = True
             LOG.error("%s swallows Unwind for ever and is dropped; let BaseException pass", self._run.task.name)
             drop(self._run)
         raise self._run.reason_to_leave()

@@ -15,13 +15,14 @@ from flowfabric import (
     ExecutionFailed,
     Signal,
     StepFailed,
+    gather,
     sleep,
     step,
     wait_signal,
 )
 from flowfabric.engine import State, StepStatus
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import statuses
+from tests.end_to_end.durable.kits import NewKit, statuses
 
 go = Signal("go", int)
 
@@ -141,6 +142,23 @@ async def test_code_that_swallows_for_ever_is_cut_off(app: App, kit: Kit, caplog
     assert len(swallowed) == 101, "at the wait, and at a hundred calls after it"
     assert "stubborn swallows Unwind for ever and is dropped" in caplog.text
     assert (await handle.status()).state is State.DELAYED
+
+
+async def test_many_branches_that_are_left_together_swallow_nothing(
+    app: App, new_kit: NewKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def child(number: int) -> int:
+        return number
+
+    @app.task
+    async def parent() -> int:
+        return sum(await gather(*(child.run(number) for number in range(120))))
+
+    async with new_kit(app, replay="every record") as kit:
+        async with asyncio.timeout(60):
+            assert await kit.run(parent) == sum(range(120))
+    assert "swallows" not in caplog.text
 
 
 async def test_finally_and_with_run_at_every_suspension(app: App, kit: Kit) -> None:
