@@ -174,6 +174,7 @@ ROLES = {
     "Sequence[UUID | str]": Role(["x", b"x", 7, *([bad] for bad in _NO_IDS)], good=([],)),
     "Callable[[Any], Any]": Role(["function", 7, b"x"]),
     "Callable[[Any], Step]": Role(["function", 7, b"x"]),
+    "Callable[[Glance], bool]": Role(["function", 7, b"x"]),
     "Clock": Role(["clock", 7, _WHEN]),
     **dict.fromkeys(
         [

@@ -20,7 +20,7 @@ from tests.stores import TestStore, opened
 AT_ONCE = 25
 # What must have happened for a run to say anything, at least once in so many lives.
 HAPPENS = {
-    "resume_condition_satisfied": 50, "buffered_for_pending_waitpoint": 20, "appended_to_waitpoint": 20,
+    "resume_condition_satisfied": 100, "buffered_for_pending_waitpoint": 20, "appended_to_waitpoint": 20,
     "DuplicateSignal": 20, "Satisfied": 20, "Suspended": 5, "Resumed": 200, "waitpoint_closed": 20,
 }  # fmt: skip
 

@@ -60,10 +60,12 @@ GOOD: dict[str, Any] = {
     "upstream": "a",
     "downstream": "b",
     "record": lambda _: Step("t"),
+    "enough": lambda _: True,
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
     "delay": {"after": 60},
     "wait": {"timeout": 0},
+    "wait_until": {"timeout": 0},
     "look": {"waitpoints": {}},
 }
 

@@ -41,6 +41,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "executions.result": lambda engine, at: engine.executions.result(at.id),
     "executions.glance": lambda engine, at: engine.executions.glance(at.id),
     "executions.wait": lambda engine, at: engine.executions.wait(at.id, timeout="1m"),
+    "executions.wait_until": lambda engine, at: engine.executions.wait_until(at.id, lambda _: True),
     "executions.history": lambda engine, at: engine.executions.history(at.id),
     "executions.steps": lambda engine, at: engine.executions.steps(at.id),
     "executions.children": lambda engine, at: engine.executions.children(at.id),

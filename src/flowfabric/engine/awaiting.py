@@ -6,6 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from flowfabric.core import limits
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.ids import parse_id
 from flowfabric.core.views import Glance, Outcome
 from flowfabric.engine.context import Context
@@ -35,6 +36,10 @@ class Awaiting:
         """The first glance that is enough, at the latest that of the end; None if the timeout passes first. Only the
         end wakes who waits: anything else is noticed within seconds."""
         found = parse_id(id)
+        if not callable(enough):
+            raise InvalidRequest(
+                "invalid_type", f"enough must be a function, not {type(enough).__name__}", field="enough"
+            )
         glances = self._context.glances
 
         async def look() -> Glance | None:
