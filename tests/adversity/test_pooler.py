@@ -59,12 +59,12 @@ async def test_a_write_is_read_committed_and_waits_for_the_disk_whatever_the_set
 ) -> None:
     async def shown(tx: Transaction) -> list[str]:
         session: Any = tx
-        names = ("transaction_isolation", "synchronous_commit", "statement_timeout")
+        names = ("transaction_isolation", "synchronous_commit", "statement_timeout", "jit")
         return [await session.session._connection.fetchval(f"SHOW {name}") for name in names]
 
     async with opened(odd, pooler=pooler, statement_timeout="7s") as engine:
-        assert await engine._context.store.run(shown) == ["read committed", "on", "7s"]
-        assert await engine._context.store.run_single(shown) == ["read committed", "on", "7s"]
+        assert await engine._context.store.run(shown) == ["read committed", "on", "7s", "off"]
+        assert await engine._context.store.run_single(shown) == ["read committed", "on", "7s", "off"]
 
 
 async def test_four_engines_behind_a_pooler_open_a_new_store_at_once_whatever_the_settings_are(

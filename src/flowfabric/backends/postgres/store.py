@@ -204,7 +204,7 @@ def _locally(settings: Settings) -> dict[str, object]:
     if not settings.pooler:
         return {}
     timeout_ms = int(settings.statement_timeout_s * 1000)
-    return {"statement_timeout": timeout_ms, "synchronous_commit": "on", "enable_seqscan": "off"}
+    return {"statement_timeout": timeout_ms, "synchronous_commit": "on", "enable_seqscan": "off", "jit": "off"}
 
 
 def check_version(number: int) -> None:
@@ -232,6 +232,8 @@ async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
         "plan_cache_mode": "force_generic_plan",
         # Plans are made once, often while the tables are empty, when reading them whole would look cheap.
         "enable_seqscan": "off",
+        # Up to version 17 a plan that cannot do without what is off looks so dear that it would be compiled.
+        "jit": "off",
         "statement_timeout": str(timeout_ms),
         "idle_in_transaction_session_timeout": str(2 * timeout_ms),
     }
