@@ -166,7 +166,7 @@ class Lanes:
     def _set(self, namespace: str, lane: str, state: LaneState, event: str) -> LaneState:
         if self._world.lane(namespace, lane) is not state:
             self._world.lanes[namespace, lane] = state
-            self._world.note_lane_event(namespace, lane, event)
+            self._world.lane_events.append((namespace, lane, event))
         return state
 
 

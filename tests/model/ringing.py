@@ -54,7 +54,7 @@ class Keys:
 
     def _add(self, namespace: str, kid: str, secret: str, event: str) -> None:
         self._world.ring.keys.append(RingKey(kid, secret, self._world.now))
-        self._world.note_lane_event(namespace, "", event)
+        self._world.lane_events.append((namespace, "", event))
 
 
 def active_key(world: World) -> RingKey:

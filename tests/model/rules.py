@@ -342,7 +342,7 @@ class TimeMoves(Stage):
 
     @move(2, step=st.sampled_from([MICROSECOND, S, S, 4 * S, 4 * S, 30 * S, 2 * 86400 * S]), ticks=st.booleans())
     def advance(self, step: timedelta, ticks: bool) -> None:
-        self.clock.advance(step)
+        self._pass(step)
         if ticks:
             self.tick()
 
@@ -351,6 +351,11 @@ class TimeMoves(Stage):
         """To the moment at which something is due, or a microsecond before it."""
         coming = [time for time in self.model.duties.due_times() if time > self.clock.now()]
         if coming:
-            self.clock.advance(max(coming[0] - self.clock.now() - before * MICROSECOND, 0 * S))
+            self._pass(max(coming[0] - self.clock.now() - before * MICROSECOND, 0 * S))
         if ticks:
             self.tick()
+
+    def _pass(self, step: timedelta) -> None:
+        """Time passes, but not a week in all: then events are trimmed, of which the model knows nothing."""
+        if self.clock.now() + step < self.began + timedelta(days=6, hours=12):
+            self.clock.advance(step)

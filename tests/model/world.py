@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core import limits
 from flowfabric.engine import (
     AttemptOutcome,
     AttemptState,
@@ -74,17 +72,9 @@ class World:
         self.keys: dict[tuple[str, str], Key] = {}
         self.grants: dict[UUID, Grant] = {}
         self.lanes: dict[tuple[str, str], LaneState] = {}
-        self._lane_events: list[tuple[datetime, tuple[str, str, str]]] = []
+        self.lane_events: list[tuple[str, str, str]] = []
         self.ring = Ring()
         self._minted = 0
-
-    def note_lane_event(self, namespace: str, lane: str, event: str) -> None:
-        """Something happened that belongs to no execution."""
-        self._lane_events.append((self.now, (namespace, lane, event)))
-
-    def lane_events(self, *, since: datetime = limits.EARLIEST) -> Counter[tuple[str, str, str]]:
-        """What happened so."""
-        return Counter(event for at, event in self._lane_events if at >= since)
 
     @property
     def now(self) -> datetime:
