@@ -13,7 +13,7 @@ from benchmarks.tasks import Tasks, tasks_on
 from benchmarks.workers import worker_process
 from flowfabric.core.states import State
 from flowfabric.engine import connect
-from flowfabric.worker.event_loop import new_event_loop
+from flowfabric.worker.event_loop import new_event_loop, own_runner
 from tests.idle_workers import StatementCount
 
 _SLOTS = 256
@@ -184,7 +184,7 @@ def _in_loop(scenario: Callable[[Turn], Awaitable[None]]) -> Scenario:
         await scenario(turn)
 
     def serve_it(turn: Turn) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with own_runner() as runner:
             runner.run(run(turn))
 
     return serve_it

@@ -7,7 +7,6 @@ durably, for us and for everybody else.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import platform
 import sys
@@ -22,7 +21,7 @@ from benchmarks.bench import QUICK, Bench, Plan, load
 from benchmarks.entrants import Entrants, entrants
 from benchmarks.report import Report
 from benchmarks.scenarios.all import SCENARIOS
-from flowfabric.worker.event_loop import new_event_loop
+from flowfabric.worker.event_loop import own_runner
 from tests.postgres_server import DSN_VARIABLE, postgres_server
 
 # A small server's own memory and log; fsync and full_page_writes as they must be for work that matters.
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
         others = stack.enter_context(entrants(folder, report)) if options.peers else Entrants()
         server = stack.enter_context(postgres_server(**SERVER))
         bench = Bench(_plan(options), report, folder, server.dsn, others)
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with own_runner() as runner:
             runner.run(_run(bench, options.only or list(SCENARIOS)))
     report.notes["load after"] = load()
     return _tell(report, options)

@@ -69,7 +69,7 @@ async def _work(store: str, slots: int) -> None:
 
 
 if __name__ == "__main__":
-    from flowfabric.worker.event_loop import new_event_loop
+    from flowfabric.worker.event_loop import own_runner
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with own_runner() as runner:
         runner.run(_work(sys.argv[1], int(sys.argv[2])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import sys
@@ -15,14 +14,14 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.engine.default_store import STORE_VARIABLE
 from flowfabric.sdk.app import App
 from flowfabric.sdk.surroundings import new_worker
-from flowfabric.worker import new_event_loop, run_until_signalled
+from flowfabric.worker import own_runner, run_until_signalled
 
 
 def work(arguments: argparse.Namespace) -> None:
     """Returns when the worker has drained."""
     app = _app(arguments)
     _log_to_stderr(logging.WARNING if arguments.quiet or arguments.json else logging.INFO)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with own_runner() as runner:
         runner.run(_work(app, arguments))
 
 

@@ -37,7 +37,10 @@ async def run_body(run: Run, unit: Unit) -> Ending:
     left = run.dropped = run.loop.create_future()
     body.add_done_callback(lambda _: _finish(left))
     await left
-    return body.result() if body.done() else Ending()
+    if not body.done():
+        return Ending()
+    unit.task = None
+    return body.result()
 
 
 def drop(run: Run) -> None:

@@ -81,6 +81,19 @@ class Run:
         except FlowFabricError as error:
             LOG.warning("%s %s is put off: %s", self.task.name, self.lease.execution_id, error)
             await put_off(self, error)
+        finally:
+            self._dissolve()
+
+    def _dissolve(self) -> None:
+        """Takes the run apart, so that nothing of it waits for the garbage collector."""
+        self.is_over = True
+        del self.calls, self.commits, self.resting
+
+    def __getattr__(self, name: str) -> Any:
+        """What is asked for after the end: nothing durable happens any more."""
+        if name in ("calls", "commits", "resting"):
+            raise self.reason_to_leave()
+        raise AttributeError(name)
 
     async def _load(self, *, may_be_new: bool) -> None:
         """Reads the journal, unless nobody has had a lease before."""

@@ -5,7 +5,9 @@ These are the only imports that point upwards, and they are made when somebody a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.app import App
     from flowfabric.worker import Worker
 
-__all__ = ["Worker", "new_event_loop_factory", "new_worker", "receiver", "work_until_signalled"]
+__all__ = ["Worker", "new_worker", "own_runner", "receiver", "work_until_signalled"]
 
 
 def new_worker(
@@ -40,11 +42,11 @@ def new_worker(
     )  # fmt: skip
 
 
-def new_event_loop_factory() -> Callable[[], Any]:
-    """What makes the event loops of processes that are ours."""
-    from flowfabric.worker import new_event_loop
+def own_runner() -> AbstractContextManager[asyncio.Runner]:
+    """What runs the coroutines of a process that is ours."""
+    from flowfabric import worker
 
-    return new_event_loop
+    return worker.own_runner()
 
 
 async def work_until_signalled(worker: Worker) -> None:

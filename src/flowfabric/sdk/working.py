@@ -78,7 +78,7 @@ def _in_own_loop(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with asyncio.Runner(loop_factory=surroundings.new_event_loop_factory()) as runner:
+        with surroundings.own_runner() as runner:
             raw_tasks.watch(runner.get_loop())
             return runner.run(work)
     work.close()
