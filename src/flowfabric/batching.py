@@ -1,8 +1,9 @@
 """Group commit: callers who come while a commit is under way share the next one.
 
 An item that comes when nothing is in flight goes at once, alone. While a batch is being committed, items gather; when
-it is done, up to 200 of them go together in one statement. Nobody waits for a timer: idle, the latency is that of one
-commit; under load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
+it is done, up to 100 of them go together in one statement. If 50 gather before that, they go beside it, so that the
+database and we both have something to do. Nobody waits for a timer: idle, the latency is that of one commit; under
+load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
 
 The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
 waits for a row lock: what it left out is looked at alone afterwards, and holds up nobody else. Items that may not share
@@ -21,7 +22,10 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.store.transaction import Store
 
-MOST_TOGETHER = 200
+MOST_TOGETHER = 100
+# While the database works on one batch we prepare and read the other. Small ones do not pay for a commit of their own.
+_ABREAST = 2
+_ENOUGH_FOR_ANOTHER = 50
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
@@ -40,7 +44,8 @@ class Batcher(Generic[Item, Outcome]):
         self._store = store
         self._namespace = namespace
         self._operation = operation
-        self._committing = False
+        self._committing = 0
+        self._all_busy = False
         self._waiting: list[_Waiting[Item, Outcome]] = []
         self._subjects: set[UUID] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,9 +73,25 @@ class Batcher(Generic[Item, Outcome]):
         return not self._waiting and not self._tasks and (self._others is None or self._others.is_idle)
 
     def _start(self) -> None:
-        if not self._committing and (batch := self._next_batch()):
-            self._committing = True
+        while self._may_start():
+            batch = self._next_batch()
+            if not batch:
+                self._all_busy = True
+                return
+            self._committing += 1
             self._spawn(self._commit(batch))
+
+    def _may_start(self) -> bool:
+        """True if nothing is in flight, or so much waits that it pays for a second commit beside the first. If all that
+        waits is for executions that are busy, nobody looks again before one of them is free."""
+        if self._committing == 0:
+            return True
+        is_enough = len(self._waiting) >= _ENOUGH_FOR_ANOTHER
+        return is_enough and self._committing < _ABREAST and not self._all_busy
+
+    def _free(self, subject: UUID) -> None:
+        self._subjects.discard(subject)
+        self._all_busy = False
 
     def _next_batch(self) -> list[_Waiting[Item, Outcome]]:
         batch: list[_Waiting[Item, Outcome]] = []
@@ -95,7 +116,7 @@ class Batcher(Generic[Item, Outcome]):
             for entry in batch:
                 self._finish(entry, error)
         finally:
-            self._committing = False
+            self._committing -= 1
             self._start()
 
     def _settle(self, entry: _Waiting[Item, Outcome], answer: Outcome | FlowFabricError | None) -> None:
@@ -105,7 +126,7 @@ class Batcher(Generic[Item, Outcome]):
         if isinstance(answer, FlowFabricError):
             self._finish(entry, answer)
             return
-        self._subjects.discard(entry.subject)
+        self._free(entry.subject)
         if not entry.future.done():
             entry.future.set_result(answer)
 
@@ -114,7 +135,7 @@ class Batcher(Generic[Item, Outcome]):
             outcome = await self._other_way(entry.item)
             if not entry.future.done():
                 entry.future.set_result(outcome)
-            self._subjects.discard(entry.subject)
+            self._free(entry.subject)
         except BaseException as error:
             self._finish(entry, error)
         self._start()
@@ -125,7 +146,7 @@ class Batcher(Generic[Item, Outcome]):
         return await run_alone(self._store, self._namespace, self._operation, item)
 
     def _finish(self, entry: _Waiting[Item, Outcome], error: BaseException) -> None:
-        self._subjects.discard(entry.subject)
+        self._free(entry.subject)
         if not entry.future.done():
             entry.future.set_exception(error)
 

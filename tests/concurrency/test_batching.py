@@ -65,13 +65,32 @@ async def test_the_first_goes_at_once_and_those_who_come_meanwhile_go_together(e
     assert watched.alone == []
 
 
-async def test_a_batch_holds_at_most_200_items(engine: Engine) -> None:
+async def test_a_batch_holds_at_most_100_items_and_enough_for_another_go_beside_it(engine: Engine) -> None:
     watched = Watched()
     batcher = batcher_of(engine, watched)
-    leases = await leases_of(engine, 450)
+    leases = await leases_of(engine, 300)
     answers = await asyncio.gather(*(batcher.submit(completion(lease, b"x")) for lease in leases))
-    assert len(answers) == 450
-    assert [len(batch) for batch in watched.batches] == [1, MOST_TOGETHER, MOST_TOGETHER, 49]
+    assert len(answers) == 300
+    # All come at once: the first goes alone, the second batch beside it, and the rest gathers meanwhile.
+    assert [len(batch) for batch in watched.batches] == [1, 50, MOST_TOGETHER, MOST_TOGETHER, 49]
+
+
+async def test_many_items_of_one_execution_are_not_looked_through_for_each_that_comes(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    [lease] = await leases_of(engine, 1)
+    looks = 0
+    next_batch = batcher._next_batch
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return next_batch()
+
+    batcher._next_batch = counted  # type: ignore[method-assign]
+    answers = [batcher.enter(completion(lease, b"x")) for _ in range(200)]
+    assert looks == 2
+    assert len(await asyncio.gather(*answers)) == 200
 
 
 async def test_two_items_of_one_execution_go_one_after_the_other_and_each_is_answered(engine: Engine) -> None:
