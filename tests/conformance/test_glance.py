@@ -60,16 +60,15 @@ async def test_another_namespace_sees_nothing(engine: Engine) -> None:
 
 async def test_callers_at_once_share_few_reads(engine: Engine, store: TestStore) -> None:
     ids = [(await engine.executions.submit("k")).id for _ in range(20)]
-    glances = engine._context.glances
     reads = 0
-    read_single = glances._store.read_single
+    read_single = engine._context.store.read_single
 
     async def counted(body):  # type: ignore[no-untyped-def]
         nonlocal reads
         reads += 1
         return await read_single(body)
 
-    glances._store.read_single = counted  # type: ignore[method-assign]
+    engine._context.store.read_single = counted  # type: ignore[method-assign]
     found = await asyncio.gather(*(engine.executions.glance(id_) for id_ in ids))
     assert len(found) == 20
     assert reads <= 2

@@ -147,6 +147,7 @@ class Input:
     outcome: State | None
     result: bytes | None
     encoding: str | None
+    ended_at: datetime | None = None
 
 
 def summarize_flow(flow: Flow, counts: Mapping[State, int]) -> FlowSummary:

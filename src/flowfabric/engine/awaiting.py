@@ -11,6 +11,7 @@ from flowfabric.core.ids import parse_id
 from flowfabric.core.views import Glance, Outcome
 from flowfabric.engine.context import Context
 from flowfabric.engine.ending import until_ended
+from flowfabric.ops.look import glances
 
 
 class Awaiting:
@@ -20,7 +21,7 @@ class Awaiting:
 
     async def glance(self, id: UUID | str) -> Glance:
         """Where the execution is: cheap, because callers at the same time share one read."""
-        return await self._context.glances.of(parse_id(id))
+        return await self._context.read(glances, parse_id(id))
 
     async def wait(self, id: UUID | str, timeout: limits.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
         """Waits until the execution has ended; None if the timeout passes first."""
@@ -40,10 +41,9 @@ class Awaiting:
             raise InvalidRequest(
                 "invalid_type", f"enough must be a function, not {type(enough).__name__}", field="enough"
             )
-        glances = self._context.glances
 
         async def look() -> Glance | None:
-            glance = await glances.of(found)
+            glance = await self._context.read(glances, found)
             return glance if glance.outcome is not None or enough(glance) else None
 
         return await until_ended(self._context.wakeups, found, look, timeout)

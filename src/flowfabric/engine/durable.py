@@ -17,7 +17,7 @@ from flowfabric.core.requests import Step
 from flowfabric.engine.claims import Claims
 from flowfabric.ops.continue_with import continue_with
 from flowfabric.ops.hold import hold_own
-from flowfabric.ops.look import look
+from flowfabric.ops.look import glances, look
 from flowfabric.ops.transact import Transact, transact
 
 
@@ -28,7 +28,7 @@ class DurableLeases(Claims):
         """The steps that answer at present, in their order. It is a plain read."""
         id_, most = requests.fence(fence).execution_id, limits.whole(limit, "limit", 1, limits.STEPS_PER_EXECUTION)
         # An execution of another namespace is not found; the look that tells is shared with other callers.
-        await self._context.glances.of(id_)
+        await self._context.read(glances, id_)
         return await self._context.store.read_single(lambda tx: tx.steps.of(id_, 0, most))
 
     async def look(self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()) -> Look:

@@ -166,7 +166,7 @@ class Flows:
     async def inputs(self, execution_id: UUID | str) -> dict[str, Input]:
         """What the upstreams of a member left for it, by the names of its inputs."""
         found = parse_id(execution_id, "execution_id")
-        return await self._context.store.read(lambda tx: inputs(tx, self._context.namespace, found))
+        return await self._context.read(inputs, found)
 
     async def wait(self, flow_id: UUID | str, timeout: limits.Duration | None = None) -> FlowState | None:  # noqa: ASYNC109
         """Waits until all members of the sealed flow have ended; None if the timeout passes first."""

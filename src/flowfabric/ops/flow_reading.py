@@ -8,10 +8,9 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.flow_outcomes import FlowDescription, FlowSummary, Input, describe_graph, summarize_flow
-from flowfabric.core.flows import DEPENDENCIES, LIVE, Flow, FlowState
+from flowfabric.core.flows import LIVE, Flow, FlowState
 from flowfabric.core.views import Summary, summarize
 from flowfabric.ops.grow_flow import flow_not_found
-from flowfabric.ops.locking import read
 from flowfabric.store.transaction import Transaction
 
 _MOST_EDGES = 100_000
@@ -67,21 +66,9 @@ async def list_flows(tx: Transaction, listing: FlowListing) -> list[FlowSummary]
     return found[: listing.limit]
 
 
-async def inputs(tx: Transaction, namespace: str, id_: UUID) -> dict[str, Input]:
-    """What the upstreams of a member left for it, by the names of its inputs."""
-    await read(tx, namespace, id_)
-    edges = [edge for edge, _ in await tx.flows.edges.into([id_], DEPENDENCIES)]
-    upstreams = await tx.executions.get(None, [edge.upstream_id for edge in edges]) if edges else {}
-    found: dict[str, Input] = {}
-    for edge in edges:
-        upstream = upstreams.get(edge.upstream_id)
-        if upstream is None or not upstream.state.is_terminal:
-            found[edge.input] = Input(edge.upstream_id, None, None, None)
-            continue
-        attempt = await tx.attempts.at(upstream.id, upstream.attempt_index)
-        result, encoding = (attempt.result, attempt.encoding) if attempt else (None, None)
-        found[edge.input] = Input(upstream.id, upstream.state, result, encoding)
-    return found
+async def inputs(tx: Transaction, namespace: str, ids: Sequence[UUID]) -> dict[UUID, dict[str, Input]]:
+    """What the upstreams of members left for them, by the names of their inputs. Exactly one statement."""
+    return await tx.looks.inputs(namespace, ids)
 
 
 async def flow_state_of(tx: Transaction, namespace: str, flow_id: UUID) -> FlowSummary:

@@ -1,4 +1,4 @@
-"""look: what came to an execution, and how others ended, while its worker goes on. It locks nothing."""
+"""look and glances: what came to an execution, and how others ended, while its worker goes on. It locks nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import UUID
 
 from flowfabric.core.fences import execution_not_found
 from flowfabric.core.looking import MOST_SIGNALS, Look
+from flowfabric.core.views import Glance
 from flowfabric.store.transaction import Transaction
 
 
@@ -16,3 +17,8 @@ async def look(tx: Transaction, namespace: str, id_: UUID, places: Mapping[str, 
     if found is None:
         raise execution_not_found(id_)
     return found
+
+
+async def glances(tx: Transaction, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
+    """Where these executions are."""
+    return await tx.looks.glances(namespace, ids)

@@ -67,6 +67,8 @@ def _written(value: object, name: str) -> Any:
 
 async def _recorded(engine: Engine, lease: Lease) -> bytes | None:
     """What was recorded by an earlier run; it is the first record there is."""
+    if lease.epoch <= 1:
+        return None  # Nobody has had a lease before.
     for step in await engine.executions.steps(lease.execution_id, limit=1):
         if step.name == RECORDED:
             return Record.from_step(step).value
@@ -77,26 +79,17 @@ async def _filled(engine: Engine, lease: Lease) -> bytes:
     inputs, holes = read_inputs(lease.payload)
     found = await engine.flows.inputs(lease.execution_id)
     for hole in holes:
-        fill(inputs, hole, await _value(engine, hole, found))
+        fill(inputs, hole, _value(hole, found))
     return json.dumps(inputs).encode()
 
 
-async def _value(engine: Engine, hole: Hole, found: Mapping[str, Input]) -> Any:
+def _value(hole: Hole, found: Mapping[str, Input]) -> Any:
     completed = [found[name] for name in hole.of if name in found and found[name].outcome is State.COMPLETED]
     if len(completed) < hole.needed:
         message = f"the results of {', '.join(hole.of)} are not there any more; replay the flow from there"
         raise InputMismatch(message, members=hole.of)
     if len(completed) > 1:
-        completed = await _in_order(engine, completed)
+        # In the order in which they ended.
+        completed.sort(key=lambda item: (item.ended_at, item.execution_id))
     values = [json.loads(item.result or b"null") for item in completed[: hole.needed]]
     return values if hole.how == "quorum" else values[0]
-
-
-async def _in_order(engine: Engine, completed: list[Input]) -> list[Input]:
-    """The upstreams in the order in which they ended."""
-    ended = {}
-    for item in completed:
-        outcome = await engine.executions.result(item.execution_id)
-        ended[item.execution_id] = outcome.ended_at if outcome else None
-    known = [item for item in completed if ended[item.execution_id] is not None]
-    return sorted(known, key=lambda item: (ended[item.execution_id], item.execution_id))

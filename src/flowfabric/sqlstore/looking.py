@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from flowfabric.core.flow_outcomes import Input
 from flowfabric.core.looking import Look, Override
 from flowfabric.core.states import State
 from flowfabric.core.views import Glance, Outcome, failure_of
@@ -31,6 +32,20 @@ class SqlLooks:
     async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
         found = await self._session.fetch("glances", namespace=namespace, ids=list(ids))
         return {identity(row["id"]): _glance(row) for row in found}
+
+    async def inputs(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, dict[str, Input]]:
+        found: dict[UUID, dict[str, Input]] = {}
+        for row in await self._session.fetch("inputs", namespace=namespace, ids=list(ids)):
+            of_member = found.setdefault(identity(row["member_id"]), {})
+            if row["upstream_id"] is not None:
+                of_member[row["input"]] = _input(row)
+        return found
+
+
+def _input(row: Row) -> Input:
+    ended_at = when(row["ended_at"])
+    outcome = None if ended_at is None else State(row["state"])
+    return Input(identity(row["upstream_id"]), outcome, row["result"], row["encoding"], ended_at)
 
 
 def _glance(row: Row) -> Glance:

@@ -8,6 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.evaluating import SignalFacts
+from flowfabric.core.flow_outcomes import Input
 from flowfabric.core.frozen import record
 from flowfabric.core.keyring import Key, KeyRing
 from flowfabric.core.looking import Look
@@ -101,6 +102,9 @@ class Looks(Protocol):
 
     async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
         """Where these executions are. One statement."""
+
+    async def inputs(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, dict[str, Input]]:
+        """What the upstreams of these executions left for them, by the names of their inputs. One statement."""
 
 
 class SigningKeys(Protocol):

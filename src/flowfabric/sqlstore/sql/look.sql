@@ -87,3 +87,20 @@ LEFT JOIN ff.attempt AS a
     AND e.ended_at IS NOT NULL
 WHERE e.id IN :ids
     AND e.namespace = :namespace
+
+-- name: inputs
+-- A member without upstreams has one row with nothing in it; one of another namespace has none.
+SELECT m.id AS member_id, d.upstream_id, d.input, e.state, e.ended_at, a.result, a.encoding
+FROM ff.execution AS m
+LEFT JOIN ff.edge AS d
+    ON d.downstream_id = m.id
+    AND d.seq = 0
+LEFT JOIN ff.execution AS e
+    ON e.id = d.upstream_id
+LEFT JOIN ff.attempt AS a
+    ON a.execution_id = e.id
+    AND a.attempt_index = e.attempt_index
+    AND e.ended_at IS NOT NULL
+WHERE m.id IN :ids
+    AND m.namespace = :namespace
+ORDER BY m.id, d.upstream_id
