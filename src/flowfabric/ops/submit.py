@@ -41,6 +41,18 @@ async def submit_together(tx: Transaction, namespace: str, items: Sequence[Arriv
     return [Created(item.id, states[item.id]) if item.id in inserted else None for item in items]
 
 
+async def submit_standing_together(tx: Transaction, namespace: str, items: Sequence[Arrival]) -> list[Submitted | None]:
+    """The same for submissions that signals are taken for from the beginning, with the waitpoints for them."""
+    now = await tx.now()
+    rows = [new_row(namespace, item, now) for item in items if not _is_late(item, now)]
+    inserted = await tx.hot.insert(rows) if rows else set()
+    states = {row.id: row.state for row in rows}
+    new = [item for item in items if item.id in inserted]
+    if new:
+        await tx.waits.apply([standing(item.id, 0, item.submission.signals, now) for item in new])
+    return [Created(item.id, states[item.id]) if item.id in inserted else None for item in items]
+
+
 async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submitted:
     """Inserts one execution, under its key if it has one."""
     known = await _take_key(tx, namespace, item)
@@ -58,17 +70,27 @@ async def submit_alone(tx: Transaction, namespace: str, item: Arrival) -> Submit
     return await _explain(tx, namespace, item)
 
 
-def _is_solitary(item: Arrival) -> bool:
-    """With a key or an id of the caller's own, an insert may have to wait for somebody else's transaction; with
-    standing waitpoints it is more than one statement."""
-    return not _is_simple(item) or item.submission.id is not None
+def _may_wait(item: Arrival) -> bool:
+    """With a key or an id of the caller's own, an insert may have to wait for somebody else's transaction."""
+    return item.submission.key is not None or item.submission.id is not None
+
+
+def _is_standing(item: Arrival) -> bool:
+    return bool(item.submission.signals)
 
 
 def _is_simple(item: Arrival) -> bool:
-    return item.submission.key is None and not item.submission.signals
+    return item.submission.key is None and not _is_standing(item)
 
 
-SUBMIT = HotOperation(submit_together, submit_alone, subject=lambda item: item.id, solitary=_is_solitary)
+_STANDING = HotOperation(
+    submit_standing_together, submit_alone, subject=lambda item: item.id, one_statement=False,
+    solitary=lambda item: _may_wait(item) or not _is_standing(item),
+)  # fmt: skip
+SUBMIT = HotOperation(
+    submit_together, submit_alone, subject=lambda item: item.id, solitary=_may_wait, others=_STANDING,
+    for_others=_is_standing,
+)  # fmt: skip
 
 
 async def _take_key(tx: Transaction, namespace: str, item: Arrival) -> Duplicate | None:

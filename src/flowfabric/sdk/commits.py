@@ -101,9 +101,10 @@ class Commits:
         return stored.result()
 
     async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
-        """The same for the end of a run that has nothing else under way, which needs no task of its own: if somebody
-        disturbs it, it is asked again."""
-        if not self._unwritten and self._is_quiet:
+        """The same for the end of a run, before which everything is written that is still to be: an end without records
+        shares its statement with others. It needs no task of its own: if somebody disturbs it, it is asked again."""
+        await self.flushed()
+        if self._is_quiet:
             try:
                 return await insist(self._run, lambda: operation(()))
             except asyncio.CancelledError:
