@@ -33,9 +33,12 @@ class Awaiting:
         id: UUID | str,
         enough: Callable[[Glance], bool],
         timeout: limits.Duration | None = None,  # noqa: ASYNC109
+        *,
+        is_new: bool = False,
     ) -> Glance | None:
         """The first glance that is enough, at the latest that of the end; None if the timeout passes first. Only the
-        end wakes who waits: anything else is noticed within seconds."""
+        end wakes who waits: anything else is noticed within seconds. An execution that `is_new` was submitted just now,
+        so nobody looks before it can have ended."""
         found = parse_id(id)
         if not callable(enough):
             raise InvalidRequest(
@@ -46,7 +49,7 @@ class Awaiting:
             glance = await self._context.read(glances, found)
             return glance if glance.outcome is not None or enough(glance) else None
 
-        return await until_ended(self._context.wakeups, found, look, timeout)
+        return await until_ended(self._context.wakeups, found, look, timeout, is_new=limits.truth(is_new, "is_new"))
 
 
 def _has_ended(glance: Glance) -> bool:

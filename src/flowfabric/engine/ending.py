@@ -12,6 +12,7 @@ from flowfabric.store.transaction import Answer
 from flowfabric.wakeups.bells import Bell, end_of
 from flowfabric.wakeups.wakeups import Wakeups
 
+_MOMENT_S = 0.02
 _FIRST_LOOK_S = 0.005
 _LONGEST_LOOK_S = 0.25
 _LONGEST_LOOK_ALIVE_S = 2.0
@@ -24,15 +25,20 @@ async def until_ended(
     id_: UUID,
     look: Look[Answer],
     timeout: limits.Duration | None,  # noqa: ASYNC109
+    *,
+    is_new: bool = False,
 ) -> Answer | None:
-    """What `look` finds when it has ended, at once if it has; None if the timeout passes first."""
+    """What `look` finds when it has ended, at once if it has; None if the timeout passes first. What `is_new` has been
+    stored just now, so the first look waits for the bell, if only for a moment: it may have rung already."""
     limit_s = None if timeout is None else limits.duration(timeout, "timeout").total_seconds()
-    if not wakeups.alive:
+    if not wakeups.alive and not is_new:
         # Nobody begins to listen for what has ended already.
         found = await look()
         if found is not None:
             return found
     with wakeups.bell([end_of(id_)]) as bell:
+        if is_new:
+            await bell.wait(min(_MOMENT_S, _MOMENT_S if limit_s is None else limit_s))
         found = await look()
         if found is not None:
             return found

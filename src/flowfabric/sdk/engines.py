@@ -15,6 +15,19 @@ from flowfabric.engine.engine import Engine
 _Loop = asyncio.AbstractEventLoop
 
 
+class _Forks:
+    """How many forks lie between this process and the first one. To ask the system for that takes a call each time."""
+
+    number = 0
+
+    @classmethod
+    def count(cls) -> None:
+        cls.number += 1
+
+
+os.register_at_fork(after_in_child=_Forks.count)
+
+
 class Engines:
     """Opens engines on one store. A connection belongs to the loop and the process that opened it, so every loop has an
     engine of its own, and a forked child begins with none."""
@@ -25,7 +38,7 @@ class Engines:
         self._begin()
 
     def _begin(self) -> None:
-        self._process = os.getpid()
+        self._forks = _Forks.number
         self._opening: dict[_Loop, asyncio.Task[Engine]] = {}
         self._open: dict[_Loop, AsyncGenerator[Engine, None]] = {}
         self._adopted: dict[_Loop, Engine] = {}
@@ -40,7 +53,7 @@ class Engines:
         """The engine of the running loop. It is closed by `close`, or by the loop when that ends."""
         loop = asyncio.get_running_loop()
         ready = self._adopted.get(loop) or self._ready.get(loop)
-        if ready is not None and self._process == os.getpid():
+        if ready is not None and self._forks == _Forks.number:
             return ready
         self._forget()
         if loop not in self._opening:
@@ -88,7 +101,7 @@ class Engines:
     def _forget(self) -> None:
         """Forgets loops that have ended, and after a fork everything: closing what the parent opened would close the
         parent's connections."""
-        if self._process != os.getpid():
+        if self._forks != _Forks.number:
             self._begin()
         for known in (self._opening, self._open, self._adopted, self._ready):
             for loop in [loop for loop in known if loop.is_closed()]:

@@ -53,10 +53,16 @@ class End:
                 raise ExecutionSkipped(reason)
 
 
-async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
+async def wait_for_end(
+    engine: Engine,
+    id_: UUID,
+    timeout: Duration | None,  # noqa: ASYNC109
+    *,
+    is_new: bool = False,
+) -> Outcome | None:
     """Waits until the execution has ended; None if the timeout passes first. One that is held because its code
     diverged would never end by itself: that is raised."""
-    glance = await engine.executions.wait_until(id_, _is_held_by_code, timeout)
+    glance = await engine.executions.wait_until(id_, _is_held_by_code, timeout, is_new=is_new)
     if glance is None:
         return None
     if glance.outcome is None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.outcomes import Submitted
+from flowfabric.core.outcomes import Created, Submitted
 from flowfabric.core.requests import Submission
 from flowfabric.engine.engine import Engine
-from flowfabric.sdk import effects, units
+from flowfabric.sdk import acting, effects, units
 from flowfabric.sdk.aliases import Durable, P, R
 from flowfabric.sdk.client_thread import wait_for
 from flowfabric.sdk.handles import Handle
@@ -82,7 +82,9 @@ async def _stored(task: Task[..., R], submission: Submission) -> Handle[R]:
 
 
 async def _finished(task: Task[..., R], submission: Submission) -> R:
-    return await (await _stored(task, submission))
+    answer = await _submitted(await task.app.engine(), submission)
+    handle: Handle[R] = Handle(task.app, answer.id, task)
+    return await acting.result_of(handle, is_new=isinstance(answer, Created))
 
 
 async def _joined(engine: Engine, connection: object, submission: Submission) -> Submitted:
