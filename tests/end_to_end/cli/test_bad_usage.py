@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -204,6 +205,15 @@ async def test_what_writes_wants_a_durable_store_and_what_looks_does_not(
 async def test_a_fault_of_the_program_itself_is_one_line_too(bare: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: 1 / 0)
     assert_one_line(await bare.run("completion", "bash"), 70, "ZeroDivisionError", "FLOWFABRIC_TRACEBACK=1")
+
+
+@pytest.mark.parametrize(("left", "code", "told"), [(None, 0, ""), (3, 3, ""), ("no more", 1, "flowfabric: no more\n")])
+async def test_whoever_leaves_the_program_is_understood(
+    bare: Shell, monkeypatch: pytest.MonkeyPatch, left: object, code: int, told: str
+) -> None:
+    monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: sys.exit(left))  # type: ignore[arg-type]
+    said = await bare.run("completion", "bash")
+    assert (said.code, said.lines, said.error) == (code, [], told)
 
 
 async def test_the_store_may_come_from_the_environment(
