@@ -140,6 +140,7 @@ async def test_what_a_verb_alone_refuses(store: TestStore, shell: Shell, tmp_pat
         (["list", "--since", "yesterday"], 2, "invalid_time"),
         (["list", "--cursor", "x"], 2, "cursor_invalid"),
         (["list", "--limit", "0"], 2, "limit"),
+        (["list", "--all", "--limit", "1"], 2, "leave out --limit"),
         (["list", "--tag", "x"], 2, "key=value"),
         (["events", "--cursor", "x"], 2, "cursor_invalid"),
         (["events", "--family", "leases"], 2, "did you mean 'lease'?"),
