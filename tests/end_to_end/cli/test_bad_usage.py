@@ -136,6 +136,7 @@ async def test_what_a_verb_alone_refuses(store: TestStore, shell: Shell, tmp_pat
         (["submit", "kind", "{}", "--app", "no_such_module:app"], 2, "import_failed"),
         (["submit", "kind", "{}", "--app", "../x"], 2, "invalid_address"),
         (["signal", ID, "name", "{"], 2, "invalid_json"),
+        (["signal", ID, "name", "--reason", "x"], 2, "--reason"),
         (["list", "--state", "complete"], 2, "did you mean 'completed'?"),
         (["list", "--since", "yesterday"], 2, "invalid_time"),
         (["list", "--cursor", "x"], 2, "cursor_invalid"),
