@@ -30,7 +30,7 @@ def test_the_programs_of_a_page_run_as_they_stand(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for variable in ("FLOWFABRIC_STORE", "FLOWFABRIC_URL", "FLOWFABRIC_KEYS", "FLOWFABRIC_KEY_FILE"):
+    for variable in ("FLOWFABRIC_STORE", "FLOWFABRIC_KEYS", "FLOWFABRIC_KEY_FILE"):
         monkeypatch.delenv(variable, raising=False)
     if "DATABASE_URL" in page.read_text(encoding="utf-8"):
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
