@@ -70,7 +70,7 @@ def _verb(verb: Verb, before: str) -> Iterator[str]:
     level = "###" if before == "flowfabric" else "####"
     yield f"{level} `{before} {verb.name}`\n"
     yield f"{verb.help[0].upper()}{verb.help[1:]}. {_joined(verb.about)}".rstrip() + "\n"
-    yield f"```console\n{_usage(verb, before)}\n```\n"
+    yield f"```text\n{_usage(verb, before)}\n```\n"
     if verb.all_arguments:
         yield _options(verb.all_arguments)
     for below in verb.verbs:

@@ -91,7 +91,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "POOL_SIZE_MOST": "connections of one process to PostgreSQL, `pool_size=`",
     },
     counting: {"COUNTED_EXACTLY": "executions in one state that `count()` counts one by one; above, it estimates"},
-    backlog: {"COUNTED_EXACTLY": "waiting executions of one lane, kind and set of capabilities that `backlog()` counts to the end"},
+    backlog: {"COUNTED_EXACTLY": "executions that wait, alike in lane, kind and capabilities, that `backlog()` counts"},
 }
 # Public constants that are numbers or times and bound nothing that a user meets.
 _NOT_LIMITS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 import sys
 from pathlib import Path
 from uuid import uuid4
@@ -31,6 +30,10 @@ async def submitted(shell: Shell, *words: str) -> str:
     said = await shell.run("submit", *words)
     assert (said.code, said.error) == (0, "")
     return said.lines[0]
+
+
+def stores(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.db")]
 
 
 async def test_what_is_submitted_is_stored_as_it_was_told(store: TestStore, shell: Shell) -> None:
@@ -96,10 +99,10 @@ async def test_what_goes_by_an_app_goes_to_the_store_of_the_app(
     words = ["refund", '{"order": 7}', "--app", f"{name}:app"]
     said = await bare.run("submit", *words)
     assert said.code == 5 and "own.db; check it" in said.error
-    assert [name for name in os.listdir() if name.endswith(".db")] == []
+    assert stores(tmp_path) == []
     async with connect("own.db", namespace="shop") as engine:
         found = await engine.executions.describe(await submitted(bare, *words))
-    assert (found.kind, [name for name in os.listdir() if name.endswith(".db")]) == ("refund", ["own.db"])
+    assert (found.kind, stores(tmp_path)) == ("refund", ["own.db"])
     for option, part in (("--store=x.db", "own.db"), ("--namespace=x", "'shop'")):
         said = await bare.run("submit", *words, option)
         assert (said.code, len(said.error.splitlines())) == (2, 1) and part in said.error
