@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,8 +128,8 @@ async def test_follow_shows_what_happens_until_it_is_interrupted(store: TestStor
         assert await process.stderr.read() == b""
 
 
-def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, str]:
-    """Exit code and everything that a process shows on a terminal where somebody types."""
+def on_terminal(words: list[str], typed: str, told: Callable[[str], object] = str, **variables: str) -> tuple[int, str]:
+    """Exit code and everything that a process shows on a terminal where somebody types; `told` hears it meanwhile."""
     ours, terminal = pty.openpty()
     process = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment(**variables))
     os.close(terminal)
@@ -144,6 +145,7 @@ def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, st
         if not piece:
             break
         shown += piece
+        told(shown.decode(errors="replace"))
         if typed and b"[y/N]" in shown:
             if typed == INTERRUPT:
                 process.send_signal(signal.SIGINT)
@@ -180,6 +182,29 @@ async def test_a_terminal_gets_colours_unless_it_wants_none(store: TestStore) ->
     assert "\x1b" not in plain and "completed" in plain
     _, measured = await asyncio.to_thread(on_terminal, command(*words_for(store), "bench", "-n", "40"), "")
     assert "bench [" in measured and "100%" in measured
+
+
+@SQLITE
+async def test_whoever_waits_on_a_terminal_sees_the_progress(store: TestStore) -> None:
+    is_shown = threading.Event()
+
+    def look(shown: str) -> None:
+        if "40% packing" in shown:
+            is_shown.set()
+
+    async with opened(store) as engine:
+        words = command(*words_for(store), "submit", "mail", "--wait", "--timeout", "60s")
+        waiting = asyncio.create_task(asyncio.to_thread(on_terminal, words, "", look, COLUMNS="100"))
+        with engine.leases.watch(["default"]) as work:
+            while not (leases := await engine.leases.claim(["default"], "w1")):
+                await work.wait()
+        await engine.leases.progress(leases[0].fence, percent=40, message="packing")
+        assert await asyncio.to_thread(is_shown.wait, 60)
+        await engine.leases.complete(leases[0].fence, b'"done"')
+        code, shown = await waiting
+    *bars, result = shown.replace("\r\n", "\n").split("\x1b[K")
+    assert (code, result) == (0, '"done"\n'), "the bar is gone before the result is printed"
+    assert f"{leases[0].execution_id} [##########..............]  40% packing" in "".join(bars)
 
 
 async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore, tmp_path: Path) -> None:
