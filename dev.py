@@ -67,6 +67,7 @@ FULL_SIZE = (
     "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
     "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
+    "tests/test_installing.py",
 )  # fmt: skip
 
 # The same, for what only needs a store of its own.

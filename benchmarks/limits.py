@@ -72,7 +72,7 @@ def pgbench_script(schema: str, route: int, size: int) -> str:
 
 async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds: float) -> float:
     """Executions per second that pgbench gets through the script."""
-    settings = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c synchronous_commit=on"
+    settings = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off -c synchronous_commit=on"
     process = await asyncio.create_subprocess_exec(
         str(find_binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "1",
         "-T", str(max(1, round(seconds))), "-f", str(script), dsn, env=os.environ | {"PGOPTIONS": settings},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.reconcilers.loop import Reconcilers
+from tests.docs.pages import fences
+from tests.docs.running import compare
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,6 +53,10 @@ def programs() -> list[str]:
     return [block for block in blocks(ENGINE) if "asyncio.run" in block]
 
 
+def _first(page: Path) -> str:
+    return blocks(page.read_text(encoding="utf-8"))[0]
+
+
 def run(program: str, folder: Path) -> str:
     """What a program prints."""
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
@@ -66,6 +73,12 @@ def test_the_approval_of_the_readme_passes_the_test_of_the_readme(tmp_path: Path
     _, approval, test = blocks(README)
     printed = run(f"{approval}\n{test}\nimport asyncio\nasyncio.run(test_two_people_must_agree())\n", tmp_path)
     assert sorted(line.split(":")[0] for line in printed.splitlines()) == ["to finance", "to ops"]
+
+
+def test_the_divergence_of_the_readme_is_what_its_guide_prints(tmp_path: Path) -> None:
+    guide = ROOT / "docs" / "guides" / "versions.md"
+    [shown] = [fence for fence in fences(ROOT / "README.md") if "no longer matches" in fence.text]
+    compare(ROOT / "README.md", replace(shown, text=shown.text.replace("0192…", "…")), run(_first(guide), tmp_path))
 
 
 def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ JSON document a line. Times are UTC. Durations are written `500ms`, `30s`, `15m`
 
 What cannot be taken back asks on a terminal, and is refused without one unless `--yes` is given. What operators do is
 recorded with `--principal` and `--reason`. Hints beside the answer, and errors, go to standard error: an error is one
-line, `flowfabric: code: message`. Tables are as wide as the terminal, or as the variable `COLUMNS` says; in a pipe
-nothing is cut. `NO_COLOR` switches colours off.
+line, `flowfabric: code: message`, with a code of [the list](errors.md); a call that cannot be read has none, and says
+`flowfabric command: message; see flowfabric command --help`. Tables are as wide as the terminal, or as the variable
+`COLUMNS` says; in a pipe nothing is cut. `NO_COLOR` switches colours off. With `FLOWFABRIC_TRACEBACK=1` a fault of the
+program itself is shown with its traceback.
 """
 
 
@@ -68,7 +70,7 @@ def _verb(verb: Verb, before: str) -> Iterator[str]:
     level = "###" if before == "flowfabric" else "####"
     yield f"{level} `{before} {verb.name}`\n"
     yield f"{verb.help[0].upper()}{verb.help[1:]}. {_joined(verb.about)}".rstrip() + "\n"
-    yield f"```console\n{_usage(verb, before)}\n```\n"
+    yield f"```text\n{_usage(verb, before)}\n```\n"
     if verb.all_arguments:
         yield _options(verb.all_arguments)
     for below in verb.verbs:

@@ -28,7 +28,7 @@ async def chains(bench: Bench) -> None:
             ours = Contender(ENGINE, backend, partial(_chains, engine, bench.some(ABREAST)))
             tasks = bench.sdk(Request("chains", "", in_flight=bench.some(ABREAST)), backend)
             turns = await bench.in_turns([ours, tasks], rounds=min(3, bench.plan.rounds))
-            bench.show("chains of ten, 256 in flight", "chains/s", turns)
+            bench.show(f"chains of ten, {bench.some(ABREAST)} in flight", "chains/s", turns)
             figure = turns.spread(ours, lambda answer: answer.rate)
             if backend == POSTGRES and figure is not None:
                 bench.report.judge("B6", backend, figure)

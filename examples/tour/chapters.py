@@ -13,10 +13,11 @@ from tour.shop import CARRIERS, LEASE, app, books, cheapest, pack, pick, refund,
 
 ORDER, EUROS = "order 17", 120
 TRY_NEXT = (
-    ("README.md", "a durable function in seven lines, and all that it may call"),
+    ("README.md", "a durable function, and all that it may call"),
     ("docs/examples/index.md", "eight small programs, each with its story"),
     (".venv/bin/python examples/deploy.py", "one of them: flaky tests, two approvals, a rollout"),
     ("examples/tour/shop.py", "the functions of this tour"),
+    (".venv/bin/flowfabric --help", "the command line: submit, list, explain, doctor"),
 )
 
 

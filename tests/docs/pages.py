@@ -30,7 +30,7 @@ class Fence:
 
 def pages() -> list[Path]:
     """Every document of the project."""
-    return sorted([*ROOT.glob("*.md"), ROOT / "llms.txt", *DOCS.rglob("*.md")])
+    return sorted([*ROOT.glob("*.md"), ROOT / "llms.txt", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")])
 
 
 def fences(page: Path) -> list[Fence]:

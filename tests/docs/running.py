@@ -38,7 +38,7 @@ def run_blocks(page: Path, blocks: list[Fence]) -> int:
             printed = _run_block(page, block, namespace)
             count += 1
             if following is not None and following.language == "text" and following.follows_code:
-                _compare(page, following, printed)
+                compare(page, following, printed)
     return count
 
 
@@ -65,7 +65,8 @@ def _run_test(test: Any) -> None:
         asyncio.run(answer)
 
 
-def _compare(page: Path, wanted: Fence, printed: str) -> None:
+def compare(page: Path, wanted: Fence, printed: str) -> None:
+    """Raises if something else is printed than the page shows."""
     pattern = re.escape(wanted.text.strip()).replace("…", ".*?")
     if not re.fullmatch(pattern, printed.strip(), re.DOTALL):
         raise Wrong(f"{name(page)}:{wanted.line} shows\n{wanted.text}\nbut this is printed:\n{printed}")

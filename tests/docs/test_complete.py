@@ -10,6 +10,7 @@ import pytest
 
 from flowfabric.core.states import State
 from flowfabric.core.transitions import TRANSITIONS
+from flowfabric.worker import worker
 from tests.docs.pages import DOCS, ROOT, name
 from tests.test_public_api import public_names
 from tools import generate_reference
@@ -85,6 +86,12 @@ def test_the_events_that_statements_write_are_among_those_that_were_found() -> N
 
 def test_every_limit_is_documented() -> None:
     assert limits.missing() == set()
+
+
+def test_a_limit_of_any_module_that_nobody_documented_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(limits._LIMITS, worker)
+    monkeypatch.delitem(limits._NOT_LIMITS, "batching")
+    assert limits.missing() == {"flowfabric.worker.worker.MOST_SLOTS", "flowfabric.batching.MOST_TOGETHER"}
 
 
 def test_the_diagram_has_every_state_and_transition() -> None:

@@ -107,6 +107,7 @@ def test_a_named_app_is_imported_and_asked(shell: Shell) -> None:
             "pass": [],
             "raise InvalidRequest('unknown_type', 'Order is not defined')": ["unknown_type: Order is not defined"],
             "raise NameError('Order')": ["NameError: Order"],
+            "raise SystemExit('no settings')": ["SystemExit: no settings"],
         }.items()
     ):
         module = f"checked_app_{number}"
@@ -126,7 +127,11 @@ def test_an_annotation_that_cannot_be_resolved_is_found_by_the_app_itself(shell:
 def test_an_app_that_cannot_be_imported_is_a_wrong_call(shell: Shell) -> None:
     shell.write("broken_app.py", "raise ValueError('not today')")
     shell.write("empty_app.py", "")
+    shell.write("leaving_app.py", "import sys\nsys.exit('no settings')")
+    shell.write("ending_app.py", "raise SystemExit(3)")
     for target, words in (
+        ("leaving_app:app", "import_failed: leaving_app:app cannot be imported: SystemExit: no settings"),
+        ("ending_app:app", "import_failed: ending_app:app cannot be imported: SystemExit: 3"),
         ("broken_app:app", "import_failed: broken_app:app cannot be imported: ValueError: not today"),
         ("empty_app:app", "import_failed: empty_app:app cannot be imported: AttributeError"),
     ):

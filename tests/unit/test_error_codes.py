@@ -37,7 +37,8 @@ TABLE = {
         other_app other_task outside_of_task policy_refused result_not_yet_known run_while_importing step_key_repeated
         sync_call_in_async_task target_not_found too_many_waits type_not_storable wait_in_raw_task wait_not_understood
         within_not_possible
-        invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_store unknown_kind
+        invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
+        unknown_kind
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable

@@ -14,7 +14,7 @@ _FAMILIES = {
     "lease": "Somebody began or stopped working on an execution.",
     "lifecycle": "An execution moved without a worker.",
     "completion": "An execution ended. There is one such event per generation.",
-    "signal": "A signal was accepted.",
+    "signal": "A signal was accepted. `details` has its `name` and `source`, and the `sender` in an approver's place.",
     "operator": "A person or a program intervened. The event says who (`principal`) and why (`reason`).",
     "flow": "Something happened to a whole flow. The event has a `flow_id` and no execution.",
     "worker": "The register of workers changed.",

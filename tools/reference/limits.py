@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import pkgutil
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
 
+import flowfabric
 from flowfabric.asgi import pages, reading
+from flowfabric.cli import exit_codes
 from flowfabric.core import (
     conditions,
     continuing,
@@ -22,8 +27,15 @@ from flowfabric.core import (
     tokens,
 )
 from flowfabric.core.policy import DEFAULT_BACKOFF, DEFAULT_POLICY, Backoff
+from flowfabric.engine import connecting
+from flowfabric.engine import workers as register
+from flowfabric.ops import backlog
+from flowfabric.ops import reading as counting
+from flowfabric.sdk import failures, parking
+from flowfabric.worker import worker
 
-# Where limits are kept, and what each of them bounds. A constant of these modules that is not named here is an error.
+# Where limits are kept, and what each of them bounds. A public constant of any module that is named neither here nor
+# below is an error.
 _LIMITS: dict[ModuleType, dict[str, str]] = {
     limits: {
         "PAYLOAD_BYTES": "bytes of the input of an execution, of its result, and of the result of one step",
@@ -54,7 +66,10 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     },
     suspending: {"MOST_OPEN": "waitpoints that are open at once on one execution"},
     continuing: {"REPORT_BYTES": "bytes of the report of a divergence"},
-    keyring: {"GRACE": "how long an old key verifies after a rotation, unless told; open waitpoints keep it longer"},
+    keyring: {
+        "GRACE": "how long an old key verifies after a rotation, unless told; open waitpoints keep it longer",
+        "KID_CHARACTERS": "characters of the name of a key, 1 at least: letters, digits, `_` and `-`",
+    },
     key_file: {"FILE_CHARACTERS": "characters of a key file"},
     tokens: {"TOKEN_CHARACTERS": "characters of a token", "SOURCE_BYTES": "bytes of an approver's name in a token"},
     membership: {"MOST_CANCELLED": "siblings that a winner cancels in its own transaction; the rest follow at once"},
@@ -63,20 +78,34 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "BODY_BYTES": "bytes of a request to `app.asgi()`",
         "JSON_DEPTH": "levels of the JSON in such a request",
     },
-    pages: {"COMMENT_CHARACTERS": "characters of an approver's comment"},
+    pages: {"COMMENT_CHARACTERS": "characters of an approver's comment on the page of a link"},
+    worker: {"MOST_SLOTS": "`concurrency=` of a worker: executions at once"},
+    register: {"MOST_SLOTS": "slots that a worker says to have in the register"},
+    parking: {"MOST_TOGETHER": "waits that the branches of one execution have open at once; children are not counted"},
+    failures: {
+        "MESSAGE_CHARACTERS": "characters that are kept of the message of a failure",
+        "TRACEBACK_CHARACTERS": "characters that are kept of its traceback",
+    },
+    connecting: {
+        "STATEMENT_TIMEOUT_MOST": "the longest `statement_timeout=` of a store; 1 second is the shortest",
+        "POOL_SIZE_MOST": "connections of one process to PostgreSQL, `pool_size=`",
+    },
+    counting: {"COUNTED_EXACTLY": "executions in one state that `count()` counts one by one; above, it estimates"},
+    backlog: {"COUNTED_EXACTLY": "executions that wait, alike in lane, kind and capabilities, that `backlog()` counts"},
 }
-# Constants of those modules that bound nothing.
+# Public constants that are numbers or times and bound nothing that a user meets.
 _NOT_LIMITS = {
-    "COMMENT_CHARACTERS",
-    "LARGEST",
-    "KID",
-    "VERSION",
-    "WAITPOINT",
-    "NONCE_BYTES",
-    "SCAN",
-    "EMPTY",
-    "REFUSED",
-    "STYLE_HASH",
+    "batching": {"MOST_TOGETHER"},
+    "cli.exit_codes": set(map(str, vars(exit_codes))),
+    "core.flows": {"DEPENDENCIES"},
+    "core.limits": {"LARGEST"},
+    "core.looking": {"MOST_SIGNALS"},
+    "core.subscribing": {"SCAN"},
+    "core.tokens": {"NONCE_BYTES"},
+    "core.trimming": {"POSTPONED"},
+    "ops.waiting": {"MOST_OBSERVED"},
+    "reconcilers.duty": {"BATCH"},
+    "sdk.journal": {"KEYED"},
 }
 _POLICY = {
     "max_retries": "`retries=`: tries after the first, of the body and of each step",
@@ -122,19 +151,32 @@ def page() -> str:
 
 def missing() -> set[str]:
     """Limits that the page does not name."""
-    found = {
-        name
-        for module, named in _LIMITS.items()
-        for name in _own_constants(module)
-        if _is_bound(getattr(module, name)) and name not in named
+    known = {module.__name__: set(named) for module, named in _LIMITS.items()}
+    return {
+        f"{module.__name__}.{name}"
+        for module in _modules()
+        for name in _own_constants(module) - known.get(module.__name__, set())
+        if _is_bound(getattr(module, name)) and name not in _NOT_LIMITS.get(_short(module), set())
     }
-    return found - _NOT_LIMITS
+
+
+def _modules() -> Iterator[ModuleType]:
+    """Every module of the package; `__main__` would run the command."""
+    for found in pkgutil.walk_packages(flowfabric.__path__, "flowfabric."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def _short(module: ModuleType) -> str:
+    return module.__name__.removeprefix("flowfabric.")
 
 
 def _own_constants(module: ModuleType) -> set[str]:
     """The public constants that the module itself gives a value."""
-    targets = [node.targets[0] for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Assign)]
-    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    body = ast.parse(inspect.getsource(module)).body
+    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+    names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     return {name for name in names if name.isupper() and not name.startswith("_")}
 
 

@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from flowfabric.asgi.answers import Refusal
+from flowfabric.asgi.pages import COMMENT_CHARACTERS
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 
 Receive = Callable[[], Awaitable[Any]]
 
 BODY_BYTES = 256 * 1024
-COMMENT_CHARACTERS = 4000
 JSON_DEPTH = 64
 _HEADERS, _HEADER_BYTES, _QUERY_BYTES, _FIELDS = 100, 16 * 1024, 4096, 8
 # A server passes a body on in pieces, of a packet or more; nobody honest needs more of them than this.

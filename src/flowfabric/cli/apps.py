@@ -1,10 +1,31 @@
-"""Importing a user's app by its address."""
+"""Importing a user's app by its address, and what the options for the store mean to it."""
 
 from __future__ import annotations
 
+import argparse
+import os
+
+from flowfabric.cli.verbs.declaring import DEFAULTS
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.engine.connecting import StoreOptions
+from flowfabric.engine.default_store import STORE_VARIABLE
 from flowfabric.sdk.app import App
 from flowfabric.sdk.importing import load_app
+
+
+def app_of(arguments: argparse.Namespace) -> App:
+    """The app with its store. What the options for the store say counts if the app itself says nothing else."""
+    if arguments.store is not None:
+        os.environ[STORE_VARIABLE] = arguments.store
+    app = imported_app(arguments.app)
+    if arguments.store is not None and app.store != arguments.store:
+        message = f"the app has a store of its own, {shown_store(app.store)}; leave --store out"
+        raise InvalidRequest("other_store", message)
+    if arguments.namespace not in ("default", app.namespace):
+        message = f"the app works in namespace {app.namespace!r}; leave --namespace out"
+        raise InvalidRequest("other_namespace", message)
+    app.engines.told(**_options(arguments))
+    return app
 
 
 def imported_app(address: str) -> App:
@@ -20,3 +41,21 @@ def imported_app(address: str) -> App:
     except (Exception, SystemExit) as error:
         message = f"{address} cannot be imported: {type(error).__name__}: {error}"
         raise InvalidRequest("import_failed", message) from error
+
+
+def shown_store(store: str) -> str:
+    """The address without what may be a password."""
+    scheme, separator, rest = store.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
+
+
+def _options(arguments: argparse.Namespace) -> StoreOptions:
+    """Those that were given; what is the default may also be what nobody said."""
+    given: StoreOptions = {}
+    if arguments.schema != DEFAULTS["schema"]:
+        given["schema"] = arguments.schema
+    if arguments.pooler:
+        given["pooler"] = True
+    if arguments.not_durable:
+        given["durable"] = False
+    return given

@@ -65,13 +65,13 @@ def _app_says(target: str) -> Iterator[Finding]:
     try:
         app = getattr(importlib.import_module(_module_name(module)), name)
         check = app.check
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidRequest("import_failed", f"{escaped(target)} cannot be imported: {_said(error)}") from error
     finally:
         sys.path.pop(0)
     try:
         check()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         yield Finding(target, 1, 1, "app_check", _said(error))
 
 
@@ -79,7 +79,7 @@ def _module_name(module: str) -> str:
     return ".".join(Path(module).with_suffix("").parts) if module.endswith(".py") else module
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return str(error) if isinstance(error, FlowFabricError) else f"{type(error).__name__}: {error}"
 
 

@@ -102,18 +102,26 @@ def _zsh() -> str:
 
 def _walk(word: str, skip: str) -> list[str]:
     """Follows the words before the cursor: an option with a value takes the next one too, a verb goes deeper."""
-    valued = sorted({name for place in places() for item in place.options if item.takes_value for name in item.names})
-    deeper = sorted(place.path for place in places() if place.verbs)
     return [
         f'        case "{word}" in',
-        f"            {'|'.join(valued)}) {skip} ;;",
+        f"            {'|'.join(_valued())}) {skip} ;;",
         "            -*) ;;",
         f'            *) known="${{path:+$path }}{word}"',
         '               case "$known" in',
-        *(f'                   "{path}") path="$known" ;;' for path in deeper),
+        *(f'                   "{path}") path="$known" ;;' for path in _deeper()),
         "               esac ;;",
         "        esac",
     ]
+
+
+def _valued() -> list[str]:
+    """The options that take the next word."""
+    return sorted({name for place in places() for item in place.options if item.takes_value for name in item.names})
+
+
+def _deeper() -> list[str]:
+    """The paths that verbs lead to."""
+    return sorted(place.path for place in places() if place.verbs)
 
 
 def _choices(setting: str, variable: str) -> list[str]:
@@ -133,7 +141,7 @@ def _choices(setting: str, variable: str) -> list[str]:
 
 
 def _fish() -> str:
-    lines = ["# Completion of flowfabric for fish."]
+    lines = ["# Completion of flowfabric for fish.", *_fish_walk()]
     for program in PROGRAMS:
         for place in places():
             lines += _fish_place(program, place)
@@ -141,7 +149,7 @@ def _fish() -> str:
 
 
 def _fish_place(program: str, place: Place) -> Iterator[str]:
-    start = f"complete -c {program} -n {_quoted(_fish_condition(place))}"
+    start = f"complete -c {program} -n {_quoted(f'__flowfabric_at {_quoted(place.path)}')}"
     for verb in place.below:
         yield f"{start} -f -a {verb.name} -d {_quoted(verb.help)}"
     for item in place.arguments:
@@ -153,14 +161,32 @@ def _fish_place(program: str, place: Place) -> Iterator[str]:
             yield f"{start} {names}{value} -d {_quoted(item.help)}"
 
 
-def _fish_condition(place: Place) -> str:
-    if not place.verbs:
-        return "__fish_use_subcommand"
-    seen = "; and ".join(f"__fish_seen_subcommand_from {verb}" for verb in place.verbs)
-    if place.below and place.verbs:
-        below = " ".join(verb.name for verb in place.below)
-        return f"{seen}; and not __fish_seen_subcommand_from {below}"
-    return seen
+def _fish_walk() -> list[str]:
+    """The same walk over the words before the cursor, which tells whether it came to this place."""
+    return [
+        "function __flowfabric_at",
+        "    set -l place ''",
+        "    set -l is_value no",
+        "    for word in (commandline -opc)[2..-1]",
+        "        if test $is_value = yes",
+        "            set is_value no",
+        "            continue",
+        "        end",
+        "        switch $word",
+        f"            case {' '.join(_valued())}",
+        "                set is_value yes",
+        "            case '-*'",
+        "            case '*'",
+        '                set -l known (string trim -- "$place $word")',
+        "                switch $known",
+        f"                    case {' '.join(map(_quoted, _deeper()))}",
+        "                        set place $known",
+        "                end",
+        "        end",
+        "    end",
+        '    test "$place" = "$argv[1]"',
+        "end",
+    ]
 
 
 def _fish_names(names: Iterable[str]) -> Iterator[str]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 from flowfabric.cli.documents import plain
 from flowfabric.cli.screen import escaped
 from flowfabric.core.records import Event
 
 
-def line(event: Event, *, as_json: bool) -> str:
-    """One event on one line."""
-    return _document(event) if as_json else _sentence(event)
+def line(event: Event, *, as_json: bool, of: UUID | None = None) -> str:
+    """One event on one line. Where all are `of` one execution, people need not be told so each time."""
+    return _document(event) if as_json else _sentence(event, of)
 
 
 def _document(event: Event) -> str:
@@ -19,9 +20,11 @@ def _document(event: Event) -> str:
     return json.dumps({name: value for name, value in plain(event).items() if value is not None})
 
 
-def _sentence(event: Event) -> str:
+def _sentence(event: Event, of: UUID | None) -> str:
     parts = [event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3], f"{event.family}.{event.name}"]
-    if event.execution_id is not None:
+    if event.execution_id is not None and event.execution_id == of:
+        parts += _version(event)
+    elif event.execution_id is not None:
         parts += [str(event.execution_id), *_version(event), f"{event.kind} on {event.lane}"]
     elif event.flow_id is not None:
         parts.append(f"flow {event.flow_id}")
@@ -31,6 +34,7 @@ def _sentence(event: Event) -> str:
         parts.append(f"by {event.worker.name}")
     if event.principal:
         parts.append(f"by {event.principal}")
+    parts += _signal(event)
     if event.reason:
         parts.append(f"({event.reason})")
     return escaped("  ".join(parts))
@@ -39,3 +43,12 @@ def _sentence(event: Event) -> str:
 def _version(event: Event) -> list[str]:
     """What is told of a child has none."""
     return [] if event.version is None else [f"v{event.version}"]
+
+
+def _signal(event: Event) -> list[str]:
+    """What came, and from whom."""
+    if event.family != "signal" or event.details is None or "source" not in event.details:
+        return []
+    sender = event.details.get("sender")
+    told = f"{event.details['name']} from {event.details['source']}"
+    return [told if sender is None else f"{told}, sent by {sender}"]

@@ -9,6 +9,7 @@ from flowfabric.cli.opening import looking
 from flowfabric.cli.saying import on_screen, say_lines
 from flowfabric.cli.tables import paragraph
 from flowfabric.core.errors import NotFound
+from flowfabric.core.ids import parse_id
 from flowfabric.engine import Engine
 from flowfabric.engine.histories import whole_history
 
@@ -17,7 +18,7 @@ async def show_history(arguments: argparse.Namespace) -> None:
     """Prints the events in order, and for people why the execution is where it is."""
     async with looking(arguments) as engine:
         for event in await whole_history(engine, arguments.id):
-            print(line(event, as_json=arguments.json))
+            print(line(event, as_json=arguments.json, of=parse_id(arguments.id)))
         if not arguments.json:
             say_lines(paragraph(await _last_word(engine, arguments.id), on_screen()))
 

@@ -12,9 +12,10 @@ from flowfabric.cli.reading import tags_of, time_of
 from flowfabric.cli.saying import age, hint, on_screen, say_lines
 from flowfabric.cli.screen import Screen
 from flowfabric.cli.tables import Column, table
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.engine import Engine, Page, Summary
 
-_PAGE = 500
+_PAGE, _PAGE_OF_ALL = 50, 500
 _COLUMNS = (
     Column("ID"), Column("STATE"), Column("KIND", 8), Column("LANE", 6, spare=True),
     Column("AGE", right=True), Column("DETAIL", 12, spare=True),
@@ -23,6 +24,8 @@ _COLUMNS = (
 
 async def list_executions(arguments: argparse.Namespace) -> None:
     """Prints one page, or with --all every one."""
+    if arguments.all and arguments.limit is not None:
+        raise InvalidRequest("invalid_request", "--all lists every execution; leave out --limit")
     async with looking(arguments) as engine:
         cursor = arguments.cursor
         while True:
@@ -39,8 +42,14 @@ async def _page(engine: Engine, arguments: argparse.Namespace, cursor: str | Non
     return await engine.executions.list(
         state=arguments.state, lane=arguments.lane, kind=arguments.kind, tags=tags_of(arguments.tag) or None,
         created_from=time_of(arguments.since, "--since"), created_until=time_of(arguments.until, "--until"),
-        limit=_PAGE if arguments.all else arguments.limit, cursor=cursor,
+        limit=_limit(arguments), cursor=cursor,
     )  # fmt: skip
+
+
+def _limit(arguments: argparse.Namespace) -> int:
+    if arguments.limit is not None:
+        return int(arguments.limit)
+    return _PAGE_OF_ALL if arguments.all else _PAGE
 
 
 def _print(arguments: argparse.Namespace, page: Page, now: datetime) -> None:

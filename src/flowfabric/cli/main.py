@@ -35,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
         code = _run(parse(words))
         sys.stdout.flush()
     except SystemExit as ended:
-        return _flushed(ended.code if isinstance(ended.code, int) else exit_codes.OK)
+        return _flushed(_code_at_exit(ended.code))
     except FlowFabricError as error:
         _complain(f"{error}{_HERE.get(error.code, '')}")
         return _flushed(_code_of(error))
@@ -49,6 +49,14 @@ def main(words: Sequence[str] | None = None) -> int:
         _complain(f"internal: {type(error).__name__}: {error}; {_TRACEBACK_VARIABLE}=1 shows where")
         return _give_up_output(exit_codes.FAILED if isinstance(error, OSError) else exit_codes.INTERNAL)
     return code
+
+
+def _code_at_exit(code: object) -> int:
+    """As Python itself takes what a program leaves with: nothing is well, and a text is told."""
+    if code is None or isinstance(code, int):
+        return int(code or exit_codes.OK)
+    _complain(str(code))
+    return exit_codes.FAILED
 
 
 def _code_of(error: FlowFabricError) -> int:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flowfabric.cli import exit_codes
@@ -19,6 +19,9 @@ from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.engine import Created, Engine, Outcome, State, Submission
 
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+
 _LOOK_S = 0.5
 
 
@@ -27,8 +30,11 @@ async def submit(arguments: argparse.Namespace) -> int:
     if arguments.timeout is not None and not arguments.wait:
         raise InvalidRequest("invalid_request", "--timeout says how long to --wait; give both")
     span = None if arguments.timeout is None else limits.duration(arguments.timeout, "--timeout")
-    submission = _submission(arguments)
-    async with writing(arguments) as engine:
+    app = _app(arguments)
+    submission = _submission(arguments, app)
+    # It is the app's store, if there is one; a store is not made here either.
+    opening = writing(arguments) if app is None else app.engines.connecting(app.store, migrate=False, pool_size=2)
+    async with opening as engine:
         answer = await engine.executions.submit(submission)
         is_new = isinstance(answer, Created)
         if not arguments.wait:
@@ -39,9 +45,17 @@ async def submit(arguments: argparse.Namespace) -> int:
         return _tell(arguments, answer.id, outcome)
 
 
-def _submission(arguments: argparse.Namespace) -> Submission:
-    payload = json_bytes(arguments.input, "INPUT")
-    base = _of_app(arguments.app, arguments.kind, payload) if arguments.app else _of_kind(arguments.kind, payload)
+def _app(arguments: argparse.Namespace) -> App | None:
+    if not arguments.app:
+        return None
+    from flowfabric.cli.apps import app_of
+
+    return app_of(arguments)
+
+
+def _submission(arguments: argparse.Namespace, app: App | None) -> Submission:
+    kind, payload = arguments.kind, json_bytes(arguments.input, "INPUT")
+    base = Submission(kind=kind, payload=payload) if app is None else _of_app(arguments.app, app, kind, payload)
     given: dict[str, Any] = {
         "lane": arguments.lane, "priority": arguments.priority, "key": arguments.key, "id": arguments.id,
         "delay": arguments.delay, "requires": tuple(arguments.requires) or None,
@@ -55,16 +69,10 @@ def _submission(arguments: argparse.Namespace) -> Submission:
     )
 
 
-def _of_kind(kind: str, payload: bytes) -> Submission:
-    return Submission(kind=kind, payload=payload)
-
-
-def _of_app(address: str, kind: str, payload: bytes) -> Submission:
+def _of_app(address: str, app: App, kind: str, payload: bytes) -> Submission:
     """The submission that the task itself would make; its input must fit the parameters."""
-    from flowfabric.cli.apps import imported_app
     from flowfabric.sdk.errors import InputMismatch
 
-    app = imported_app(address)
     newest = app.registry.newest(kind)
     task = app.tasks.get(kind) if newest is None else newest
     if task is None:

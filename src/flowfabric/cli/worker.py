@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 
-from flowfabric.cli.apps import imported_app
+from flowfabric.cli.apps import app_of, shown_store
 from flowfabric.cli.documents import document
 from flowfabric.cli.saying import count_of, hint
-from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine.default_store import STORE_VARIABLE
 from flowfabric.sdk.app import App
 from flowfabric.sdk.surroundings import new_worker
 from flowfabric.worker import own_runner, run_until_signalled
@@ -19,7 +16,7 @@ from flowfabric.worker import own_runner, run_until_signalled
 
 def work(arguments: argparse.Namespace) -> None:
     """Returns when the worker has drained."""
-    app = _app(arguments)
+    app = app_of(arguments)
     _log_to_stderr(logging.WARNING if arguments.quiet or arguments.json else logging.INFO)
     with own_runner() as runner:
         runner.run(_work(app, arguments))
@@ -37,25 +34,6 @@ async def _work(app: App, arguments: argparse.Namespace) -> None:
         _tell(arguments, app, "stopped", worker.id.instance, lanes)
 
 
-def _app(arguments: argparse.Namespace) -> App:
-    """The app with its store, which --store may name only if the app itself does not."""
-    if arguments.store is not None:
-        os.environ[STORE_VARIABLE] = arguments.store
-    app = imported_app(arguments.app)
-    if arguments.store is not None and app.store != arguments.store:
-        raise InvalidRequest("other_store", f"the app has a store of its own, {_shown(app.store)}; leave --store out")
-    if arguments.namespace not in ("default", app.namespace):
-        message = f"the app works in namespace {app.namespace!r}; leave --namespace out"
-        raise InvalidRequest("other_namespace", message)
-    return app
-
-
-def _shown(store: str) -> str:
-    """The address without what may be a password."""
-    scheme, separator, rest = store.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
-
-
 def _tell(
     arguments: argparse.Namespace, app: App, status: str, instance: str, lanes: tuple[str, ...]
 ) -> None:  # fmt: skip
@@ -70,7 +48,7 @@ def _tell(
         print(document(told), flush=True)
     elif status == "working" and sys.stderr.isatty():
         tasks = count_of(len(app.tasks), "task")
-        hint(f"{arguments.app}: {tasks}, lanes {', '.join(lanes)}, store {_shown(app.store)}. Ctrl-C drains it.")
+        hint(f"{arguments.app}: {tasks}, lanes {', '.join(lanes)}, store {shown_store(app.store)}. Ctrl-C drains it.")
 
 
 def _log_to_stderr(level: int) -> None:

@@ -23,7 +23,8 @@ from flowfabric.core.frozen import put, replace
 from flowfabric.core.secret import Secret, derive_key
 
 GRACE = timedelta(hours=24)
-KID = r"[A-Za-z0-9_-]{1,32}"
+KID_CHARACTERS = 32
+KID = rf"[A-Za-z0-9_-]{{1,{KID_CHARACTERS}}}"
 
 _KID = re.compile(KID)
 _SECRET = re.compile(r"[0-9a-fA-F]{64}")

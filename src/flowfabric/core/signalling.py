@@ -16,7 +16,7 @@ from flowfabric.core.frozen import record, replace
 from flowfabric.core.outcomes import Accepted
 from flowfabric.core.records import Execution
 from flowfabric.core.resuming import OpenWait, closing, decide_waitpoint_expiry, resumed
-from flowfabric.core.sources import source_of
+from flowfabric.core.sources import shown_sender, shown_source, source_of
 from flowfabric.core.states import TERMINAL, State
 from flowfabric.core.transitions import BUFFER, DELIVER, event_of, move, refusal
 from flowfabric.core.waits import (
@@ -158,4 +158,8 @@ def _fired(waitpoint: Waitpoint) -> tuple[Waitpoint, ...]:
 
 
 def _details(signal: Signal, effect: Effect) -> dict[str, str]:
-    return {"signal": str(signal.id), "name": signal.name, "waitpoint": signal.waitpoint, "effect": effect.value}
+    sender = shown_sender(signal)
+    return {
+        "signal": str(signal.id), "name": signal.name, "waitpoint": signal.waitpoint, "effect": effect.value,
+        "source": shown_source(signal), **({} if sender is None else {"sender": sender}),
+    }  # fmt: skip

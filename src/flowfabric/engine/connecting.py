@@ -23,7 +23,8 @@ from flowfabric.store.transaction import Store
 from flowfabric.wakeups.wakeups import Wakeups
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_LONGEST_TIMEOUT = timedelta(days=1)
+STATEMENT_TIMEOUT_MOST = timedelta(days=1)
+POOL_SIZE_MOST = 1000
 _POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -127,10 +128,10 @@ def connect(
         _check_clock(clock)
     for name, value in (("durable", durable), ("migrate", migrate), ("pooler", pooler), ("notify", notify)):
         limits.truth(value, name)
-    timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST, _LONGEST_TIMEOUT)
+    timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST, STATEMENT_TIMEOUT_MOST)
     settings = Settings(
         schema=_schema(schema), durable=durable, migrate=migrate, pooler=pooler,
-        pool_size=limits.whole(pool_size, "pool_size", 1, 1000), statement_timeout_s=timeout.total_seconds(),
+        pool_size=limits.whole(pool_size, "pool_size", 1, POOL_SIZE_MOST), statement_timeout_s=timeout.total_seconds(),
         listen_url=None if listen_url is None else _listen_url(listen_url),
     )  # fmt: skip
     keeping = EventKeeping(

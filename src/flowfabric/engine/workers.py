@@ -18,7 +18,7 @@ from flowfabric.ops.list_workers import list_workers
 from flowfabric.ops.register_worker import register_worker
 from flowfabric.ops.remove_worker import mark_worker_dead
 
-_MOST_SLOTS = 1_000_000
+MOST_SLOTS = 1_000_000
 
 
 class Workers:
@@ -38,7 +38,7 @@ class Workers:
             id=requests.worker(worker), lanes=limits.names(lanes, "lanes"),
             capabilities=limits.capabilities(capabilities, "capabilities"), version=limits.name(version, "version"),
             host=limits.name(socket.gethostname() or "unknown" if host is None else host, "host"),
-            slots=limits.whole(slots, "slots", 0, _MOST_SLOTS),
+            slots=limits.whole(slots, "slots", 0, MOST_SLOTS),
             kinds=None if kinds is None else limits.names(kinds, "kinds"),
             ttl=limits.duration(ttl, "ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST),
         )  # fmt: skip
@@ -50,7 +50,7 @@ class Workers:
 
     async def heartbeat(self, instance: str, *, busy: int = 0) -> datetime:
         """Tells that the worker is still there, and how many of its slots are in use; until when it counts as live."""
-        name, number = limits.name(instance, "instance"), limits.whole(busy, "busy", 0, _MOST_SLOTS)
+        name, number = limits.name(instance, "instance"), limits.whole(busy, "busy", 0, MOST_SLOTS)
         namespace = self._context.namespace
         return await self._context.store.run_single(lambda tx: heartbeat_worker(tx, namespace, name, number))
 

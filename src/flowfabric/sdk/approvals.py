@@ -15,6 +15,7 @@ from flowfabric.core.conditions import AnyOf, Condition, Count, Distinct
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.looking import Look
 from flowfabric.core.requests import StepStatus
+from flowfabric.core.sources import shown_source
 from flowfabric.core.waits import OnTimeout, SuspensionReason
 from flowfabric.core.waits import Signal as Accepted
 from flowfabric.sdk.aliases import Durable, Duration, T
@@ -25,7 +26,6 @@ from flowfabric.sdk.journal import Record
 from flowfabric.sdk.links import callback_url, link
 from flowfabric.sdk.parking import Heard, Verdict, Wait
 from flowfabric.sdk.records import Approved, Ask, Decision, Received, Rejected, TimedOut
-from flowfabric.sdk.senders import shown
 from flowfabric.sdk.signal_records import from_facts
 from flowfabric.sdk.step_policies import StepPolicy, step_name
 from flowfabric.sdk.steps import StepCall
@@ -305,7 +305,7 @@ class Callback(_Deciding[R_co]):
 
     def answer(self, record: Record) -> Any:
         [signal] = from_facts(record.facts["signals"])
-        return Received(payload_of(signal, self.form, self.path), shown(signal), signal.accepted_at)
+        return Received(payload_of(signal, self.form, self.path), shown_source(signal), signal.accepted_at)
 
 
 class _CallbackWait(SignalWait):

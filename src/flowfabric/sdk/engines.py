@@ -44,6 +44,15 @@ class Engines:
         self._adopted: dict[_Loop, Engine] = {}
         self._ready: dict[_Loop, Engine] = {}
 
+    def told(self, **given: Unpack[StoreOptions]) -> None:
+        """Opens engines with these options too; what the app itself says otherwise is refused."""
+        for name, value in given.items():
+            own = self._options.get(name, value)
+            if own != value:
+                message = f"the app itself says {name}={own!r}; leave out what says {value!r}"
+                raise InvalidRequest("other_option", message, field=name)
+        self._options = checked_options({**self._options, **given})
+
     def connecting(self, store: str, **instead: Unpack[StoreOptions]) -> Connecting:
         """An engine to be opened as the app says, but for what is said here."""
         options: StoreOptions = {**self._options, **instead}

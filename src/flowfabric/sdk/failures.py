@@ -37,7 +37,6 @@ _FINAL = (
     SystemExit, ValueRefused, WaitOverridden,
 )  # fmt: skip
 _CUT = "\n[…]\n"
-_ARGS = form_of(EMPTY, what="the args of an exception")
 
 
 def error_info(exc: BaseException) -> ErrorInfo:
@@ -88,7 +87,7 @@ def declared(exc: BaseException, raises: Collection[type[Exception]]) -> dict[st
     args = list(exc.args)
     data = {"class": class_name(kind), "args": args}
     try:
-        _ARGS.store(args)
+        form_of(EMPTY, what="the args of an exception").store(args)
     except InvalidRequest:
         return None
     again = rebuild(data, raises)

@@ -13,6 +13,7 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.evaluating import counting_signals, satisfied
 from flowfabric.core.looking import Look, Override
 from flowfabric.core.requests import StepStatus
+from flowfabric.core.sources import shown_source
 from flowfabric.core.waits import Signal as Accepted
 from flowfabric.core.waits import SuspensionReason
 from flowfabric.sdk.aliases import Durable, Duration, T
@@ -22,7 +23,6 @@ from flowfabric.sdk.errors import PermanentError, WaitOverridden
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import Due, Heard, Verdict, Wait
 from flowfabric.sdk.records import Met, Received, TimedOut
-from flowfabric.sdk.senders import shown
 from flowfabric.sdk.signal_records import from_facts, to_facts
 from flowfabric.sdk.signals import Signal, wait_key
 from flowfabric.sdk.units import Unit, require_unit
@@ -128,7 +128,7 @@ class SignalCall(WaitCall[Any]):
 
     def answer(self, record: Record) -> Any:
         [signal] = from_facts(record.facts["signals"])
-        return Received(payload_of(signal, self.signal.form, self.path), shown(signal), signal.accepted_at)
+        return Received(payload_of(signal, self.signal.form, self.path), shown_source(signal), signal.accepted_at)
 
 
 class ConditionCall(WaitCall[Any]):

@@ -31,7 +31,7 @@ from flowfabric.worker.renewal import Opening
 from flowfabric.worker.slots import Slots
 
 _log = logging.getLogger("flowfabric.worker")
-_MOST_SLOTS = 10_000
+MOST_SLOTS = 10_000
 
 
 class Worker:
@@ -50,7 +50,7 @@ class Worker:
         grace: limits.Duration = 30,
     ) -> None:  # fmt: skip
         ttl = limits.duration(lease_ttl, "lease_ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST)
-        slots = limits.whole(concurrency, "concurrency", 1, _MOST_SLOTS)
+        slots = limits.whole(concurrency, "concurrency", 1, MOST_SLOTS)
         self._engine = engine
         self._offer = Offer(
             worker=new_worker_id(None if name is None else limits.name(name, "name")),

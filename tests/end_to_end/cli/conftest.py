@@ -11,7 +11,9 @@ from tests.stores import TestStore
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FLOWFABRIC_STORE", "FLOWFABRIC_TRACEBACK", "FLOWFABRIC_KEY_FILE", "FLOWFABRIC_KEYS"):
-        monkeypatch.delenv(name, raising=False)
+        # What is set first is put back in the end, also where a command has changed it.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

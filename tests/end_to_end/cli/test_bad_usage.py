@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -135,10 +136,12 @@ async def test_what_a_verb_alone_refuses(store: TestStore, shell: Shell, tmp_pat
         (["submit", "kind", "{}", "--app", "no_such_module:app"], 2, "import_failed"),
         (["submit", "kind", "{}", "--app", "../x"], 2, "invalid_address"),
         (["signal", ID, "name", "{"], 2, "invalid_json"),
+        (["signal", ID, "name", "--reason", "x"], 2, "--reason"),
         (["list", "--state", "complete"], 2, "did you mean 'completed'?"),
         (["list", "--since", "yesterday"], 2, "invalid_time"),
         (["list", "--cursor", "x"], 2, "cursor_invalid"),
         (["list", "--limit", "0"], 2, "limit"),
+        (["list", "--all", "--limit", "1"], 2, "leave out --limit"),
         (["list", "--tag", "x"], 2, "key=value"),
         (["events", "--cursor", "x"], 2, "cursor_invalid"),
         (["events", "--family", "leases"], 2, "did you mean 'lease'?"),
@@ -204,6 +207,15 @@ async def test_what_writes_wants_a_durable_store_and_what_looks_does_not(
 async def test_a_fault_of_the_program_itself_is_one_line_too(bare: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: 1 / 0)
     assert_one_line(await bare.run("completion", "bash"), 70, "ZeroDivisionError", "FLOWFABRIC_TRACEBACK=1")
+
+
+@pytest.mark.parametrize(("left", "code", "told"), [(None, 0, ""), (3, 3, ""), ("no more", 1, "flowfabric: no more\n")])
+async def test_whoever_leaves_the_program_is_understood(
+    bare: Shell, monkeypatch: pytest.MonkeyPatch, left: object, code: int, told: str
+) -> None:
+    monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: sys.exit(left))  # type: ignore[arg-type]
+    said = await bare.run("completion", "bash")
+    assert (said.code, said.lines, said.error) == (code, [], told)
 
 
 async def test_the_store_may_come_from_the_environment(

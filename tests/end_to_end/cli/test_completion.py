@@ -1,9 +1,12 @@
-"""The completion of shells, made from the registry; bash is asked what it would complete."""
+"""The completion of shells, made from the registry. Each shell that there is on this machine is asked what it would
+complete; bash is on every one."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +39,52 @@ def test_bash_completes_verbs_options_and_values() -> None:
     assert completed("events", "--family", "") == list(FAMILIES)
     assert completed("completion", "") == ["bash", "zsh", "fish"]
     assert completed("submit", "--lane", "") == completed("show", "") == []
+
+
+# zsh itself chooses among what it is offered, and its own functions are not there without a terminal.
+ASK_ZSH = """
+compdef() {{ :; }}; _files() {{ :; }}; compadd() {{ shift; print -l -- "$@"; }}
+{script}
+words=({words}); CURRENT=$#words; _flowfabric
+"""
+ASK_FISH = """
+{script}
+complete -C {words}
+"""
+OFFERED = [
+    ("flowfabric ex", ["explain"]),
+    ("ff sub", ["submit"]),
+    ("flowfabric list --st", ["--state", "--store"]),
+    ("flowfabric list --state s", ["skipped", "suspended"]),
+    ("flowfabric lanes list --st", ["--store"]),
+    ("flowfabric --store list lanes p", ["pause"]),
+    ("flowfabric lanes pause --re", ["--reason"]),
+    ("flowfabric completion b", ["bash"]),
+]
+
+
+def there_is(shell: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not on this machine")
+
+
+@there_is("zsh")
+@pytest.mark.parametrize(("words", "offered"), OFFERED)
+def test_zsh_completes_the_same(words: str, offered: list[str]) -> None:
+    script = ASK_ZSH.format(script=script_of("zsh"), words=words)
+    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    begun = words.rpartition(" ")[2]
+    assert sorted(word for word in done.stdout.split() if word.startswith(begun)) == offered
+
+
+@there_is("fish")
+@pytest.mark.parametrize(("words", "offered"), OFFERED)
+def test_fish_completes_the_same(
+    words: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = ASK_FISH.format(script=script_of("fish"), words=f"'{words}'")
+    done = subprocess.run(["fish", "--no-config"], input=script, capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(line.partition("\t")[0] for line in done.stdout.splitlines()) == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

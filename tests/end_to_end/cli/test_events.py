@@ -45,6 +45,6 @@ async def test_history_tells_the_whole_life_and_where_it_stands(store: TestStore
     said = await shell.run("history", id_)
     assert said.code == 0
     assert ["lease.acquired" in said.lines[0], "completion.completed" in said.lines[1]] == [True, True]
-    assert said.lines[2].startswith("It has ended: completed")
+    assert said.lines[2].startswith("It has ended: completed") and id_ not in said.lines[0] + said.lines[1]
     said = await shell.run("history", id_, "--json")
     assert [json.loads(line)["version"] for line in said.lines] == [1, 2]

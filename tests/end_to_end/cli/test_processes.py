@@ -11,15 +11,15 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flowfabric.engine import connect
 from tests.end_to_end.cli.shell import Shell, command, environment, words_for
 from tests.scenarios import leased
-from tests.stores import PostgresTestStore, TestStore, opened
+from tests.stores import TestStore, opened
 
 # What does not depend on the store is tried on one.
 SQLITE = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -35,6 +35,7 @@ async def refund(order: int) -> str:
 
 INTERRUPT = "^C"
 OWN = "from flowfabric import App\napp = App('own.db')"
+SCHEMA = "from flowfabric import App\napp = App('own.db', options={'schema': 'jobs', 'pooler': False})"
 
 
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -127,8 +128,8 @@ async def test_follow_shows_what_happens_until_it_is_interrupted(store: TestStor
         assert await process.stderr.read() == b""
 
 
-def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, str]:
-    """Exit code and everything that a process shows on a terminal where somebody types."""
+def on_terminal(words: list[str], typed: str, told: Callable[[str], object] = str, **variables: str) -> tuple[int, str]:
+    """Exit code and everything that a process shows on a terminal where somebody types; `told` hears it meanwhile."""
     ours, terminal = pty.openpty()
     process = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment(**variables))
     os.close(terminal)
@@ -144,6 +145,7 @@ def on_terminal(words: list[str], typed: str, **variables: str) -> tuple[int, st
         if not piece:
             break
         shown += piece
+        told(shown.decode(errors="replace"))
         if typed and b"[y/N]" in shown:
             if typed == INTERRUPT:
                 process.send_signal(signal.SIGINT)
@@ -183,24 +185,45 @@ async def test_a_terminal_gets_colours_unless_it_wants_none(store: TestStore) ->
 
 
 @SQLITE
+async def test_whoever_waits_on_a_terminal_sees_the_progress(store: TestStore) -> None:
+    is_shown = threading.Event()
+
+    def look(shown: str) -> None:
+        if "40% packing" in shown:
+            is_shown.set()
+
+    async with opened(store) as engine:
+        words = command(*words_for(store), "submit", "mail", "--wait", "--timeout", "60s")
+        waiting = asyncio.create_task(asyncio.to_thread(on_terminal, words, "", look, COLUMNS="100"))
+        with engine.leases.watch(["default"]) as work:
+            while not (leases := await engine.leases.claim(["default"], "w1")):
+                await work.wait()
+        await engine.leases.progress(leases[0].fence, percent=40, message="packing")
+        assert await asyncio.to_thread(is_shown.wait, 60)
+        await engine.leases.complete(leases[0].fence, b'"done"')
+        code, shown = await waiting
+    *bars, result = shown.replace("\r\n", "\n").split("\x1b[K")
+    assert (code, result) == (0, '"done"\n'), "the bar is gone before the result is printed"
+    assert f"{leases[0].execution_id} [##########..............]  40% packing" in "".join(bars)
+
+
 async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore, tmp_path: Path) -> None:
-    """On SQLite: the app opens its store by itself, and refuses a server that does not wait for its disk."""
-    assert not isinstance(store, PostgresTestStore)
+    """Where the options for the store lead: the app has none of its own."""
     (tmp_path / "shop.py").write_text(SHOP)
     async with opened(store):
         pass
     worker = await asyncio.create_subprocess_exec(
-        *command("--store", store.url, "worker", "shop:app", "--json", "--concurrency", "2"), cwd=tmp_path,
+        *command(*words_for(store), "worker", "shop:app", "--json", "--concurrency", "2"), cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
     )  # fmt: skip
     assert worker.stdout is not None and worker.stderr is not None
     begun = json.loads(await asyncio.wait_for(worker.stdout.readline(), 60))
     assert (begun["status"], begun["tasks"], begun["lanes"]) == ("working", ["refund"], ["default"])
     done = await asyncio.to_thread(
-        run, "--store", store.url, "submit", "refund", '{"order": 7}', "--wait", "--timeout", "60s"
+        run, *words_for(store), "submit", "refund", '{"order": 7}', "--wait", "--timeout", "60s"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, '"refunded 7"\n', "")
-    async with connect(store.url) as engine:
+    async with opened(store) as engine:
         assert [item.id.instance for item in await engine.workers.list()] == [begun["instance"]]
         worker.send_signal(signal.SIGTERM)
         ended = json.loads(await asyncio.wait_for(worker.stdout.readline(), 60))
@@ -210,7 +233,7 @@ async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore
 
 
 async def test_what_an_app_does_wrong_is_one_line(bare: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {"broken": "1 / 0", "leaves": "raise SystemExit(3)", "empty": "", "own": OWN}
+    texts = {"broken": "1 / 0", "leaves": "raise SystemExit(3)", "empty": "", "own": OWN, "schema": SCHEMA}
     for name, text in texts.items():
         (tmp_path / f"cli_{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -223,6 +246,8 @@ async def test_what_an_app_does_wrong_is_one_line(bare: Shell, tmp_path: Path, m
         (["worker", "cli_own:other"], "app_not_found"),
         (["--store", "x.db", "worker", "cli_own:app"], "own.db"),
         (["--namespace", "x", "worker", "cli_own:app"], "namespace"),
+        (["--schema", "x", "worker", "cli_schema:app"], "schema='jobs'"),
+        (["--pooler", "worker", "cli_schema:app"], "pooler=False"),
         (["worker", "cli_own:app", "--concurrency", "0"], "concurrency"),
         (["worker", "cli_own:app", "--lease", "soon"], "lease"),
         (["worker", "cli_own.py"], "invalid_address"),

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric.engine import Lease, Step
+from flowfabric.engine import Lease, Step, connect
 from tests.end_to_end.cli.shell import Shell
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
@@ -30,6 +30,10 @@ async def submitted(shell: Shell, *words: str) -> str:
     said = await shell.run("submit", *words)
     assert (said.code, said.error) == (0, "")
     return said.lines[0]
+
+
+def stores(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.db")]
 
 
 async def test_what_is_submitted_is_stored_as_it_was_told(store: TestStore, shell: Shell) -> None:
@@ -82,6 +86,25 @@ async def test_an_app_says_how_its_tasks_are_submitted(
     assert json.loads(found.payload) == {"order": 7, "note": "none"}
     for words, part in ((["refund", '{"order": "x"}'], "invalid_input"), (["refnd", "{}"], "it has refund")):
         said = await shell.run("submit", *words, "--app", f"{name}:app")
+        assert (said.code, len(said.error.splitlines())) == (2, 1) and part in said.error
+
+
+async def test_what_goes_by_an_app_goes_to_the_store_of_the_app(
+    bare: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"shop_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(TASKS.replace("App()", "App('own.db', namespace='shop')"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["refund", '{"order": 7}', "--app", f"{name}:app"]
+    said = await bare.run("submit", *words)
+    assert said.code == 5 and "own.db; check it" in said.error
+    assert stores(tmp_path) == []
+    async with connect("own.db", namespace="shop") as engine:
+        found = await engine.executions.describe(await submitted(bare, *words))
+    assert (found.kind, stores(tmp_path)) == ("refund", ["own.db"])
+    for option, part in (("--store=x.db", "own.db"), ("--namespace=x", "'shop'")):
+        said = await bare.run("submit", *words, option)
         assert (said.code, len(said.error.splitlines())) == (2, 1) and part in said.error
 
 

@@ -38,7 +38,8 @@ class Argument:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """One command. `run` names the function that does it, as `module:function` below `flowfabric.cli`. One that
-    `operates` is recorded with who did it and why; one that `asks` must be confirmed."""
+    `operates` is recorded with who did it, and with the `reason` if there is a place for one; one that `asks` must be
+    confirmed."""
 
     name: str
     help: str
@@ -47,12 +48,17 @@ class Verb:
     arguments: tuple[Argument, ...] = ()
     verbs: tuple[Verb, ...] = ()
     operates: bool = False
+    reason: str | None = "why, for the history"
     asks: bool = False
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
         """Its own arguments, and those that follow from what it does."""
-        return self.arguments + (OPERATING if self.operates else ()) + (ASKING if self.asks else ())
+        return self.arguments + (self._operating if self.operates else ()) + (ASKING if self.asks else ())
+
+    @property
+    def _operating(self) -> tuple[Argument, ...]:
+        return (PRINCIPAL,) if self.reason is None else (argument("--reason", default="", help=self.reason), PRINCIPAL)
 
 
 def argument(*names: str, help: str, **settings: Any) -> Argument:
@@ -70,10 +76,7 @@ def many(*names: str, help: str, **settings: Any) -> Argument:
     return Argument(names, help, {"action": "append", "default": [], **settings})
 
 
-OPERATING = (
-    argument("--reason", default="", help="why, for the history"),
-    argument("--principal", metavar="WHO", help="who, for the history; the user of the system by default"),
-)
+PRINCIPAL = argument("--principal", metavar="WHO", help="who, for the history; the user of the system by default")
 ASKING = (flag("--yes", "-y", help="do not ask"),)
 
 # These go before the command as well as after it.

@@ -19,7 +19,7 @@ SUBMIT = Verb(
     name="submit", help="store an execution", run="submit:submit",
     about="""The input is a JSON value, `-` to read it from standard input, or `@file`; for a task it is an object with
 its parameters by name. Without --app nothing is known of the task but its kind: it gets the lane, the retries and the
-signals that are given here. With --app it gets those that its decorator says.""",
+signals that are given here. With --app it gets those that its decorator says, and goes to the app's store.""",
     arguments=(
         argument("kind", metavar="KIND", help="the kind, which is the name of the task"),
         argument("input", metavar="INPUT", nargs="?", default="{}", help="its input as JSON ({})"),
@@ -43,7 +43,8 @@ LIST = Verb(
     arguments=(
         argument("--state", choices=STATES, help="only in this state"),
         argument("--lane", help="only on this lane"), argument("--kind", help="only of this kind"),
-        TAG, SINCE, UNTIL, LIMIT, CURSOR, flag("--all", help="all pages, one after another"),
+        TAG, SINCE, UNTIL, argument("--limit", type=int, metavar="N", help=LIMIT.help), CURSOR,
+        flag("--all", help="all pages, one after another"),
     ),
 )  # fmt: skip
 SHOW = Verb(

@@ -9,7 +9,7 @@ POLICIES = ("cancel_all", "cancel_pending", "flow_only")
 TOKEN = argument("token", metavar="TOKEN", help="the token, or the link that has it; - reads it from standard input")
 
 SIGNAL = Verb(
-    name="signal", help="deliver a signal", run="signals:signal", operates=True,
+    name="signal", help="deliver a signal", run="signals:signal", operates=True, reason=None,
     about="""To an execution: to the waitpoint that stands under that name, or else to the wait that is open for it. To
 a token or a link: to the wait that it was made for. The payload is a JSON value, `-` to read it from standard input,
 or `@file`.""",
@@ -22,11 +22,11 @@ or `@file`.""",
 )  # fmt: skip
 APPROVE = Verb(
     name="approve", help="approve what a token or link asks for", run="signals:approve", operates=True,
-    about="The first decision of a token counts. The reason is given to the task as the comment.", arguments=(TOKEN,),
+    reason="a comment, for the task", about="The first decision of a token counts.", arguments=(TOKEN,),
 )  # fmt: skip
 REJECT = Verb(
     name="reject", help="reject what a token or link asks for", run="signals:reject", operates=True,
-    about="The first decision of a token counts. The reason is given to the task.", arguments=(TOKEN,),
+    reason="why, for the task", about="The first decision of a token counts.", arguments=(TOKEN,),
 )  # fmt: skip
 CANCEL = Verb(
     name="cancel", help="cancel an execution or a flow", run="ending:cancel", operates=True, asks=True,

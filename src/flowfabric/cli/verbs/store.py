@@ -14,8 +14,8 @@ SECRET = argument("--secret-file", metavar="FILE", help="the file with its 64 he
 WORKER = Verb(
     name="worker", help="work on the tasks of an app", run="worker:work",
     about="""Works until SIGTERM or Ctrl-C, then drains: what runs is given back at its next durable call, and no
-attempt is used. A second Ctrl-C ends it at once. The store and the namespace are the app's; --store counts if the app
-names none.""",
+attempt is used. A second Ctrl-C ends it at once. The store and the namespace are the app's; --store and the other
+options for it count if the app says nothing else.""",
     arguments=(
         argument("app", metavar="MODULE:APP", help="the app, looked for in the working directory too"),
         argument("--concurrency", type=int, default=16, metavar="N", help="how many executions at once (16)"),
