@@ -42,6 +42,8 @@ async def until_ended(
         found = await look()
         if found is not None:
             return found
+        if limit_s is None:
+            return await _watched(wakeups, bell, look)
         try:
             async with asyncio.timeout(limit_s):
                 return await _watched(wakeups, bell, look)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import InvalidRequest
@@ -35,7 +34,7 @@ class Calls:
         self.is_live = False
         self.cancel_delivered = False
         self.is_cut_off = False
-        self._swallowed: Counter[Unit | None] = Counter()
+        self._swallowed: dict[Unit | None, int] = {}
         self._has_warned = False
 
     @property
@@ -90,8 +89,8 @@ class Calls:
             return
         # Each branch is told once at least, and there may be many.
         unit = UNIT.get()
-        self._swallowed[unit] += 1
-        if self._swallowed[unit] >= _MOST_SWALLOWED:
+        times = self._swallowed[unit] = self._swallowed.get(unit, 0) + 1
+        if times >= _MOST_SWALLOWED:
             self.is_cut_off = True
             LOG.error("%s swallows Unwind for ever and is dropped; let BaseException pass", self._run.task.name)
             drop(self._run)
