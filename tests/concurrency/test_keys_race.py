@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,6 +176,31 @@ async def test_a_token_that_is_minted_before_a_rotation_is_counted_by_it(
     )
     assert isinstance(waited, Suspended)
     assert rotated == Rotated("zero", "one", collected=0, cut_off=1)
+
+
+async def test_a_process_that_mints_while_another_follows_its_newer_file_mints_with_the_new_key(
+    store: TestStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    lines, files = [f"k{number}={secret}" for number, secret in enumerate(SECRETS)], []
+    for name, order in (("old", lines), ("new", lines[::-1])):
+        files.append(tmp_path / name)
+        files[-1].write_text("\n".join(order))
+    sides = [opened(store, clock, key_file=str(file)) for file in files]
+    async with sides[0] as slow, sides[1] as quick:
+        await suspended(slow)
+        leases = [await leased(slow) for _ in range(2)]
+        answers = await forced(
+            store,
+            (quick, lambda side: side.leases.suspend(leases[0].fence, ["boss"])),
+            (slow, lambda side: side.leases.suspend(leases[1].fence, ["boss"])),
+        )
+        for answer in answers:
+            assert isinstance(answer, Suspended)
+            token = answer.token("boss")
+            assert token is not None
+            assert token.reveal().startswith("ffw1.k1.")
+            assert isinstance(await slow.signals.deliver(token, "go"), Accepted)
+    await assert_waits_sound(store)
 
 
 @pytest.mark.parametrize("grace", ["0s", None], ids=["cut off at once", "a day of grace"])
