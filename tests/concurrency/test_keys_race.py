@@ -23,10 +23,11 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests.concurrency.gates import StoppedCall, all_wait_for_a_lock
+from tests.concurrency.test_batching import locked_row
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.concurrency.waits import Act, duty, forced, state_of, suspended
 from tests.scenarios import leased
-from tests.stores import TestStore, opened
+from tests.stores import PostgresTestStore, TestStore, opened
 
 SECRETS = ["1" * 64, "2" * 64]
 
@@ -241,6 +242,38 @@ async def test_a_signal_is_accepted_before_its_key_is_cut_off_and_refused_after(
     with pytest.raises(FlowFabricError, match="token") as refused:
         await wait.signal("late")(engine)
     assert refused.value.code == "invalid_token"
+    await assert_waits_sound(store)
+
+
+async def test_a_signal_that_was_written_before_its_key_is_cut_off_is_accepted(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    wait = await suspended(engine)
+    # On PostgreSQL a rotation does not wait for a signal, which holds no key.
+    cut_off = rotate("one", grace="0s")
+    sent, rotated = await forced(store, (engine, wait.signal("early")), (rival, cut_off), skips=True)
+    assert (type(sent), type(rotated)) == (Accepted, Rotated)
+    assert await state_of(engine, wait.id) == "waiting"
+    await assert_waits_sound(store, [sent.signal_id])
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+@pytest.mark.parametrize("remembered", [True, False], ids=["by who knows the key", "by who has just read it"])
+async def test_a_signal_that_waits_for_its_execution_while_its_key_is_cut_off_is_refused(
+    store: PostgresTestStore, engine: Engine, rival: Engine, remembered: bool
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    wait = await suspended(engine)
+    side = engine if remembered else rival
+    async with locked_row(store, wait.lease):
+        sending = asyncio.ensure_future(wait.signal("late")(side))
+        await all_wait_for_a_lock(store, side, 1)
+        assert isinstance(await rotate("one", grace="0s")(engine), Rotated)
+    [refused] = await asyncio.gather(sending, return_exceptions=True)
+    assert isinstance(refused, FlowFabricError)
+    assert refused.code == "invalid_token"
+    assert await state_of(engine, wait.id) == "suspended"
     await assert_waits_sound(store)
 
 

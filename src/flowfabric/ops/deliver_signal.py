@@ -105,22 +105,22 @@ async def _together(
 ) -> list[Answer | FlowFabricError | None]:
     """Delivers to all executions whose row is free; refusals are answers."""
     signed = _signed(namespace, items, keys)
-    answers = await _verify(tx, namespace, [item for item in items if item.execution_id not in signed], keys)
+    verified, answers = await _verify(tx, namespace, [item for item in items if item.execution_id not in signed], keys)
     genuine = [item for item in items if item.execution_id not in answers]
     found = await tx.executions.lock_free([item.execution_id for item in genuine]) if genuine else {}
     here = [item for item in genuine if item.execution_id in found and found[item.execution_id].namespace == namespace]
-    answers |= await _deliver(tx, here, found, signed, keys)
+    answers |= await _deliver(tx, here, found, signed | verified, keys)
     return [answers.get(item.execution_id) for item in items]
 
 
 async def _alone(tx: Transaction, namespace: str, item: Delivery, keys: KeySource) -> Answer:
     """Delivers one signal to an execution whose row is waited for, or says why not."""
-    answers = await _verify(tx, namespace, [item], keys)
+    verified, answers = await _verify(tx, namespace, [item], keys)
     if not answers:
         found = await tx.executions.lock(namespace, [item.execution_id])
         if not found:
             raise execution_not_found(item.execution_id)
-        answers |= await _deliver(tx, [item], found, {}, keys)
+        answers |= await _deliver(tx, [item], found, verified, keys)
     answer = answers[item.execution_id]
     if isinstance(answer, FlowFabricError):
         raise answer
@@ -139,19 +139,25 @@ def _signed(namespace: str, items: Sequence[Delivery], keys: KeySource) -> dict[
 
 async def _verify(
     tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
-) -> dict[UUID, Answer | FlowFabricError]:
-    """The refusals of tokens that are not genuine, before anything is locked for them."""
+) -> tuple[dict[UUID, Secret], dict[UUID, Answer | FlowFabricError]]:
+    """By which secrets tokens are genuine now, and the refusals of those that are not, before anything is locked for
+    them. Whoever waits for a lock then looks again whether the secrets are still good."""
+    verified: dict[UUID, Secret] = {}
     refused: dict[UUID, Answer | FlowFabricError] = {}
-    with_token = [(item, item.token) for item in items if item.token is not None]
+    with_token = [(item.execution_id, item.token) for item in items if item.token is not None]
     if not with_token:
-        return refused
+        return verified, refused
     ring, now = await read_ring(tx, keys), await tx.now()
-    for item, token in with_token:
+    for id_, token in with_token:
         try:
             verify(token, ring, namespace, now)
         except FlowFabricError as error:
-            refused[item.execution_id] = error
-    return refused
+            refused[id_] = error
+        else:
+            secret = verifying_secret(ring, token.kid, now)
+            assert secret is not None, "it has verified the token"
+            verified[id_] = secret
+    return verified, refused
 
 
 async def _deliver(
@@ -244,8 +250,8 @@ async def _accepted_by_key(
 
 
 def _check_key(item: Delivery, signed: Secret | None, ring: KeyRing, now: datetime) -> None:
-    """Refuses a token whose key is not the remembered one, or not good any more."""
-    if item.token is not None and signed is not None and verifying_secret(ring, item.token.kid, now) != signed:
+    """Refuses a token whose key is not the one that it was verified with, or not good any more."""
+    if item.token is not None and (signed is None or verifying_secret(ring, item.token.kid, now) != signed):
         raise invalid_token()
 
 
