@@ -66,6 +66,7 @@ FULL_SIZE = (
     "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
     "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
+    "tests/concurrency/test_unlocked.py", "tests/adversity/test_many_signals.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
 )  # fmt: skip
 
