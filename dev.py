@@ -52,7 +52,8 @@ SIDE_BY_SIDE = (
     "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
     "tests/adversity/test_original_faults_in_flows.py", "tests/adversity/test_original_faults_in_waits.py",
     "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
-    "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_sqlite_log.py",
+    "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_waits_in_conflict.py",
+    "tests/adversity/test_sqlite_log.py",
     "tests/adversity/test_sqlite_processes.py", "tests/adversity/test_sqlite_storage.py",
     "tests/end_to_end/asgi", "tests/end_to_end/cli", "tests/end_to_end/client", "tests/end_to_end/durable",
     "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes", "tests/end_to_end/programs",
@@ -66,6 +67,7 @@ FULL_SIZE = (
     "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
     "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
+    "tests/concurrency/test_unlocked.py", "tests/adversity/test_many_signals.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
     "tests/test_installing.py",
 )  # fmt: skip

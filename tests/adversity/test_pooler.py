@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,22 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric.engine import Created, Ended, Engine, Policy, RetryScheduled, State, Step
+from flowfabric.core.bindings import Bound
+from flowfabric.engine import (
+    Accepted,
+    Created,
+    DuplicateSignal,
+    Ended,
+    Engine,
+    Fresh,
+    Lease,
+    Policy,
+    RetryScheduled,
+    State,
+    Step,
+    Suspended,
+)
+from flowfabric.sqlstore.rows import octets
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
 from tests.adversity.transaction_pooler import pooler_before
@@ -67,6 +83,17 @@ async def test_a_write_is_read_committed_and_waits_for_the_disk_whatever_the_set
         assert await engine._context.store.run_single(shown) == ["read committed", "on", "7s", "off"]
 
 
+@pytest.mark.parametrize("output", ["escape", "hex"])
+async def test_bytes_in_a_document_are_read_however_the_server_writes_them(
+    spare_server: PostgresServer, output: str
+) -> None:
+    every = bytes(range(256)) + rb"\x00\000\\"
+    connection = await asyncpg.connect(spare_server.dsn, server_settings={"bytea_output": output})
+    for content in (every, b"", rb"\x00"):
+        assert octets(json.loads(await connection.fetchval("SELECT to_json($1::BYTEA)::TEXT", content))) == content
+    await connection.close()
+
+
 async def test_four_engines_behind_a_pooler_open_a_new_store_at_once_whatever_the_settings_are(
     odd: PostgresTestStore,
 ) -> None:
@@ -92,7 +119,7 @@ async def test_a_whole_life_passes_when_every_transaction_gets_another_connectio
 
 
 async def live_a_whole_life(engine: Engine, clock: VirtualClock, lane: str = "default") -> None:
-    """From submit over a retry, a delay and a lost lease to completion, and once more after a replay."""
+    """From submit over a retry, a delay, a lost lease and a wait to completion, and once more after a replay."""
     id_ = await submitted(engine, lane=lane, policy=STEADY, tags={"a.b": "ü"}, key=f"key of {lane}")
     assert isinstance(await engine.executions.submit("job", b"in", lane=lane, delay="1h"), Created)
     [lease] = await engine.leases.claim([lane], "w")
@@ -111,7 +138,7 @@ async def live_a_whole_life(engine: Engine, clock: VirtualClock, lane: str = "de
     await engine.reconcilers.tick()
     lease = await engine.leases.claim_execution(id_, "w")
     await engine.operator.revoke_lease(id_)
-    lease = await engine.leases.claim_execution(id_, "w")
+    lease = await wait_for_signals(engine, await engine.leases.claim_execution(id_, "w"))
     assert await engine.leases.complete(lease.fence, b"out") == Ended(State.COMPLETED)
     await engine.operator.replay(id_)
     await engine.operator.cancel(id_)
@@ -120,3 +147,21 @@ async def live_a_whole_life(engine: Engine, clock: VirtualClock, lane: str = "de
     assert len(await engine.executions.history(id_)) == found.version
     assert (await engine.executions.list(lane=lane, limit=5)).items
     await leased(engine, lane=lane, policy=Policy(deadline="1s"))
+
+
+async def wait_for_signals(engine: Engine, lease: Lease) -> Lease:
+    """Waits at a waitpoint of before and a new one, with a lock and without one, until both have their signal."""
+    await engine.waitpoints.create(lease.fence, "early")
+    bound: list[list[Bound | str]] = [["early", Fresh("late", approver="ü")], ["later", "latest"]]
+    for place, waitpoints in enumerate(bound):
+        waited = await engine.leases.suspend(lease.fence, waitpoints, key=f"wait {place}")
+        assert await engine.leases.suspend(lease.fence, waitpoints, key=f"wait {place}") == waited
+        assert isinstance(waited, Suspended)
+        for waitpoint in waited.waitpoints:
+            assert waitpoint.token is not None
+            sent = await engine.signals.deliver(waitpoint.token, "go", b"\x00\xff", key="once")
+            assert isinstance(sent, Accepted)
+            again = await engine.signals.deliver(waitpoint.token, "go", key="once")
+            assert again == DuplicateSignal(sent.signal_id)
+        lease = await engine.leases.claim_resumed(lease.execution_id, "w")
+    return lease

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
+
+import asyncpg
 
 from flowfabric.engine import Engine
 from flowfabric.store.transaction import Body, Store, Transaction
@@ -40,6 +45,22 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
     while not await look():
         assert time.monotonic() < ends, "what the test waits for never happened"
         await asyncio.sleep(_LOOK_EVERY_S)
+
+
+@asynccontextmanager
+async def held_up(store: TestStore, execution_id: UUID) -> AsyncIterator[None]:
+    """Nobody can write the execution while the block lasts: its row is locked, or on SQLite the file."""
+    if isinstance(store, PostgresTestStore):
+        holder = await asyncpg.connect(store.url)
+        async with holder.transaction():
+            await holder.execute(f'SELECT 1 FROM "{store.schema}".execution WHERE id = $1 FOR UPDATE', execution_id)
+            yield
+        await holder.close()
+        return
+    with contextlib.closing(sqlite3.connect(store.url, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
 
 
 class RolledBack(Exception):
@@ -149,6 +170,13 @@ async def all_wait_for_a_lock(store: TestStore, engine: Engine, calls: int) -> N
         await eventually(lambda: _that_many_wait(store, schema, calls))
     else:
         await eventually(lambda: _writer_waits(engine))
+
+
+async def all_engines_wait(store: TestStore, engines: Sequence[Engine]) -> None:
+    """The same for one call of each of these engines."""
+    # PostgreSQL knows them all; on SQLite each has a thread to look at.
+    for engine in engines[:1] if store.name == "postgres" else engines:
+        await all_wait_for_a_lock(store, engine, len(engines))
 
 
 async def _that_many_wait(store: TestStore, schema: str, calls: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +23,11 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests.concurrency.gates import StoppedCall, all_wait_for_a_lock
+from tests.concurrency.test_batching import locked_row
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.concurrency.waits import Act, duty, forced, state_of, suspended
 from tests.scenarios import leased
-from tests.stores import TestStore, opened
+from tests.stores import PostgresTestStore, TestStore, opened
 
 SECRETS = ["1" * 64, "2" * 64]
 
@@ -177,6 +179,31 @@ async def test_a_token_that_is_minted_before_a_rotation_is_counted_by_it(
     assert rotated == Rotated("zero", "one", collected=0, cut_off=1)
 
 
+async def test_a_process_that_mints_while_another_follows_its_newer_file_mints_with_the_new_key(
+    store: TestStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    lines, files = [f"k{number}={secret}" for number, secret in enumerate(SECRETS)], []
+    for name, order in (("old", lines), ("new", lines[::-1])):
+        files.append(tmp_path / name)
+        files[-1].write_text("\n".join(order))
+    sides = [opened(store, clock, key_file=str(file)) for file in files]
+    async with sides[0] as slow, sides[1] as quick:
+        await suspended(slow)
+        leases = [await leased(slow) for _ in range(2)]
+        answers = await forced(
+            store,
+            (quick, lambda side: side.leases.suspend(leases[0].fence, ["boss"])),
+            (slow, lambda side: side.leases.suspend(leases[1].fence, ["boss"])),
+        )
+        for answer in answers:
+            assert isinstance(answer, Suspended)
+            token = answer.token("boss")
+            assert token is not None
+            assert token.reveal().startswith("ffw1.k1.")
+            assert isinstance(await slow.signals.deliver(token, "go"), Accepted)
+    await assert_waits_sound(store)
+
+
 @pytest.mark.parametrize("grace", ["0s", None], ids=["cut off at once", "a day of grace"])
 async def test_a_token_that_is_minted_after_a_rotation_is_of_the_new_key(
     store: TestStore, engine: Engine, rival: Engine, grace: str | None
@@ -215,6 +242,38 @@ async def test_a_signal_is_accepted_before_its_key_is_cut_off_and_refused_after(
     with pytest.raises(FlowFabricError, match="token") as refused:
         await wait.signal("late")(engine)
     assert refused.value.code == "invalid_token"
+    await assert_waits_sound(store)
+
+
+async def test_a_signal_that_was_written_before_its_key_is_cut_off_is_accepted(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    wait = await suspended(engine)
+    # On PostgreSQL a rotation does not wait for a signal, which holds no key.
+    cut_off = rotate("one", grace="0s")
+    sent, rotated = await forced(store, (engine, wait.signal("early")), (rival, cut_off), skips=True)
+    assert (type(sent), type(rotated)) == (Accepted, Rotated)
+    assert await state_of(engine, wait.id) == "waiting"
+    await assert_waits_sound(store, [sent.signal_id])
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+@pytest.mark.parametrize("remembered", [True, False], ids=["by who knows the key", "by who has just read it"])
+async def test_a_signal_that_waits_for_its_execution_while_its_key_is_cut_off_is_refused(
+    store: PostgresTestStore, engine: Engine, rival: Engine, remembered: bool
+) -> None:
+    await engine.keys.seed("zero", SECRETS[0])
+    wait = await suspended(engine)
+    side = engine if remembered else rival
+    async with locked_row(store, wait.lease):
+        sending = asyncio.ensure_future(wait.signal("late")(side))
+        await all_wait_for_a_lock(store, side, 1)
+        assert isinstance(await rotate("one", grace="0s")(engine), Rotated)
+    sent = (await asyncio.gather(sending, return_exceptions=True))[0]
+    assert isinstance(sent, FlowFabricError)
+    assert sent.code == "invalid_token"
+    assert await state_of(engine, wait.id) == "suspended"
     await assert_waits_sound(store)
 
 

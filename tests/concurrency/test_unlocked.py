@@ -3,6 +3,7 @@ execution must write its row, and whatever happens between the look and the writ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,8 +14,10 @@ from flowfabric.backends.postgres.unlocked import PostgresUnlocked
 from flowfabric.engine import Accepted, Engine, FlowFabricError, Suspended
 from flowfabric.sqlstore import transaction
 from flowfabric.testing import VirtualClock
+from tests.concurrency.gates import StoppedCall, all_wait_for_a_lock
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.concurrency.waits import Wait, duty, suspended
+from tests.facts import nothing_written
 from tests.faults.bench import opened_bench
 from tests.faults.flow_operations import EVERY_OPERATION
 from tests.faults.wait_operations import WAITS
@@ -143,6 +146,38 @@ async def test_a_key_that_is_rotated_between_look_and_suspend_mints_nothing(
     token = answer.token("answer")
     assert token is not None
     assert isinstance(await engine.signals.deliver(token, "yes"), Accepted)
+
+
+async def test_a_key_that_is_cut_off_between_look_and_signal_was_good_when_it_was_looked_at(
+    store: PostgresTestStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [await suspended(engine) for _ in range(2)]
+    async with opened(store, VirtualClock()) as rival:
+        held = disturbed(monkeypatch, lambda: rival.keys.rotate("second", grace="0s"))
+        sent = await engine.signals.deliver(waits[0].token, "yes")
+        late = await outcome(engine.signals.deliver(waits[1].token, "yes"))
+    assert held == [1], "the second one got no further than its look"
+    assert isinstance(sent, Accepted)
+    assert getattr(late, "code", late) == "invalid_token"
+    await assert_waits_sound(store, [sent.signal_id])
+
+
+async def test_a_suspend_that_waits_for_a_rotation_which_is_rolled_back_is_refused_if_its_lease_was_revoked(
+    store: PostgresTestStore, engine: Engine, clock: VirtualClock
+) -> None:
+    await suspended(engine)
+    lease = await leased(engine)
+    async with opened(store, clock) as rival, opened(store, clock) as third:
+        rotation = StoppedCall(store, rival)
+        await rotation.begin(lambda side: side.keys.rotate("second", grace="0s"))
+        waiting = asyncio.ensure_future(outcome(engine.leases.suspend(lease.fence, ["answer"])))
+        await all_wait_for_a_lock(store, engine, 1)
+        await third.operator.revoke_lease(lease.execution_id)
+        async with nothing_written(store):
+            await rotation.roll_back()
+            answer = await waiting
+    assert getattr(answer, "code", answer) == "lease_revoked"
+    await assert_waits_sound(store)
 
 
 async def nothing() -> None:

@@ -14,9 +14,10 @@ from flowfabric.batching import run_batch
 from flowfabric.core.suspending import Suspend
 from flowfabric.engine import Accepted, Count, Effect, Engine, Fresh, Lease, Pending, Secret, State, Step, Submission
 from flowfabric.engine.suspending import suspend_request
+from flowfabric.store.transaction import Body, Store
 from tests.concurrency.test_batching import locked_row
 from tests.concurrency.wait_soundness import assert_waits_sound
-from tests.concurrency.waits import state_of, suspended
+from tests.concurrency.waits import Wait, state_of, suspended
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, TestStore
 
@@ -116,9 +117,21 @@ async def test_a_spoiled_signal_is_refused_alone(store: TestStore, engine: Engin
 
 
 async def test_a_forged_token_delays_no_genuine_signal_to_the_same_execution(store: TestStore, engine: Engine) -> None:
-    wait = await suspended(engine, condition=Count(20, "signals", ["boss"]))
-    token = wait.token.reveal()
-    forged = replace(wait, token=Secret(token[:-1] + ("A" if token[-1] != "A" else "B")))
+    wait, forged = await genuine_and_forged(engine)
+    stalling: Any = StallingStore(engine._context.store)
+    side = Engine(replace(engine._context, store=stalling, batchers={}))
+    refusals = [asyncio.ensure_future(forged.signal()(side)) for _ in range(3)]
+    await stalling.asked.wait()
+    sent = await asyncio.wait_for(asyncio.gather(*(wait.signal()(side) for _ in range(3))), timeout=10)
+    assert told(sent) == ["Accepted"] * 3
+    assert not any(refusal.done() for refusal in refusals), "what is forged is not even looked at yet"
+    stalling.may_go_on.set()
+    assert told(await asyncio.gather(*refusals, return_exceptions=True)) == ["invalid_token"] * 3
+    await assert_waits_sound(store, [answer.signal_id for answer in sent])
+
+
+async def test_forged_and_genuine_tokens_of_one_execution_are_told_apart(store: TestStore, engine: Engine) -> None:
+    wait, forged = await genuine_and_forged(engine)
     calls = [(forged if place % 2 else wait).signal()(engine) for place in range(20)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert told(answers) == ["Accepted", "invalid_token"] * 10
@@ -165,6 +178,30 @@ async def test_many_waits_share_their_commits_and_each_is_resumed_once(store: Te
     assert told(answers) == ["Accepted", "waitpoint_closed"] * 100
     assert (await engine.executions.count())[State.WAITING].number == 100
     await assert_waits_sound(store)
+
+
+class StallingStore:
+    """A store whose longer way, a transaction around several statements, begins when told."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def run(self, body: Body[Any]) -> Any:
+        self.asked.set()
+        await self.may_go_on.wait()
+        return await self._store.run(body)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def genuine_and_forged(engine: Engine) -> tuple[Wait, Wait]:
+    """A wait for many signals, with its own token and with one that nobody has signed."""
+    wait = await suspended(engine, condition=Count(20, "signals", ["boss"]))
+    token = wait.token.reveal()
+    # Not the last character, of which most others would make it malformed.
+    return wait, replace(wait, token=Secret(token[:-2] + ("A" if token[-2] != "A" else "B") + token[-1]))
 
 
 def suspend(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from flowfabric.engine import (
     WaitpointClosed,
 )
 from flowfabric.testing import VirtualClock
+from tests.concurrency.gates import all_engines_wait, held_up
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.concurrency.waits import code_of, duty, forced, names_of, state_of, suspended, swapped
 from tests.scenarios import leased
@@ -55,13 +57,23 @@ async def rival(store: TestStore, engine: Engine, later: VirtualClock) -> AsyncI
         yield rival
 
 
+@pytest.fixture
+async def senders(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncIterator[list[Engine]]:
+    """Engines for fifty senders, so that none shares a batch or a connection with another."""
+    async with AsyncExitStack() as closing:
+        sides = [opened(store, clock, pool_size=1) for _ in range(SENDERS)]
+        yield list(await asyncio.gather(*map(closing.enter_async_context, sides)))
+
+
 @pytest.mark.parametrize("wanted", [1, 20, SENDERS])
 async def test_of_fifty_signals_at_once_one_resumes_and_none_is_lost(
-    store: TestStore, engine: Engine, rival: Engine, wanted: int
+    store: TestStore, engine: Engine, senders: list[Engine], wanted: int
 ) -> None:
     wait = await suspended(engine, condition=Count(wanted, "signals", ["boss"]))
-    sides = [(engine, rival)[number % 2] for number in range(SENDERS)]
-    answers = await asyncio.gather(*(wait.signal()(side) for side in sides), return_exceptions=True)
+    async with held_up(store, wait.id):
+        sending = [asyncio.ensure_future(wait.signal()(side)) for side in senders]
+        await all_engines_wait(store, senders)
+    answers = await asyncio.gather(*sending, return_exceptions=True)
     accepted = [answer for answer in answers if isinstance(answer, Accepted)]
     assert Counter(answer.effect for answer in accepted) == Counter(
         {Effect.APPENDED: wanted - 1, Effect.SATISFIED: 1} if wanted > 1 else {Effect.SATISFIED: 1}
@@ -77,11 +89,13 @@ async def test_of_fifty_signals_at_once_one_resumes_and_none_is_lost(
 
 
 async def test_of_fifty_deliveries_of_one_signal_one_is_accepted(
-    store: TestStore, engine: Engine, rival: Engine
+    store: TestStore, engine: Engine, senders: list[Engine]
 ) -> None:
     wait = await suspended(engine)
-    sides = [(engine, rival)[number % 2] for number in range(SENDERS)]
-    answers = await asyncio.gather(*(wait.signal(key="once")(side) for side in sides))
+    async with held_up(store, wait.id):
+        sending = [asyncio.ensure_future(wait.signal(key="once")(side)) for side in senders]
+        await all_engines_wait(store, senders)
+    answers = await asyncio.gather(*sending)
     assert Counter(type(answer).__name__ for answer in answers) == {"Accepted": 1, "DuplicateSignal": SENDERS - 1}
     assert len({answer.signal_id for answer in answers}) == 1
     await assert_waits_sound(store, [answers[0].signal_id])

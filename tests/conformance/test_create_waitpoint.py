@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 from flowfabric.core.outcomes import Satisfied
 from flowfabric.engine import (
     Accepted,
     Conflict,
     Engine,
+    Fence,
     InvalidRequest,
     Pending,
     Policy,
@@ -20,6 +22,8 @@ from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused
 from tests.scenarios import SITUATIONS, leased, suspended
 from tests.stores import TestStore
+
+OWNED = ("active", "active: lease run out")
 
 
 async def test_a_waitpoint_is_pending_until_somebody_waits_on_it(engine: Engine, clock: VirtualClock) -> None:
@@ -77,12 +81,16 @@ async def test_a_key_that_is_closed_or_expired_is_free_again(engine: Engine, clo
 async def test_only_the_owner_of_an_active_execution_makes_one(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
-    for situation in SITUATIONS:
-        if situation != "active":
-            lease = await leased(engine)
-            await engine.operator.revoke_lease(lease.execution_id)
-            async with nothing_written(store):
-                await refused(engine.waitpoints.create(lease.fence, "go"), "lease_revoked")
+    for situation, make in SITUATIONS.items():
+        id_ = await make(engine, clock)
+        nobodys = Fence(id_, (await engine.executions.describe(id_)).epoch, uuid4())
+        async with nothing_written(store):
+            code = "stale_lease" if situation in OWNED else "execution_not_active"
+            await refused(engine.waitpoints.create(nobodys, "go"), code)
+    lease = await leased(engine)
+    await engine.operator.revoke_lease(lease.execution_id)
+    async with nothing_written(store):
+        await refused(engine.waitpoints.create(lease.fence, "go"), "lease_revoked")
     wait = await suspended(engine)
     async with nothing_written(store):
         await refused(engine.waitpoints.create(wait.lease.fence, "go"), "execution_not_active")

@@ -22,9 +22,9 @@ async def secrets(store: TestStore) -> dict[str, Any]:
     return {row["kid"]: row["secret"] for row in rows}
 
 
-def ring(folder: Path, *lines: str) -> str:
+def ring(folder: Path, *lines: str, name: str = "ring.keys") -> str:
     """The path of a key file with these lines."""
-    path = folder / "ring.keys"
+    path = folder / name
     path.write_text("\n".join(lines), encoding="utf-8")
     return str(path)
 
@@ -58,6 +58,51 @@ async def test_a_new_line_at_the_top_becomes_active_and_the_old_one_verifies_on(
     async with opened(store, clock, key_file=ring(tmp_path, f"k2={TWO}")) as engine:
         await refused(engine.signals.deliver(lost.token(), "go"), "invalid_token", InvalidRequest)
         assert isinstance(await engine.signals.deliver(later.token(), "go"), Accepted)
+
+
+async def test_a_process_whose_file_still_has_the_old_order_mints_with_the_key_that_is_active(
+    store: TestStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    one, two = f"k1={ONE}", f"k2={TWO}"
+    old, new = ring(tmp_path, one, two, name="old.keys"), ring(tmp_path, two, one, name="new.keys")
+    async with opened(store, clock, key_file=old) as slow, opened(store, clock, key_file=new) as quick:
+        assert (await suspended(slow)).token().reveal().startswith("ffw1.k1.")
+        assert (await suspended(quick)).token().reveal().startswith("ffw1.k2.")
+        lease = await leased(slow)
+        early = await slow.waitpoints.create(lease.fence, "early")
+        waits = [await suspended(slow, lease=lease), await suspended(quick)]
+        for token in (early.token, *(wait.token() for wait in waits)):
+            assert token is not None
+            assert token.reveal().startswith("ffw1.k2.")
+        for wait, side in zip(waits, (quick, slow), strict=True):
+            assert isinstance(await side.signals.deliver(wait.token(), "go"), Accepted)
+        listed = {key.kid: key.state for key in await slow.keys.list()}
+        assert listed == {"k1": KeyState.VERIFYING, "k2": KeyState.ACTIVE}
+
+
+async def test_moving_an_old_line_up_again_changes_no_key_and_stops_nobody(
+    store: TestStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    lines = [f"k1={ONE}", f"k2={TWO}"]
+    for order, kid in ((lines[:1], "k1"), (lines[::-1], "k2"), (lines, "k2")):
+        async with opened(store, clock, key_file=ring(tmp_path, *order)) as engine:
+            assert (await suspended(engine)).token().reveal().startswith(f"ffw1.{kid}.")
+
+
+async def test_a_process_whose_file_lacks_the_active_key_is_told_which_line_to_add(
+    store: TestStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    old, new = ring(tmp_path, f"k1={ONE}", name="old.keys"), ring(tmp_path, f"k2={TWO}", f"k1={ONE}", name="new.keys")
+    async with opened(store, clock, key_file=old) as slow, opened(store, clock, key_file=new) as quick:
+        early, wait = await suspended(slow), await suspended(quick)
+        lease = await leased(slow)
+        async with nothing_written(store):
+            for call in (slow.leases.suspend(lease.fence, ["go"]), slow.waitpoints.create(lease.fence, "go")):
+                error = await refused(call, "key_secret_missing")
+                assert "k2" in error.message
+                assert old in error.message
+            await refused(slow.signals.deliver(wait.token(), "go"), "invalid_token", InvalidRequest)
+        assert isinstance(await slow.signals.deliver(early.token(), "go"), Accepted)
 
 
 async def test_seed_and_rotate_are_refused_and_say_what_to_edit(

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from flowfabric.engine import AllOf, Count, Engine, NotFound, Policy, Single
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.scenarios import submitted, suspended
 from tests.stores import TestStore
+
+NUMBERED = {"suspension": "number", "signal": "seq"}
+ID_OF_COPY = {
+    "sqlite": "printf('%08x-0000-4000-8000-000000000000', n.number)",
+    "postgres": "CAST(lpad(to_hex(n.number), 32, '0') AS UUID)",
+}
+
+
+async def copied(store: TestStore, table: str, execution_id: UUID, number: int, **columns: str) -> None:
+    """The first row that hangs on an execution, copied until there are so many."""
+    [row] = await store.query(f"SELECT * FROM ff.{table} WHERE execution_id = ?", execution_id)
+    shown = {name: f"r.{name}" for name in row} | {NUMBERED[table]: "n.number"} | columns
+    await store.query(
+        f"WITH RECURSIVE n (number) AS (SELECT 2 UNION ALL SELECT number + 1 FROM n WHERE number < {number})"
+        f" INSERT INTO ff.{table} ({', '.join(shown)})"
+        f" SELECT {', '.join(shown.values())} FROM n, ff.{table} AS r WHERE r.execution_id = ?",
+        execution_id,
+    )
 
 
 async def test_the_signals_that_counted_come_in_order_of_acceptance(engine: Engine) -> None:
@@ -61,6 +79,28 @@ async def test_what_has_counted_so_far_is_seen_while_it_is_open(engine: Engine) 
     wait = await suspended(engine, ["go"], Count(2, "signals", ["go"]))
     await engine.signals.deliver(wait.token(), "one")
     assert [signal.name for signal in await engine.signals.observe(wait.id)] == ["one"]
+
+
+async def test_an_early_suspension_is_found_however_many_came_after(engine: Engine, store: TestStore) -> None:
+    other, wait = await suspended(engine), await suspended(engine)
+    await engine.signals.deliver(wait.token(), "go")
+    await copied(
+        store, "suspension", wait.id, 1200, id=f"(SELECT id FROM ff.suspension WHERE id <> '{wait.suspension}')"
+    )
+    assert await engine.signals.observe(wait.id) == ()
+    [signal] = await engine.signals.observe(wait.id, suspension=wait.suspension)
+    assert signal.name == "go"
+    await refused(engine.signals.observe(wait.id, suspension=uuid4()), "suspension_not_found", NotFound)
+    assert await engine.signals.observe(other.id, suspension=other.suspension) == ()
+
+
+async def test_all_that_came_is_shown_however_much_it_is(engine: Engine, store: TestStore) -> None:
+    wait = await suspended(engine, ["go"], Single("go", "yes"))
+    await engine.signals.deliver(wait.token(), "no")
+    await copied(store, "signal", wait.id, 25_000, id=ID_OF_COPY[store.name])
+    assert await engine.signals.observe(wait.id) == ()
+    everything = await engine.signals.observe(wait.id, include_unmatched=True)
+    assert [signal.seq for signal in everything] == list(range(1, 25_001))
 
 
 async def test_an_execution_without_a_wait_has_none_and_an_unknown_suspension_is_not_found(engine: Engine) -> None:

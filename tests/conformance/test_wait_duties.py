@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -68,3 +68,20 @@ async def test_nothing_happens_after_the_wait_was_closed_and_another_one_opened(
     clock.advance("2h")
     async with nothing_written(store):
         assert await run(engine, duty, first.id) == 0
+
+
+async def test_whoever_suspends_tells_when_the_first_of_its_times_comes(engine: Engine, clock: VirtualClock) -> None:
+    soon, late = clock.now() + timedelta(seconds=1), clock.now() + timedelta(hours=1)
+    waits: list[tuple[list[Any], dict[str, Any]]] = [
+        (["go"], {"timeout": "1s"}),
+        (["go"], {"timeout_at": soon}),
+        (["go", Timer("t", soon)], {"timeout": "1h"}),
+        ([Timer("t", late), Timer("s", soon)], {}),
+        (["go"], {}),
+    ]
+    leases = [await leased(engine) for _ in waits]
+    told: list[datetime | None] = []
+    engine._context.wakeups.on_due(told.append)
+    for lease, (waitpoints, times) in zip(leases, waits, strict=True):
+        await suspended(engine, waitpoints, lease=lease, **times)
+    assert told == [soon] * 4, "and the last one has none"

@@ -11,10 +11,22 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.engine import Backoff, BackoffKind, Created, Engine, Lease, NotFound, Policy, State, Submission, Tick
+from flowfabric.engine import (
+    Backoff,
+    BackoffKind,
+    Created,
+    Engine,
+    Lease,
+    NotFound,
+    Policy,
+    State,
+    Submission,
+    Tick,
+    Timer,
+)
 from flowfabric.testing import VirtualClock
 from tests.facts import error_of, event_names
-from tests.scenarios import leased, submitted
+from tests.scenarios import leased, submitted, suspended
 from tests.stores import TestStore, opened
 
 IN_TIME = timedelta(milliseconds=100)
@@ -56,6 +68,32 @@ async def claimed(engine: Engine, quiet: Engine) -> UUID:
     return id_
 
 
+async def timed_out(engine: Engine, quiet: Engine) -> UUID:
+    lease = await leased(quiet)
+    await engine.leases.suspend(lease.fence, ["go"], timeout="100ms", on_timeout="auto_resume")
+    return lease.execution_id
+
+
+async def rung(engine: Engine, quiet: Engine) -> UUID:
+    lease = await leased(quiet)
+    await engine.leases.suspend(lease.fence, [Timer("t", datetime.now(UTC) + timedelta(milliseconds=100))])
+    return lease.execution_id
+
+
+async def handed_out(engine: Engine, quiet: Engine) -> UUID:
+    lease = await leased(quiet)
+    await engine.waitpoints.create(lease.fence, "go", expires="100ms")
+    return lease.execution_id
+
+
+async def resumed_later(engine: Engine, quiet: Engine) -> UUID:
+    wait = await suspended(quiet, resume_delay="100ms")
+    await engine.signals.deliver(wait.token(), "go")
+    return wait.id
+
+
+EXPIRED = "its waitpoint expired"
+
 # Everything that sets a timer, the event by which the timer shows, and nothing else that could wake the loop: what
 # must be arranged before is arranged by an engine whose duties do not run.
 TIMERS: dict[str, tuple[Setting, str]] = {
@@ -72,6 +110,10 @@ TIMERS: dict[str, tuple[Setting, str]] = {
     "unhold": (unheld, "ready"),
     "replay": (replayed, "expired"),
     "claim": (claimed, "failed"),
+    "suspend with a timeout": (timed_out, "resumed"),
+    "suspend with a timer": (rung, "resumed"),
+    "waitpoint that expires": (handed_out, EXPIRED),
+    "resume with a delay": (resumed_later, "ready"),
 }  # fmt: skip
 
 
@@ -237,16 +279,25 @@ async def due_time(engine: Engine, id_: UUID) -> datetime:
     timeout = found.policy.attempt_timeout
     if found.lease and isinstance(timeout, timedelta):
         lease_ends_at = found.lease.acquired_at + timeout
-    due_at = found.ready_at or found.deadline_at or lease_ends_at
+    wait_ends_at = min((item.expires_at for item in found.waitpoints if item.expires_at), default=None)
+    due_at = found.ready_at or found.deadline_at or wait_ends_at or lease_ends_at
+    if due_at is None and found.suspension:
+        due_at = (await engine.reconcilers.due())["timers"]
     assert due_at is not None, "the timer fired before it could be looked at"
     return due_at
 
 
 async def time_of(engine: Engine, id_: UUID, name: str) -> datetime:
-    """When the execution got an event of this name, by the store's clock; looks until it has one."""
+    """When this happened to the execution, by the store's clock; looks until it has."""
     async with asyncio.timeout(10):
         while True:
-            for event in await engine.executions.history(id_):
-                if event.name == name:
-                    return event.at
+            for at in await times_of(engine, id_, name):
+                return at
             await asyncio.sleep(0.01)
+
+
+async def times_of(engine: Engine, id_: UUID, name: str) -> list[datetime]:
+    """The times of the events of this name; an expired waitpoint leaves none, and says itself when it was."""
+    if name == EXPIRED:
+        return [item.closed_at for item in await engine.waitpoints.list(id_) if item.closed_at]
+    return [event.at for event in await engine.executions.history(id_) if event.name == name]

@@ -41,7 +41,7 @@ COLD = (
     "record_step", "strike_steps", "take_key", "key_holder", "open_grants", "next_due", "due_for_lease_expiry",
     "due_for_delayed_work", "due_for_attempt_timeout", "due_for_deadline", "due_for_retention", "delete_executions",
     "delete_attempts", "delete_steps", "delete_grants", "delete_keys",
-    "suspended_executions", "open_suspensions", "suspensions_of", "suspensions_named", "change_suspension",
+    "suspended_executions", "open_suspensions", "last_suspension", "suspensions_named", "change_suspension",
     "end_suspensions", "open_waitpoints", "bound_waitpoints", "get_waitpoints", "list_waitpoints",
     "standing_waitpoints", "move_waitpoint", "end_waitpoints", "bind_signals", "unbind_signals", "unused_signals",
     "counting_and_accepted_signals", "signals_of", "delete_suspensions", "delete_waitpoints", "delete_signals",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
-from flowfabric.core.key_file import FileKey, kept_in_file, lacking, parse_key_file, with_secrets
+from flowfabric.core.key_file import (
+    FileKey,
+    active_key_missing,
+    can_mint_with,
+    kept_in_file,
+    parse_key_file,
+    with_secrets,
+)
 from flowfabric.core.keyring import Key, KeyRing, Rotation, decide_rotate, new_key
 from flowfabric.core.secret import Secret
 from flowfabric.engine import Conflict, InvalidRequest
@@ -91,12 +97,27 @@ def test_another_secret_under_a_known_kid_is_refused() -> None:
     assert "c0ffee" not in told(error)
 
 
-def test_kids_that_should_verify_and_are_not_in_the_file_are_named() -> None:
-    ring = KeyRing((_stored("k1", ONE),))
-    rotated = decide_rotate(ring, Rotation(kid="k2", secret=Secret(TWO)), T0).writes
-    ring = with_secrets(KeyRing(rotated), _parsed(f"k2={TWO}"), WHERE)
-    assert lacking(ring, T0) == ("k1",)
-    assert lacking(ring, T0 + timedelta(days=1)) == ()
+@pytest.mark.parametrize(
+    ("text", "mints"),
+    [
+        (f"k2={TWO}", True),
+        (f"k2={TWO}\nk1={ONE}", True),
+        (f"k1={ONE}\nk2={TWO}", True),
+        (f"k1={ONE}", False),
+        (f"k3={CANARY}\nk2={TWO}", False),
+    ],
+)
+def test_the_active_key_mints_if_the_file_has_it_and_nothing_new_before_it(text: str, mints: bool) -> None:
+    ring = KeyRing((new_key("k1", Secret(ONE), T0),))
+    rotated = KeyRing(decide_rotate(ring, Rotation(kid="k2", secret=Secret(TWO)), T0).writes)
+    assert can_mint_with(rotated, _parsed(text)) is mints
+    assert can_mint_with(KeyRing(), _parsed(text)) is False
+
+
+def test_whoever_has_an_older_file_is_told_which_key_it_lacks() -> None:
+    error = active_key_missing(KeyRing((new_key("k2", Secret(TWO), T0),)), WHERE)
+    assert (error.code, error.fields["kid"]) == ("key_secret_missing", "k2")
+    assert WHERE in error.message
 
 
 def test_a_seed_or_rotation_beside_a_file_says_what_to_edit() -> None:

@@ -4,18 +4,18 @@
     2031-05=9f…
     2030-11=04…
 
-The store then keeps kids, windows and check values only; the secrets come from here. No error shows a line, since any
-part of it may be a secret.
+The store then keeps kids, windows and check values only; the secrets come from here. A first line that the ring does
+not know becomes active; one that was retired does not become so again. No error shows a line, since any part of it may
+be a secret.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from flowfabric.core.errors import Conflict, InvalidRequest, Refused
 from flowfabric.core.frozen import replace
-from flowfabric.core.keyring import KeyRing, KeyState, has_secret, parse_kid, parse_secret, state_of
+from flowfabric.core.keyring import KeyRing, has_secret, parse_kid, parse_secret
 from flowfabric.core.secret import Secret
 
 FILE_CHARACTERS = 64 * 1024
@@ -56,15 +56,24 @@ def with_secrets(ring: KeyRing, keys: tuple[FileKey, ...], where: str) -> KeyRin
     return KeyRing(tuple(replace(key, secret=secrets.get(key.kid, key.secret)) for key in ring.keys))
 
 
-def lacking(ring: KeyRing, now: datetime) -> tuple[str, ...]:
-    """The kids that should still verify but whose secret the file does not have."""
-    good = (KeyState.ACTIVE, KeyState.VERIFYING)
-    return tuple(key.kid for key in ring.keys if key.secret is None and state_of(key, now) in good)
+def can_mint_with(ring: KeyRing, keys: tuple[FileKey, ...]) -> bool:
+    """True if the ring has known the first key, and the file has the active one: files are edited one after another, so
+    that the first line of an older file may have been retired by whoever has a newer one."""
+    active = ring.active
+    return ring.find(keys[0].kid) is not None and active is not None and active.kid in {key.kid for key in keys}
+
+
+def active_key_missing(ring: KeyRing, where: str) -> Refused:
+    """The answer to whoever must mint and has a file that is older than the ring."""
+    assert ring.active is not None, "a key is retired only for another one"
+    kid = ring.active.kid
+    message = f"key {kid} is active, and {where} lacks it: add its line there, or one with a new kid at the top"
+    return Refused("key_secret_missing", message, kid=kid, where=where)
 
 
 def kept_in_file(where: str) -> Refused:
     """The answer to a seed or rotation with a secret where the ring lives in a file."""
-    message = f"the keys are kept in {where}: add the new line kid=64 hex at its top instead"
+    message = f"the keys are kept in {where}: add a line kid=64 hex there for every process, then move it to the top"
     return Refused("keys_kept_in_file", message, where=where)
 
 

@@ -70,6 +70,12 @@ class Suspend:
         parts = [repr(to_json(self.condition)), repr(self.bindings), self.reason, self.on_timeout, self.rest, self.key]
         return digest("suspend", *times, str(self.resume_delay), *parts, *step_parts(self.steps))
 
+    def first_due(self, now: datetime) -> datetime | None:
+        """When the first of its times comes, if it is opened now; None if it waits for none."""
+        ends = (self.timeout_at, None if self.timeout is None else now + self.timeout)
+        times = [*ends, *(binding.at for binding in self.bindings if isinstance(binding, Timer))]
+        return min((time for time in times if time is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateWaitpoint:

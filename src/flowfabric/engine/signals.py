@@ -11,7 +11,7 @@ from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.secret import Secret
 from flowfabric.core.signalling import SignalRequest
-from flowfabric.core.tokens import read_token
+from flowfabric.core.tokens import read_token, signing_secret
 from flowfabric.core.waits import Signal
 from flowfabric.engine.context import Context
 from flowfabric.engine.operator import OPERATOR
@@ -40,10 +40,12 @@ class Signals:
             source_identity=source_identity, correlation=correlation, signal_id=signal_id, key=_key(key),
             created_at=created_at, resume_delay=resume_delay,
         )  # fmt: skip
-        claims = parsed.unverified
-        return await self._deliver(
-            Delivery(execution_id=claims.execution_id, waitpoint_id=claims.waitpoint_id, token=parsed, request=request)
-        )
+        claims, ring = parsed.unverified, self._context.keys.memory.ring
+        delivery = Delivery(
+            execution_id=claims.execution_id, waitpoint_id=claims.waitpoint_id, request=request, token=parsed,
+            signed=signing_secret(parsed, ring, self._context.namespace),
+        )  # fmt: skip
+        return await self._deliver(delivery)
 
     async def approve(
         self, execution_id: UUID | str, waitpoint: str, name: str = "approved", payload: bytes = b"", *,

@@ -21,7 +21,7 @@ from flowfabric.core.records import Execution
 from flowfabric.core.resuming import OpenWait
 from flowfabric.core.secret import Secret
 from flowfabric.core.signalling import SignalRequest, check_not_expired, check_open, decide_signal
-from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended, signing_secret, verify
+from flowfabric.core.tokens import ParsedToken, invalid_token, require_not_ended, verify
 from flowfabric.core.waits import Waitpoint, WaitpointKind
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource, completed, read_ring
@@ -37,11 +37,13 @@ Answer = Accepted | DuplicateSignal
 
 @record(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A signal and where it goes: by a token; or by an execution and a waitpoint's id, or the key of an open one."""
+    """A signal and where it goes: by a token; or by an execution and a waitpoint's id, or the key of an open one.
+    `signed` is the secret by which the token is genuine, as far as the ring is remembered."""
 
     execution_id: UUID
     request: SignalRequest
     token: ParsedToken | None = None
+    signed: Secret | None = None
     waitpoint_id: UUID | None = None
     key: str | None = None
     only_standing: bool = False
@@ -51,7 +53,8 @@ def delivering(keys: KeySource) -> HotOperation[Delivery, Answer]:
     """The operation, with the keys that tokens are verified with."""
     together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
     locking = HotOperation(together, alone, subject=_subject, one_statement=False)
-    return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
+    at_once = partial(_at_once, keys=keys)
+    return HotOperation(at_once, alone, subject=_subject, others=locking, for_others=_takes_longer)
 
 
 async def _at_once(
@@ -59,13 +62,11 @@ async def _at_once(
 ) -> list[Answer | FlowFabricError | None]:
     """Delivers those that are accepted, by one look and one write that leaves out rows touched in between.
     Whatever else there is to say is said under a lock."""
-    signed = _signed(namespace, items, keys)
-    simple = [item for item in items if not _needs_lock(item)]
-    genuine = [item for item in simple if item.token is None or item.execution_id in signed]
-    seen = await tx.unlocked.before_signalling([_asked(item) for item in genuine]) if genuine else None
+    simple, signed = [item for item in items if not _takes_longer(item)], _signed(items)
+    seen = await tx.unlocked.before_signalling([_asked(item) for item in simple]) if simple else None
     if seen is None or seen.ring is None:
         return [None] * len(items)
-    here = [item for item in genuine if _is_here(item, seen, namespace)]
+    here = [item for item in simple if _is_here(item, seen, namespace)]
     ring, targets = completed(seen.ring, keys), _open_targets(here, seen.waitpoints)
     waits = bound_waits(seen.suspensions, seen.waitpoints)
     decisions: dict[UUID, Decision[Accepted]] = {}
@@ -91,9 +92,11 @@ def _is_here(item: Delivery, seen: Seen, namespace: str) -> bool:
     return execution is not None and execution.namespace == namespace and not is_repeated
 
 
-def _needs_lock(item: Delivery) -> bool:
-    """Whether it came before under its key is known only when the waitpoint that it names is."""
-    return item.waitpoint_id is None and item.request.key is not None
+def _takes_longer(item: Delivery) -> bool:
+    """Whether it came before under its key is known only when the waitpoint that it names is. And what may be forged
+    must not take the turn of a genuine signal to the same execution."""
+    is_doubtful = item.token is not None and item.signed is None
+    return is_doubtful or (item.waitpoint_id is None and item.request.key is not None)
 
 
 def _subject(item: Delivery) -> UUID:
@@ -104,54 +107,56 @@ async def _together(
     tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
 ) -> list[Answer | FlowFabricError | None]:
     """Delivers to all executions whose row is free; refusals are answers."""
-    signed = _signed(namespace, items, keys)
-    answers = await _verify(tx, namespace, [item for item in items if item.execution_id not in signed], keys)
+    signed = _signed(items)
+    verified, answers = await _verify(tx, namespace, [item for item in items if item.execution_id not in signed], keys)
     genuine = [item for item in items if item.execution_id not in answers]
     found = await tx.executions.lock_free([item.execution_id for item in genuine]) if genuine else {}
     here = [item for item in genuine if item.execution_id in found and found[item.execution_id].namespace == namespace]
-    answers |= await _deliver(tx, here, found, signed, keys)
+    answers |= await _deliver(tx, here, found, signed | verified, keys)
     return [answers.get(item.execution_id) for item in items]
 
 
 async def _alone(tx: Transaction, namespace: str, item: Delivery, keys: KeySource) -> Answer:
     """Delivers one signal to an execution whose row is waited for, or says why not."""
-    answers = await _verify(tx, namespace, [item], keys)
+    verified, answers = await _verify(tx, namespace, [item], keys)
     if not answers:
         found = await tx.executions.lock(namespace, [item.execution_id])
         if not found:
             raise execution_not_found(item.execution_id)
-        answers |= await _deliver(tx, [item], found, {}, keys)
+        answers |= await _deliver(tx, [item], found, verified, keys)
     answer = answers[item.execution_id]
     if isinstance(answer, FlowFabricError):
         raise answer
     return answer
 
 
-def _signed(namespace: str, items: Sequence[Delivery], keys: KeySource) -> dict[UUID, Secret]:
+def _signed(items: Sequence[Delivery]) -> dict[UUID, Secret]:
     """By which secrets tokens are genuine, as far as the ring is remembered: whether those are still good is looked at
     with everything else that is read for them."""
-    ring, signed = keys.memory.ring, {}
-    for item in items:
-        if item.token is not None and (secret := signing_secret(item.token, ring, namespace)) is not None:
-            signed[item.execution_id] = secret
-    return signed
+    return {item.execution_id: item.signed for item in items if item.signed is not None}
 
 
 async def _verify(
     tx: Transaction, namespace: str, items: Sequence[Delivery], keys: KeySource
-) -> dict[UUID, Answer | FlowFabricError]:
-    """The refusals of tokens that are not genuine, before anything is locked for them."""
+) -> tuple[dict[UUID, Secret], dict[UUID, Answer | FlowFabricError]]:
+    """By which secrets tokens are genuine now, and the refusals of those that are not, before anything is locked for
+    them. Whoever waits for a lock then looks again whether the secrets are still good."""
+    verified: dict[UUID, Secret] = {}
     refused: dict[UUID, Answer | FlowFabricError] = {}
-    with_token = [(item, item.token) for item in items if item.token is not None]
+    with_token = [(item.execution_id, item.token) for item in items if item.token is not None]
     if not with_token:
-        return refused
+        return verified, refused
     ring, now = await read_ring(tx, keys), await tx.now()
-    for item, token in with_token:
+    for id_, token in with_token:
         try:
             verify(token, ring, namespace, now)
         except FlowFabricError as error:
-            refused[item.execution_id] = error
-    return refused
+            refused[id_] = error
+        else:
+            secret = verifying_secret(ring, token.kid, now)
+            assert secret is not None, "it has verified the token"
+            verified[id_] = secret
+    return verified, refused
 
 
 async def _deliver(
@@ -244,8 +249,8 @@ async def _accepted_by_key(
 
 
 def _check_key(item: Delivery, signed: Secret | None, ring: KeyRing, now: datetime) -> None:
-    """Refuses a token whose key is not the remembered one, or not good any more."""
-    if item.token is not None and signed is not None and verifying_secret(ring, item.token.kid, now) != signed:
+    """Refuses a token whose key is not the one that it was verified with, or not good any more."""
+    if item.token is not None and (signed is None or verifying_secret(ring, item.token.kid, now) != signed):
         raise invalid_token()
 
 

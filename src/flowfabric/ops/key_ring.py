@@ -9,7 +9,7 @@ from datetime import datetime
 from flowfabric.core import limits
 from flowfabric.core.errors import Unavailable
 from flowfabric.core.frozen import replace
-from flowfabric.core.key_file import FileKey, kept_in_file, with_secrets
+from flowfabric.core.key_file import FileKey, active_key_missing, can_mint_with, kept_in_file, with_secrets
 from flowfabric.core.keyring import (
     AlreadySeeded,
     Key,
@@ -62,7 +62,8 @@ def completed(ring: KeyRing, source: KeySource) -> KeyRing:
 
 
 async def minting_ring(tx: Transaction, source: KeySource, now: datetime) -> KeyRing:
-    """The ring with an active key: the file's first one, or, for the first token of a store, one that is drawn.
+    """The ring with an active key: the file's first one, one of its others if that one was retired before, or, for the
+    first token of a store, one that is drawn.
 
     The key is not retired while it is minted with: a rotation waits, and counts what was signed, or is waited for.
     """
@@ -73,8 +74,7 @@ async def minting_ring(tx: Transaction, source: KeySource, now: datetime) -> Key
         ring = await read_ring(tx, source)
         if source.file and not can_mint(ring, source):
             await _follow_file(tx, source, now)
-            return await read_ring(tx, source)
-        if ring.active is None:
+        elif ring.active is None:
             drawn = source.draw()
             # Of two who draw at once the second one is let down here, and reads what the first one drew.
             await tx.signing_keys.add(new_key(drawn.kid, drawn.secret, now))
@@ -93,8 +93,7 @@ def usable(shared: KeyRing | None, source: KeySource) -> KeyRing | None:
 
 def can_mint(ring: KeyRing, source: KeySource) -> bool:
     """True if the ring has the active key that it should have."""
-    active = ring.active
-    return active is not None and (not source.file or active.kid == source.file[0].kid)
+    return can_mint_with(ring, source.file) if source.file else ring.active is not None
 
 
 async def seed_key(
@@ -143,10 +142,14 @@ async def collect_keys(tx: Transaction) -> int:
 
 
 async def _follow_file(tx: Transaction, source: KeySource, now: datetime) -> None:
-    """The file was edited: its first key becomes the active one, of which the store keeps no secret."""
+    """The file was edited: its first key becomes the active one, of which the store keeps no secret. One that was
+    retired stays so, since another process has a newer file."""
     await tx.signing_keys.lock()
-    first = source.file[0]
-    await _rotate(tx, Rotation(kid=first.kid, secret=first.secret), now, keep_secret=False)
+    ring, first = await tx.signing_keys.ring(), source.file[0]
+    if ring.find(first.kid) is None:
+        await _rotate(tx, Rotation(kid=first.kid, secret=first.secret), now, keep_secret=False)
+    elif not can_mint(ring, source):
+        raise active_key_missing(ring, source.where)
 
 
 async def _rotate(tx: Transaction, rotation: Rotation, now: datetime, *, keep_secret: bool) -> Rotated | Unchanged:

@@ -15,18 +15,15 @@ from flowfabric.ops.locking import read
 from flowfabric.ops.waiting import observed
 from flowfabric.store.transaction import Transaction
 
-_MOST_SUSPENSIONS = 1000
-
 
 async def observe_signals(
     tx: Transaction, namespace: str, id_: UUID, suspension_id: UUID | None, include_unmatched: bool
 ) -> tuple[Signal, ...]:
     """The signals of the latest suspension, or of this one, in order of acceptance."""
     await read(tx, namespace, id_)
-    known = await tx.waits.suspensions(id_, 1 if suspension_id is None else _MOST_SUSPENSIONS)
-    for suspension in known:
-        if suspension_id in (None, suspension.id):
-            return await observed(tx, suspension, include_unmatched=include_unmatched)
+    suspension = await tx.waits.last_suspension(id_, id_=suspension_id)
+    if suspension is not None:
+        return await observed(tx, suspension, include_unmatched=include_unmatched)
     if suspension_id is None:
         return ()
     message = f"execution {id_} has no suspension {suspension_id}"

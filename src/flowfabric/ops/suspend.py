@@ -40,7 +40,6 @@ from flowfabric.store.transaction import Transaction
 from flowfabric.store.unlocked import Seen
 
 Answer = Suspended | Satisfied
-_MOST_SUSPENSIONS = 1000
 
 
 def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
@@ -211,8 +210,7 @@ async def _given_up(tx: Transaction, execution: Execution, item: Suspend) -> Sus
     if item.key is not None or not repeated(execution, item.fence, item.digest()):
         return None
     # A later owner may have found waits of its own satisfied since, so it need not be the last one.
-    latest = await tx.waits.suspensions(execution.id, _MOST_SUSPENSIONS)
-    return next((wait for wait in latest if wait.lease_id == item.fence.lease_id), None)
+    return await tx.waits.last_suspension(execution.id, lease_id=item.fence.lease_id)
 
 
 async def _answered_before(

@@ -11,7 +11,7 @@ from flowfabric.core.suspending import Room
 from flowfabric.core.waits import Signal, Suspension, Waitpoint, WaitpointState
 from flowfabric.store.transaction import Transaction
 
-MOST_OBSERVED = 10_000
+_PAGE = 10_000
 
 
 async def open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
@@ -51,8 +51,13 @@ async def rooms(
 
 
 async def observed(tx: Transaction, suspension: Suspension, *, include_unmatched: bool = False) -> tuple[Signal, ...]:
-    """The signals that belong to a suspension, in order of acceptance."""
-    found = await tx.waits.signals(
-        suspension.execution_id, suspension.number, include_unmatched=include_unmatched, after=0, limit=MOST_OBSERVED
-    )
-    return tuple(found)
+    """The signals that belong to a suspension, in order of acceptance. A policy bounds how many there can be."""
+    found: list[Signal] = []
+    while True:
+        page = await tx.waits.signals(
+            suspension.execution_id, suspension.number, include_unmatched=include_unmatched,
+            after=found[-1].seq if found else 0, limit=_PAGE,
+        )  # fmt: skip
+        found += page
+        if len(page) < _PAGE:
+            return tuple(found)

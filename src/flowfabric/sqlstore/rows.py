@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -37,6 +38,7 @@ STATES = {item.value: item for item in State}
 REASONS = {item.value: item for item in BlockingReason}
 _ATTEMPT_STATES = {item.value: item for item in AttemptState}
 _ORIGINS = {item.value: item for item in AttemptOrigin}
+_ESCAPED = re.compile(rb"\\(?:([0-7]{3})|\\)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -59,8 +61,13 @@ def identity(value: Any) -> Any:
 
 
 def octets(value: Any) -> Any:
-    """A column of bytes, or their hexadecimal digits behind a mark."""
-    return bytes.fromhex(value[2:]) if isinstance(value, str) else value
+    """A column of bytes, or their text as PostgreSQL writes it into JSON: hexadecimal digits behind a mark, or whatever
+    is not printable in octal, where the settings of the server, the role or the caller say `bytea_output = escape`."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith("\\x"):
+        return bytes.fromhex(value[2:])
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]) if found[1] else b"\\", value.encode())
 
 
 def document(value: Any) -> Any:

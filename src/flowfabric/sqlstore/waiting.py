@@ -70,11 +70,11 @@ class SqlWaits:
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         return _open(await self._session.fetch("open_suspensions", execution_ids=list(execution_ids)))
 
-    async def suspensions(self, execution_id: UUID, limit: int) -> list[Suspension]:
-        return [
-            suspension_of(row)
-            for row in await self._session.fetch("suspensions_of", execution_id=execution_id, limit=limit)
-        ]
+    async def last_suspension(
+        self, execution_id: UUID, *, id_: UUID | None = None, lease_id: UUID | None = None
+    ) -> Suspension | None:
+        found = await self._session.fetch("last_suspension", execution_id=execution_id, id=id_, lease_id=lease_id)
+        return suspension_of(found[0]) if found else None
 
     async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
         return _by_execution(await self._session.fetch("open_waitpoints", execution_ids=list(execution_ids)))

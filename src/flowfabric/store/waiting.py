@@ -58,8 +58,10 @@ class Waits(Protocol):
     async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
         """The open suspension of each execution that has one."""
 
-    async def suspensions(self, execution_id: UUID, limit: int) -> list[Suspension]:
-        """The suspensions of an execution, the newest first."""
+    async def last_suspension(
+        self, execution_id: UUID, *, id_: UUID | None = None, lease_id: UUID | None = None
+    ) -> Suspension | None:
+        """The newest suspension of an execution; the one with this id, or the newest that was opened by this lease."""
 
     async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
         """The open waitpoints of each execution that has some, by key."""

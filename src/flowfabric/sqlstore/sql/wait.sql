@@ -19,13 +19,15 @@ FROM ff.suspension AS s
 WHERE s.execution_id IN :execution_ids
     AND s.closed_at IS NULL
 
--- name: suspensions_of
+-- name: last_suspension
 SELECT
 {suspension}
 FROM ff.suspension AS s
 WHERE s.execution_id = :execution_id
+    AND s.id = COALESCE(:id, s.id)
+    AND s.lease_id = COALESCE(:lease_id, s.lease_id)
 ORDER BY s.number DESC
-LIMIT :limit
+LIMIT 1
 
 -- name: suspensions_named
 SELECT
