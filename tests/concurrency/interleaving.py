@@ -24,6 +24,7 @@ from tests.stores import PostgresTestStore, opened
 
 _PATIENCE_S = 10.0
 _LOOK_S = 0.002
+_MOMENT_S = 0.5
 _MOST_ORDERS = 5_000
 
 
@@ -144,10 +145,22 @@ async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: O
     orders.begin()
     for walker, call in zip(walkers, calls, strict=True):
         await walker.begin(call(walker.engine))
-    while not all(walker.has_ended for walker in walkers):
-        able = [place for place, walker in enumerate(walkers) if not walker.has_ended and not walker.is_blocked]
-        assert able, "both wait for a lock"
+    while able := await _able(walkers):
         await walkers[orders.next(able)].step()
+        for walker in walkers:
+            if walker.is_blocked:
+                await walker.settle()
+    assert all(walker.has_ended for walker in walkers), "both wait for a lock"
+
+
+async def _able(walkers: tuple[Walker, Walker]) -> list[int]:
+    """Who can go on. A lock that is held for a moment only, as by whoever announces something, is waited for: shorter
+    than the server takes to notice a deadlock."""
+    ends = time.monotonic() + _MOMENT_S
+    while True:
+        able = [place for place, walker in enumerate(walkers) if not walker.has_ended and not walker.is_blocked]
+        if able or all(walker.has_ended for walker in walkers) or time.monotonic() > ends:
+            return able
         for walker in walkers:
             if walker.is_blocked:
                 await walker.settle()
