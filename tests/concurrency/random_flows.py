@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowfabric.engine import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, any_of, quorum
+from flowfabric.engine import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, all_of, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
 from tests.flows import Flow, Shape, built, child
@@ -66,6 +66,7 @@ class World:
             lambda engine: engine.signals.deliver(self.tokens["b"], "go"),
             self._finish_b,
             self._with_a_child,
+            self._with_children,
             lambda engine: engine.flows.add_edge(flow.id, "c", "d"),
             lambda engine: engine.flows.add_edge(flow.id, "b", "end"),
             lambda engine: engine.flows.add(flow.id, "late", "job", after=["a", "c"]),
@@ -94,6 +95,17 @@ class World:
             raise answer
         waits = engine.leases.suspend(fence, [Child("kid", answer.id)], key="kid")
         inner = engine.leases.claim_execution(answer.id, "worker-3")
+        _, lease = await asyncio.gather(waits, inner)
+        return await engine.leases.complete(lease.fence, b"")
+
+    async def _with_children(self, engine: Engine) -> Any:
+        """The member that runs gives its lease up for children; one of them is done, the other if somebody comes by."""
+        fence = self.leases["c"].fence
+        answers = await engine.leases.submit_children(fence, [child("first"), child("second")])
+        ids = [answer.id for answer in answers if not isinstance(answer, FlowFabricError)]
+        join = self.chance.choice([all_of(), any_of()])
+        waits = engine.leases.wait_children(fence, ids, join=join)
+        inner = engine.leases.claim_execution(ids[0], "worker-3")
         _, lease = await asyncio.gather(waits, inner)
         return await engine.leases.complete(lease.fence, b"")
 
