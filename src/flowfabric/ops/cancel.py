@@ -16,7 +16,7 @@ from flowfabric.core.membership import MOST_CANCELLED, Resolution
 from flowfabric.core.outcomes import Ended
 from flowfabric.core.records import CancelRequest, Execution
 from flowfabric.core.requests import Command, OwnCancel
-from flowfabric.core.states import State
+from flowfabric.core.states import AttemptState, State
 from flowfabric.ops.locking import lock_to_end
 from flowfabric.ops.resolving import settle_flows
 from flowfabric.ops.waiting import open_waits
@@ -61,9 +61,17 @@ async def _request(tx: Transaction, execution: Execution, order: CancelOrder, no
     members = await tx.executions.lock(None, [member.id for member in family]) if family else {}
     concerned = [execution, *members.values()]
     waits = await open_waits(tx, concerned)
-    decisions = [decide_cancel_request(item, waits.get(item.id), request, now) for item in concerned]
+    decisions = [
+        decide_cancel_request(item, waits.get(item.id), request, now, has_steps=await _has_steps(tx, item))
+        for item in concerned
+    ]
     await write(tx, decisions)
     return decisions[0].answer
+
+
+async def _has_steps(tx: Transaction, execution: Execution) -> bool:
+    """True of what was replayed from a step, and not begun since: what was done before that is there to be undone."""
+    return execution.attempt_state is AttemptState.PENDING_REPLAY and await tx.steps.count(execution.id) > 0
 
 
 def _request_of(order: CancelOrder, due_at: datetime) -> CancelRequest:
