@@ -8,6 +8,7 @@ import pytest
 
 from flowfabric.engine import CancelRequested, Ended, Engine, State, Step
 from flowfabric.testing import VirtualClock
+from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
 from tests.flows import ended, with_children
 from tests.scenarios import SITUATIONS, leased, submitted, suspended
@@ -198,3 +199,21 @@ async def test_with_grace_what_was_replayed_from_a_step_has_something_to_clean_u
     assert isinstance(await engine.operator.cancel(lease.execution_id, grace="20s"), CancelRequested)
     again = await engine.leases.claim_execution(lease.execution_id, "worker-2")
     assert again.cancel_due_at is not None
+
+
+async def test_with_grace_a_parent_goes_on_and_its_next_wait_is_not_ended_by_the_last(
+    engine: Engine, store: TestStore
+) -> None:
+    lease = await leased(engine)
+    first = await with_children(engine, lease, "a")
+    await engine.leases.wait_children(lease.fence, list(first.values()))
+    await engine.operator.cancel(lease.execution_id, "enough", grace="1h")
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    second = await with_children(engine, again, "clean-up")
+    await engine.leases.wait_children(again.fence, list(second.values()))
+    await ended(engine, first["a"])
+    await engine.operator.cancel(lease.execution_id, "asked again", grace="2h")
+    assert await states(engine, lease.execution_id) == ["blocked"]
+    await ended(engine, second["clean-up"])
+    assert await states(engine, lease.execution_id) == ["waiting"]
+    await assert_flows_sound(store)

@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from flowfabric.core.attempts import decide_own_cancel
 from flowfabric.core.control import decide_cancel, decide_cancel_request
+from flowfabric.core.decisions import Decision
 from flowfabric.core.flow_outcomes import CancelRequested
-from flowfabric.core.flows import MemberEnd, MemberFacts, counts_as_bad
+from flowfabric.core.flows import DEPENDENCIES, GroupState, MemberEnd, MemberFacts, counts_as_bad
+from flowfabric.core.frozen import replace
 from flowfabric.core.membership import MOST_CANCELLED, Resolution
 from flowfabric.core.outcomes import Ended
 from flowfabric.core.records import CancelRequest, Execution
@@ -66,7 +69,17 @@ async def _request(tx: Transaction, execution: Execution, order: CancelOrder, no
         for item in concerned
     ]
     await write(tx, decisions)
+    await _close_waits(tx, decisions)
     return decisions[0].answer
+
+
+async def _close_waits(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
+    """Whoever goes on to clean up waits for its children no more: their end must not end its next wait."""
+    goes_on = [item.before.id for item in decisions if item.after is not None and item.before.state is State.BLOCKED]
+    groups = await tx.flows.edges.groups_of(goes_on) if goes_on else []
+    left = [group for group in groups if group.seq != DEPENDENCIES and group.state is GroupState.OPEN]
+    if left:
+        await tx.flows.edges.put_groups([replace(group, state=GroupState.CLOSED) for group in left])
 
 
 async def _has_steps(tx: Transaction, execution: Execution) -> bool:
