@@ -183,10 +183,12 @@ class Resolution:
 
 
 def recounted(group: EdgeGroup, edges: Iterable[StoredEdge]) -> EdgeGroup:
-    """The group with its counters as its edges have it; decided again unless they leave it open."""
+    """The group with its counters as its edges have it; decided again unless they leave it open, or it is a draft."""
     states = [edge.state for edge in edges]
     counted = replace(
         group, n=len(states), satisfied=states.count(EdgeState.SATISFIED),
         impossible=states.count(EdgeState.IMPOSSIBLE), sweeping=False,
     )  # fmt: skip
+    if group.draft:
+        return replace(counted, state=GroupState.OPEN)
     return replace(counted, state=judged(counted.join, counted.n, counted.satisfied, counted.impossible))

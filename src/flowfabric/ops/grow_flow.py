@@ -16,7 +16,6 @@ from flowfabric.core.flows import (
     GroupState,
     MemberFacts,
     StoredEdge,
-    judged,
     resolved,
 )  # fmt: skip
 from flowfabric.core.frozen import replace
@@ -108,14 +107,15 @@ async def seal(tx: Transaction, namespace: str, flow_id: UUID, member_id: UUID |
         check_quorum(group.join, group.n, await _name_of(tx, group.downstream_id))
     now = await tx.now()
     flow = replace(flow, revision=flow.revision + 1, changed_at=now, sealed=flow.sealed or member_id is None)
-    resolution = _resolution(flow, now)
-    facts = await tx.flows.members.facts([group.downstream_id for group in groups]) if groups else {}
-    for group in groups:
-        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
     # Written first, because whoever is skipped by it may finish the flow.
     await put_flows(tx, [flow], now)
-    await settle_flows(tx, {flow.id: flow}, resolution, [])
+    await _let_start(tx, flow, groups, now)
     return Sealed(flow.revision)
+
+
+async def seal_drafts(tx: Transaction, flow: Flow, now: datetime) -> None:
+    """Lets all drafts of a flow start that takes no more edges; those that never can are skipped."""
+    await _let_start(tx, flow, await _drafts(tx, flow, None), now)
 
 
 async def lock_flow(tx: Transaction, namespace: str, flow_id: UUID) -> Flow:
@@ -232,14 +232,21 @@ async def _join_group(
     if downstream.state.is_terminal:
         await tx.flows.edges.put_groups([replace(counted, state=group.state if known else GroupState.CLOSED)])
         return
-    fires = judged(counted.join, counted.n, counted.satisfied, counted.impossible) is GroupState.FIRED
-    if not (fires and not counted.draft):
+    if counted.state is not GroupState.FIRED:
         downstream = await block_again(tx, downstream, now)
     facts = (await tx.flows.members.facts([downstream.id]))[downstream.id]
     opened = replace(counted, state=GroupState.OPEN)
     await tx.flows.edges.put_groups([opened])
     resolution = _resolution(flow, now)
     resolution.consider(opened, facts)
+    await settle_flows(tx, {flow.id: flow}, resolution, [])
+
+
+async def _let_start(tx: Transaction, flow: Flow, drafts: list[EdgeGroup], now: datetime) -> None:
+    facts = await tx.flows.members.facts([group.downstream_id for group in drafts]) if drafts else {}
+    resolution = _resolution(flow, now)
+    for group in drafts:
+        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
     await settle_flows(tx, {flow.id: flow}, resolution, [])
 
 
