@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flowfabric.core.ids import derived_id
 from flowfabric.engine import Child, ChildrenReady, Engine, Lease, Replayed, Satisfied, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
@@ -168,6 +169,33 @@ async def first_children_of_one_that_completes(engine: Engine) -> Pair:
     return Pair(submit, complete, check)
 
 
+async def first_children_under_two_keys(engine: Engine) -> Pair:
+    """Branches of one worker send them, on two connections."""
+    lease = await leased(engine)
+    submit = lambda key: lambda side: side.leases.submit_children(lease.fence, [child(key)])  # noqa: E731
+
+    async def check(*submitted: Any) -> bool:
+        made = [code_of(answer[0]) for answer in submitted if isinstance(answer, list)]
+        counts = (await engine.flows.describe(lease.execution_id)).counts
+        return made == ["Created", "Created"] and sum(counts.values()) == 2
+
+    return Pair(submit("one"), submit("other"), check)
+
+
+async def first_children_that_are_waited_for(engine: Engine) -> Pair:
+    """The worker sends the wait before it has heard that the child is stored."""
+    lease = await leased(engine)
+    kid = derived_id(lease.execution_id, "child", "0", "kid")
+    submit: Act = lambda side: side.leases.submit_children(lease.fence, [child("kid")])  # noqa: E731
+    wait: Act = lambda side: side.leases.wait_children(lease.fence, [kid])  # noqa: E731
+
+    async def check(_: Any, waited: Any) -> bool:
+        state = (await engine.executions.describe(lease.execution_id)).state.value
+        return (code_of(waited), state) in {("WaitingForChildren", "blocked"), ("NotFound", "active")}
+
+    return Pair(submit, wait, check)
+
+
 async def a_loser_that_suspends(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of()})
     winner, loser = await flow.claim("a"), await flow.claim("b")
@@ -195,8 +223,8 @@ PAIRS = [
     held_while_it_is_blocked, an_edge_from_one_that_ends, a_member_after_one_that_ends,
     a_member_of_a_flow_that_is_cancelled, sealed_while_the_last_one_ends,
     a_child_ends_while_its_parent_begins_to_wait, a_child_ends_while_its_parent_is_suspended,
-    first_children_of_one_that_is_cancelled, first_children_of_one_that_completes, a_loser_that_suspends,
-    a_loser_that_is_signalled,
+    first_children_of_one_that_is_cancelled, first_children_of_one_that_completes,
+    first_children_under_two_keys, first_children_that_are_waited_for, a_loser_that_suspends, a_loser_that_is_signalled,
 ]  # fmt: skip
 
 
