@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric.engine import CancelRequested, Ended, Engine, State, Step
+from flowfabric.engine import CancelRequested, Ended, Engine, State, Step, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
@@ -217,3 +217,15 @@ async def test_with_grace_a_parent_goes_on_and_its_next_wait_is_not_ended_by_the
     await ended(engine, second["clean-up"])
     assert await states(engine, lease.execution_id) == ["waiting"]
     await assert_flows_sound(store)
+
+
+async def test_with_grace_a_child_that_ends_at_once_does_not_win_the_race_against_one_that_cleans_up(
+    engine: Engine,
+) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "idle", "busy")
+    busy = await engine.leases.claim_execution(children["busy"], "worker-2")
+    await engine.leases.wait_children(lease.fence, list(children.values()), join=any_of())
+    await engine.operator.cancel(lease.execution_id, "enough", children=True, grace="20s")
+    assert await states(engine, lease.execution_id, *children.values()) == ["waiting", "cancelled", "active"]
+    assert (await engine.leases.renew(busy.fence)).cancel_requested

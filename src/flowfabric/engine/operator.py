@@ -23,7 +23,7 @@ from flowfabric.core.outcomes import (
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import GrantTerms, Holds, ReplayFrom, WhichLease
 from flowfabric.engine.context import Context, command
-from flowfabric.ops.cancel import CancelOrder, cancel
+from flowfabric.ops.cancel import CancelOrder, ask_next, cancel
 from flowfabric.ops.change_priority import change_priority
 from flowfabric.ops.explain import explain
 from flowfabric.ops.grant_reclaim import grant_reclaim
@@ -56,7 +56,11 @@ class Operator:
             children=limits.truth(children, "children"),
             grace=None if grace is None else limits.duration(grace, "grace"),
         )  # fmt: skip
-        answer = await self._context.store.run(lambda tx: cancel(tx, self._context.namespace, found, order))
+        namespace = self._context.namespace
+        answer, last = await self._context.store.run(lambda tx: cancel(tx, namespace, found, order))
+        while last is not None:
+            body = partial(ask_next, namespace=namespace, id_=found, order=order, after=last)
+            last = await self._context.store.run(body)
         self._context.due_at(answer.due_at if isinstance(answer, CancelRequested) else None)
         return answer
 
