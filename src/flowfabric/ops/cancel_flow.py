@@ -72,6 +72,8 @@ async def cancel_flow(
 async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[int, int]:
     """How many more members of a cancelled flow were cancelled, and how many are left."""
     flow = await lock_flow(tx, namespace, flow_id)
+    if flow.sweep_at is None or not flow.is_frozen:
+        return 0, 0
     now = await tx.now()
     return await _cancel_members(tx, replace(flow, changed_at=now), MOST_CANCELLED, now)
 
