@@ -52,7 +52,23 @@ class World:
         assert token is not None
         self.tokens["b"] = token
         acts = self._acts()
-        await asyncio.gather(*(self._several(self.chance.choices(acts, k=3)) for _ in range(4)))
+        await asyncio.gather(*(self._several([act, *self.chance.choices(acts, k=2)]) for act in self._always()))
+
+    def _always(self) -> list[Callable[[Engine], Awaitable[Any]]]:
+        """One of each of those that must meet in every run: complete, signal, add an edge, cancel."""
+        flow, leases = self.flow, self.leases
+        return [
+            lambda engine: engine.leases.complete(leases[self.chance.choice("ac")].fence, b""),
+            lambda engine: engine.signals.deliver(self.tokens["b"], "go"),
+            lambda engine: engine.flows.add_edge(flow.id, *self.chance.choice([("c", "d"), ("b", "end")])),
+            self._cancel,
+        ]
+
+    async def _cancel(self, engine: Engine) -> Any:
+        """A member or, not so often that little else is seen, the flow."""
+        if self.chance.random() < 0.3:
+            return await engine.flows.cancel(self.flow.id, "enough", policy=self.chance.choice(POLICIES))
+        return await engine.operator.cancel(self.flow[self.chance.choice([*SHAPE])], "by chance")
 
     def _acts(self) -> list[Callable[[Engine], Awaitable[Any]]]:
         flow, leases = self.flow, self.leases
@@ -80,7 +96,7 @@ class World:
         ]
 
     async def _several(self, acts: list[Callable[[Engine], Awaitable[Any]]]) -> None:
-        for act in acts:
+        for act in self.chance.sample(acts, len(acts)):
             await self._try(act)
 
     async def _finish_b(self, engine: Engine) -> Any:

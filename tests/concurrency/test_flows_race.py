@@ -167,7 +167,7 @@ async def test_a_flow_finishes_once_when_its_last_two_members_end_at_once(
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 @pytest.mark.parametrize("act", ["complete", "cancel flow"])
 async def test_a_deadlock_with_a_stranger_is_retried_and_never_seen(
-    store: PostgresTestStore, engine: Engine, act: str
+    store: PostgresTestStore, engine: Engine, act: str, deadlocks: list[BaseException]
 ) -> None:
     """The stranger locks the rows the other way round, and is the one whom the server lets live."""
     flow = await built(engine, {"a": [], "b": ["a"]})
@@ -185,5 +185,6 @@ async def test_a_deadlock_with_a_stranger_is_retried_and_never_seen(
         assert not call.done()
     await call
     await stranger.close()
+    assert len(deadlocks) >= 1
     assert await flow.member("b") == ("waiting" if act == "complete" else "cancelled")
     await assert_flows_sound(store)
