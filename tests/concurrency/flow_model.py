@@ -173,12 +173,17 @@ def _next_state(
     return "open" if untouched and opens else was
 
 
-def is_stuck(flow: FlowPicture) -> bool:
-    """True if a member that was replayed waits for one that ended before, which only another replay can end again."""
-    waiting = {member.id for member in flow.members.values() if member.state == "blocked"}
-    return any(
-        edge.state == "open" and edge.downstream in waiting and flow.members[edge.upstream].ended for edge in flow.edges
-    )
+def hanging(flow: FlowPicture) -> set[str]:
+    """Members that are blocked and that nobody can be blamed for. Blamed is whoever had ended before one that was
+    replayed began to wait for it, which only another replay ends again; and who waits for such a one, and so on."""
+    blocked = {member.id for member in flow.members.values() if member.state == "blocked"}
+    waits = [edge for edge in flow.edges if edge.state == "open" and edge.downstream in blocked]
+    stuck: set[str] = set()
+    while True:
+        found = {edge.downstream for edge in waits if flow.members[edge.upstream].ended or edge.upstream in stuck}
+        if found == stuck:
+            return blocked - stuck
+        stuck = found
 
 
 def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:

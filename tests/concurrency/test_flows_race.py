@@ -12,7 +12,7 @@ from flowfabric.engine import Engine, FlowAlreadyCancelled, FlowCancelled, Join,
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.gates import all_wait_for_a_lock
-from tests.concurrency.interleaving import Orders, two_walkers, walk
+from tests.concurrency.interleaving import WITHOUT_BOUND, Orders, two_walkers, walk
 from tests.concurrency.waits import Act, code_of, forced
 from tests.flows import Flow, built
 from tests.sizes import Size
@@ -76,9 +76,11 @@ async def test_two_upstreams_that_end_at_once_decide_their_join(
     "case", [case if case in CLOSE else pytest.param(case, marks=pytest.mark.long) for case in ENDS]
 )
 async def test_their_join_is_decided_in_every_order_of_their_statements(
-    store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, case: str
-) -> None:
-    orders = Orders(switches=size.of(1, 2 if case in CLOSE else 1, 3))
+    store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, case: str,
+    scoreboard: Callable[[str], None],
+) -> None:  # fmt: skip
+    closely = case in CLOSE
+    orders = Orders(switches=size.of(1, 2 if closely else 1, WITHOUT_BOUND if closely else 3))
     async with two_walkers(store, clock) as walkers:
         while True:
             flow, first, second = await two_ends(engine, case)
@@ -86,6 +88,7 @@ async def test_their_join_is_decided_in_every_order_of_their_statements(
             assert await flow.member("join") in ENDS[case][3], f"order {orders.runs}: {orders}"
             if not orders.again():
                 break
+    scoreboard(f"{orders.runs} orders, all that there are{'' if orders.switches == WITHOUT_BOUND else f' with {orders.switches} switches'}")
     await assert_flows_sound(store)
 
 
