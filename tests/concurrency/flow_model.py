@@ -242,7 +242,7 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
         member = flow.members.get(group.member)
         if member is None or member.ended or group.draft or _is_done_with(member, group):
             continue
-        if flow.frozen and group.seq == 0 or group.seq > 0 and group.state == "closed":
+        if flow.frozen if group.seq == 0 else group.state == "closed":
             continue  # A cancelled flow starts nobody; who was asked to stop waits for no children any more.
         if group.state != group_state(group.join, group.k, states):
             yield f"{group} should be {group_state(group.join, group.k, states)}: {states}"

@@ -171,14 +171,15 @@ async def first_children_of_one_that_completes(engine: Engine) -> Pair:
 async def first_children_under_two_keys(engine: Engine) -> Pair:
     """Branches of one worker send them, on two connections."""
     lease = await leased(engine)
-    submit = lambda key: lambda side: side.leases.submit_children(lease.fence, [child(key)])  # noqa: E731
+    one: Act = lambda side: side.leases.submit_children(lease.fence, [child("one")])  # noqa: E731
+    other: Act = lambda side: side.leases.submit_children(lease.fence, [child("other")])  # noqa: E731
 
     async def check(*submitted: Any) -> bool:
         made = [code_of(answer[0]) for answer in submitted if isinstance(answer, list)]
         counts = (await engine.flows.describe(lease.execution_id)).counts
         return made == ["Created", "Created"] and sum(counts.values()) == 2
 
-    return Pair(submit("one"), submit("other"), check)
+    return Pair(one, other, check)
 
 
 async def first_children_that_are_waited_for(engine: Engine) -> Pair:

@@ -88,7 +88,8 @@ async def test_their_join_is_decided_in_every_order_of_their_statements(
             assert await flow.member("join") in ENDS[case][3], f"order {orders.runs}: {orders}"
             if not orders.again():
                 break
-    scoreboard(f"{orders.runs} orders, all that there are{'' if orders.switches == WITHOUT_BOUND else f' with {orders.switches} switches'}")
+    most = "any number of" if orders.switches == WITHOUT_BOUND else f"at most {orders.switches}"
+    scoreboard(f"{orders.runs} orders, all that there are with {most} switches")
     await assert_flows_sound(store)
 
 

@@ -213,7 +213,7 @@ async def test_who_cancelled_a_flow_and_why_is_shown_and_in_its_events(engine: E
     events = engine.events.subscribe(flow=flow.id, start="beginning", follow=False)
     [event] = [item async for item in events if item.name == "cancel_requested"]
     assert (event.principal, event.reason) == ("ada", "too dear")
-    assert event.details["policy"] == "cancel_all" and event.details["source"] == "budget"
+    assert event.details == {"name": "etl", "policy": "cancel_all", "source": "budget"}
 
 
 async def test_cancelling_each_member_alone_makes_a_failed_flow(engine: Engine, clock: VirtualClock) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric.engine import CancelRequested, Ended, Engine, State, Step, any_of
+from flowfabric.engine import CancelRequested, Ended, Engine, Lease, State, Step, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
@@ -146,7 +146,9 @@ async def test_a_worker_that_leaves_as_it_was_asked_cancels_for_the_reason_it_wa
     assert outcome is not None and outcome.cancel_reason == "enough"
 
 
-@pytest.mark.parametrize("situation", ["delayed: retrying", "waiting: requeued", "waiting: resumable", "delayed: resting"])
+@pytest.mark.parametrize(
+    "situation", ["delayed: retrying", "waiting: requeued", "waiting: resumable", "delayed: resting"]
+)
 async def test_with_grace_whatever_has_begun_goes_on_at_once_to_clean_up(
     engine: Engine, clock: VirtualClock, situation: str
 ) -> None:
@@ -167,6 +169,7 @@ async def test_with_grace_what_is_kept_for_a_hand_off_is_cleaned_up_by_whoever_t
     assert isinstance(await engine.operator.cancel(id_, "enough", grace="20s"), CancelRequested)
     grant = await engine.operator.grant_reclaim(id_, "worker-2")
     lease = await engine.leases.reclaim(grant.id, "worker-2")
+    assert isinstance(lease, Lease)
     assert (await engine.leases.renew(lease.fence)).cancel_requested
 
 

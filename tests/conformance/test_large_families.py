@@ -34,11 +34,10 @@ async def a_family(engine: Engine) -> tuple[UUID, list[UUID]]:
     for start in range(0, MANY, 400):
         keys = [f"c{number}" for number in range(start, start + 400)]
         answers = await engine.leases.submit_children(lease.fence, [child(key) for key in keys])
-        ids += [answer.id for answer in answers if not isinstance(answer, Exception)]
+        ids += [answer.id for answer in answers]
     busy = await engine.leases.claim_execution(min(ids), "worker-2", lease_ttl="1h")
     await engine.leases.claim_execution(max(ids), "worker-2", lease_ttl="1h")
     [answer] = await engine.leases.submit_children(busy.fence, [child("grandchild")])
-    assert not isinstance(answer, Exception)
     return lease.execution_id, [*ids, answer.id]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flowfabric.engine import Engine, FlowFabricError, Refused, Siblings, any_of, quorum
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, last_event, nothing_written, refused
+from tests.facts import last_event, nothing_written, refused
 from tests.flows import built, ended, flow_events, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore

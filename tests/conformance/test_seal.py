@@ -101,7 +101,7 @@ async def test_sealing_a_cancelled_flow_starts_nothing(engine: Engine, store: Te
 async def test_a_flow_that_goes_on_though_it_is_cancelled_has_no_drafts_any_more(
     engine: Engine, store: TestStore
 ) -> None:
-    options = dict.fromkeys(("free", "next", "never"), {"draft": True})
+    options = {name: {"draft": True} for name in ("free", "next", "never")}
     shape: Shape = {"a": [], "free": [], "next": ["a"], "never": ["a"]}
     flow = await built(engine, shape, options=options, joins={"never": quorum(2)}, seal=False)
     await engine.flows.cancel(flow.id, "stop", policy="flow_only")

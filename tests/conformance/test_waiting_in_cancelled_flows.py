@@ -1,4 +1,4 @@
-"""Parents that wait for children in a flow that is cancelled: they have started, so they end or go on, and never hang."""
+"""Parents that wait for children in a flow that is cancelled: they have started, so they end or go on."""
 
 from __future__ import annotations
 

@@ -187,8 +187,8 @@ class Graph:
         """What a repeated submit is compared by; `known` are the fingerprints of all members by name."""
         fingerprints = known or {name: item.fingerprint(namespace) for name, item in self.members.items()}
         labels = (f"{key}={value}" for key, value in self.tags.items())
-        parts = (*labels, *(fingerprints[name] for name in sorted(fingerprints)))
-        return digest("flow", namespace, self.name, "sealed" if sealed else "open", *parts)
+        parts = (fingerprints[name] for name in sorted(fingerprints))
+        return digest("flow", namespace, self.name, "sealed" if sealed else "open", *labels, *parts)
 
 
 def draw(name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any) -> Drawn:

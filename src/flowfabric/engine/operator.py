@@ -78,14 +78,17 @@ class Operator:
         return await self._context.store.run(lambda tx: revoke_lease(tx, self._context.namespace, found, which, who))
 
     async def grant_reclaim(
-        self, id: UUID | str, worker: WorkerId | str, *, capabilities: Collection[str] = (),
-        ttl: limits.Duration = 60,
+        self, id: UUID | str, worker: WorkerId | str, reason: str = "", *, capabilities: Collection[str] = (),
+        ttl: limits.Duration = 60, principal: str = OPERATOR,
     ) -> Grant:  # fmt: skip
         """The right of this worker to take over an execution that its policy keeps for a hand-off."""
         found, who = parse_id(id), requests.worker(worker)
         offered = limits.capabilities(capabilities, "capabilities")
         span = limits.duration(ttl, "ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST)
-        terms = GrantTerms(grant_id=self._context.ids.mint(), worker=who, capabilities=offered, ttl=span)
+        terms = GrantTerms(
+            command=command(principal, reason), grant_id=self._context.ids.mint(), worker=who, capabilities=offered,
+            ttl=span,
+        )  # fmt: skip
         return await self._context.store.run(lambda tx: grant_reclaim(tx, self._context.namespace, found, terms))
 
     async def change_priority(
