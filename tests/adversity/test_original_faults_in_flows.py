@@ -249,7 +249,8 @@ async def test_explain_knows_that_a_member_is_not_eligible(engine: Engine) -> No
     flow = await built(engine, PAIR)
     explanation = await engine.operator.explain(flow["b"])
     assert explanation.state is State.BLOCKED
-    assert "a" in str(explanation.facts)
+    assert explanation.sentence == "It waits for all of its upstreams: 'a' is waiting."
+    assert explanation.facts["waits_for"] == {"a": "waiting"}
 
 
 async def test_a_hop_does_not_wait_for_a_scanner(engine: Engine) -> None:

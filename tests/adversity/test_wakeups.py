@@ -95,6 +95,30 @@ async def test_the_end_of_a_flow_wakes_who_waits_for_it(
         assert await asyncio.wait_for(waiting, IN_TIME_S) is FlowState.COMPLETED
 
 
+@pytest.mark.parametrize("whose", ["this process", "another"])
+async def test_each_hop_of_a_chain_wakes_who_waits_for_work(
+    store: TestStore, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """Nobody looks by itself within the time of this test."""
+    for pause in ("LOOK_S", "LOOK_ALIVE_S"):
+        monkeypatch.setattr(wakeups, pause, 60.0)
+    names = [f"m{number}" for number in range(10)]
+    chain = {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
+    async with opened(store) as idle, opened(store) as other:
+        flow = await built(idle, chain)
+        lease = await flow.claim(names[0])
+        with idle.leases.watch(["default"]) as work:
+            await listening(idle)
+            for name in names[1:]:
+                assert await idle.leases.claim(["default"], "worker-1") == []
+                await drained(work)
+                waiting = asyncio.create_task(work.wait("60s"))
+                await (idle if whose == "this process" else other).leases.complete(lease.fence, b"")
+                assert await asyncio.wait_for(waiting, IN_TIME_S), name
+                [lease] = await idle.leases.claim(["default"], "worker-1")
+                assert lease.execution_id == flow[name]
+
+
 async def test_whatever_makes_work_ready_wakes(store: TestStore) -> None:
     async with opened(store) as engine:
         lease = await leased(engine)

@@ -43,6 +43,10 @@ class MemberPicture:
     def ended(self) -> bool:
         return self.state in TERMINAL
 
+    @property
+    def waits(self) -> bool:
+        return self.state == "blocked" and self.blocking_reason == "waiting_for_children"
+
 
 @dataclass(frozen=True)
 class EdgePicture:
@@ -169,12 +173,17 @@ def _next_state(
     return "open" if untouched and opens else was
 
 
-def is_stuck(flow: FlowPicture) -> bool:
-    """True if a member that was replayed waits for one that ended before, which only another replay can end again."""
-    waiting = {member.id for member in flow.members.values() if member.state == "blocked"}
-    return any(
-        edge.state == "open" and edge.downstream in waiting and flow.members[edge.upstream].ended for edge in flow.edges
-    )
+def hanging(flow: FlowPicture) -> set[str]:
+    """Members that are blocked and that nobody can be blamed for. Blamed is whoever had ended before one that was
+    replayed began to wait for it, which only another replay ends again; and who waits for such a one, and so on."""
+    blocked = {member.id for member in flow.members.values() if member.state == "blocked"}
+    waits = [edge for edge in flow.edges if edge.state == "open" and edge.downstream in blocked]
+    stuck: set[str] = set()
+    while True:
+        found = {edge.downstream for edge in waits if flow.members[edge.upstream].ended or edge.upstream in stuck}
+        if found == stuck:
+            return blocked - stuck
+        stuck = found
 
 
 def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
@@ -231,8 +240,10 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
         if (group.n, group.satisfied, group.impossible) != counted:
             yield f"{group} has edges {counted}"
         member = flow.members.get(group.member)
-        if flow.frozen or member is None or member.ended or group.draft or _is_done_with(member, group):
+        if member is None or member.ended or group.draft or _is_done_with(member, group):
             continue
+        if flow.frozen if group.seq == 0 else group.state == "closed":
+            continue  # A cancelled flow starts nobody; who was asked to stop waits for no children any more.
         if group.state != group_state(group.join, group.k, states):
             yield f"{group} should be {group_state(group.join, group.k, states)}: {states}"
     for key in into:
@@ -251,10 +262,11 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
         group = flow.groups.get((member.id, 0))
         if not member.ended and member.cancelled_by is not None:
             yield f"{member} lives, and was cancelled"
+        if member.waits and member.started and not _has_open_wait(flow, member):
+            yield f"{member} waits for children, and all of its waits are over"
         if group is None or _is_done_with(member, group):
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
-        waits = member.state == "blocked" and member.blocking_reason == "waiting_for_children"
         if member.ended:
             continue  # Edges may have come later, which do nothing.
         if member.started and verdict != "fired":
@@ -263,8 +275,12 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
             continue
         if verdict == "impossible":
             yield f"{member} can never start, and was not skipped"
-        if member.state != "blocked" if verdict == "open" else waits and not member.started:
+        if member.state != "blocked" if verdict == "open" else member.waits and not member.started:
             yield f"{member} is {member.state}, and its edges are {verdict}"
+
+
+def _has_open_wait(flow: FlowPicture, member: MemberPicture) -> bool:
+    return any(id_ == member.id and seq > 0 and group.state == "open" for (id_, seq), group in flow.groups.items())
 
 
 def _flow_problems(flow: FlowPicture) -> Iterator[str]:

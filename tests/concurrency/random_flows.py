@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowfabric.engine import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, any_of, quorum
+from flowfabric.engine import Child, Edge, EdgeKind, Engine, FlowFabricError, Lease, Secret, all_of, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
 from tests.flows import Flow, Shape, built, child
@@ -52,7 +52,23 @@ class World:
         assert token is not None
         self.tokens["b"] = token
         acts = self._acts()
-        await asyncio.gather(*(self._several(self.chance.choices(acts, k=3)) for _ in range(4)))
+        await asyncio.gather(*(self._several([act, *self.chance.choices(acts, k=2)]) for act in self._always()))
+
+    def _always(self) -> list[Callable[[Engine], Awaitable[Any]]]:
+        """One of each of those that must meet in every run: complete, signal, add an edge, cancel."""
+        flow, leases = self.flow, self.leases
+        return [
+            lambda engine: engine.leases.complete(leases[self.chance.choice("ac")].fence, b""),
+            lambda engine: engine.signals.deliver(self.tokens["b"], "go"),
+            lambda engine: engine.flows.add_edge(flow.id, *self.chance.choice([("c", "d"), ("b", "end")])),
+            self._cancel,
+        ]
+
+    async def _cancel(self, engine: Engine) -> Any:
+        """A member or, not so often that little else is seen, the flow."""
+        if self.chance.random() < 0.3:
+            return await engine.flows.cancel(self.flow.id, "enough", policy=self.chance.choice(POLICIES))
+        return await engine.operator.cancel(self.flow[self.chance.choice([*SHAPE])], "by chance")
 
     def _acts(self) -> list[Callable[[Engine], Awaitable[Any]]]:
         flow, leases = self.flow, self.leases
@@ -66,6 +82,7 @@ class World:
             lambda engine: engine.signals.deliver(self.tokens["b"], "go"),
             self._finish_b,
             self._with_a_child,
+            self._with_children,
             lambda engine: engine.flows.add_edge(flow.id, "c", "d"),
             lambda engine: engine.flows.add_edge(flow.id, "b", "end"),
             lambda engine: engine.flows.add(flow.id, "late", "job", after=["a", "c"]),
@@ -79,7 +96,7 @@ class World:
         ]
 
     async def _several(self, acts: list[Callable[[Engine], Awaitable[Any]]]) -> None:
-        for act in acts:
+        for act in self.chance.sample(acts, len(acts)):
             await self._try(act)
 
     async def _finish_b(self, engine: Engine) -> Any:
@@ -94,6 +111,17 @@ class World:
             raise answer
         waits = engine.leases.suspend(fence, [Child("kid", answer.id)], key="kid")
         inner = engine.leases.claim_execution(answer.id, "worker-3")
+        _, lease = await asyncio.gather(waits, inner)
+        return await engine.leases.complete(lease.fence, b"")
+
+    async def _with_children(self, engine: Engine) -> Any:
+        """The member that runs gives its lease up for children; one of them is done, the other if somebody comes by."""
+        fence = self.leases["c"].fence
+        answers = await engine.leases.submit_children(fence, [child("first"), child("second")])
+        ids = [answer.id for answer in answers]
+        join = self.chance.choice([all_of(), any_of()])
+        waits = engine.leases.wait_children(fence, ids, join=join)
+        inner = engine.leases.claim_execution(ids[0], "worker-3")
         _, lease = await asyncio.gather(waits, inner)
         return await engine.leases.complete(lease.fence, b"")
 

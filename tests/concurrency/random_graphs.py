@@ -29,7 +29,7 @@ from flowfabric.engine import (
     quorum,
 )
 from flowfabric.testing import VirtualClock
-from tests.concurrency.flow_model import FlowPicture, is_stuck, problems, step_problems
+from tests.concurrency.flow_model import FlowPicture, hanging, problems, step_problems
 from tests.concurrency.flow_soundness import flow_pictures
 from tests.concurrency.waits import duty
 from tests.faults.fuses import FAILURES, Fuse
@@ -154,7 +154,7 @@ class Run:
         elif running:
             await self._end(self.chance.choice(running))
         else:
-            assert is_stuck(self.last), f"nothing runs, nothing may start, and it is not over: {states}"
+            assert not hanging(self.last), f"nothing runs, nothing may start, and it is not over: {states}"
             await self._give_up(alive)
 
     async def _replay(self) -> None:

@@ -12,7 +12,7 @@ from flowfabric.engine import Engine, FlowAlreadyCancelled, FlowCancelled, Join,
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.gates import all_wait_for_a_lock
-from tests.concurrency.interleaving import Orders, two_walkers, walk
+from tests.concurrency.interleaving import WITHOUT_BOUND, Orders, two_walkers, walk
 from tests.concurrency.waits import Act, code_of, forced
 from tests.flows import Flow, built
 from tests.sizes import Size
@@ -76,9 +76,11 @@ async def test_two_upstreams_that_end_at_once_decide_their_join(
     "case", [case if case in CLOSE else pytest.param(case, marks=pytest.mark.long) for case in ENDS]
 )
 async def test_their_join_is_decided_in_every_order_of_their_statements(
-    store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, case: str
-) -> None:
-    orders = Orders(switches=size.of(1, 2 if case in CLOSE else 1, 3))
+    store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, case: str,
+    scoreboard: Callable[[str], None],
+) -> None:  # fmt: skip
+    closely = case in CLOSE
+    orders = Orders(switches=size.of(1, 2 if closely else 1, WITHOUT_BOUND if closely else 3))
     async with two_walkers(store, clock) as walkers:
         while True:
             flow, first, second = await two_ends(engine, case)
@@ -86,6 +88,8 @@ async def test_their_join_is_decided_in_every_order_of_their_statements(
             assert await flow.member("join") in ENDS[case][3], f"order {orders.runs}: {orders}"
             if not orders.again():
                 break
+    most = "any number of" if orders.switches == WITHOUT_BOUND else f"at most {orders.switches}"
+    scoreboard(f"{orders.runs} orders, all that there are with {most} switches")
     await assert_flows_sound(store)
 
 
@@ -167,7 +171,7 @@ async def test_a_flow_finishes_once_when_its_last_two_members_end_at_once(
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 @pytest.mark.parametrize("act", ["complete", "cancel flow"])
 async def test_a_deadlock_with_a_stranger_is_retried_and_never_seen(
-    store: PostgresTestStore, engine: Engine, act: str
+    store: PostgresTestStore, engine: Engine, act: str, deadlocks: list[BaseException]
 ) -> None:
     """The stranger locks the rows the other way round, and is the one whom the server lets live."""
     flow = await built(engine, {"a": [], "b": ["a"]})
@@ -185,5 +189,6 @@ async def test_a_deadlock_with_a_stranger_is_retried_and_never_seen(
         assert not call.done()
     await call
     await stranger.close()
+    assert len(deadlocks) >= 1
     assert await flow.member("b") == ("waiting" if act == "complete" else "cancelled")
     await assert_flows_sound(store)

@@ -166,7 +166,7 @@ async def test_a_grant_that_is_used_twice_at_once_gives_one_lease(
         assert isinstance(first, Lease), first
         assert first == second
         names = [event.name for event in await engine.executions.history(grant.execution_id)]
-        assert names == ["acquired", "revoked", "reclaimed"]
+        assert names == ["acquired", "revoked", "reclaim_granted", "reclaimed"]
     await assert_sound(store)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from flowfabric.engine import (
     Conflict,
+    Edge,
     EdgeAdded,
     EdgeKind,
     EdgeState,
@@ -126,6 +127,33 @@ async def test_a_member_that_has_started_takes_no_edge(engine: Engine, store: Te
     async with nothing_written(store):
         for name in fences:
             await refused(engine.flows.add_edge(flow.id, "a", name), "downstream_already_started", FlowFabricError)
+
+
+async def test_a_member_that_has_started_takes_no_edge_that_would_not_stop_it_either(
+    engine: Engine, store: TestStore
+) -> None:
+    shape: Shape = {"a": [], "b": [], "done": [], "race": ["a"], "all": ["a"]}
+    flow = await built(engine, shape, joins={"race": any_of()}, seal=False)
+    await flow.complete("a", "done")
+    for name in ("race", "all"):
+        await flow.claim(name)
+    async with nothing_written(store):
+        await refused(engine.flows.add_edge(flow.id, "b", "race"), "downstream_already_started", FlowFabricError)
+        await refused(engine.flows.add_edge(flow.id, "done", "all"), "downstream_already_started", FlowFabricError)
+
+
+async def test_two_inputs_of_a_member_have_two_names(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": [Edge("a", input="left")]}, seal=False)
+    async with nothing_written(store):
+        await refused(engine.flows.add_edge(flow.id, "b", "c", input="left"), "duplicate_edge", InvalidRequest)
+    await engine.flows.add_edge(flow.id, "b", "c", input="a")
+    await flow.add("late")
+    await flow.add("a-too")
+    async with nothing_written(store):
+        await refused(engine.flows.add_edge(flow.id, "late", "c", input="a"), "duplicate_edge", InvalidRequest)
+    await engine.flows.add_edge(flow.id, "late", "c", input="a-too")
+    async with nothing_written(store):
+        await refused(engine.flows.add_edge(flow.id, "a-too", "c"), "duplicate_edge", InvalidRequest)
 
 
 async def test_a_late_edge_into_a_terminal_member_is_recorded_and_does_nothing(

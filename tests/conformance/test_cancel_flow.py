@@ -192,6 +192,30 @@ async def test_a_cancel_that_waits_answers_when_all_have_ended(engine: Engine, s
     assert row["number"] == 1_050
 
 
+async def test_a_second_cancel_that_waits_ends_what_the_first_has_left(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {f"m{number}": [] for number in range(1_050)})
+    assert await engine.flows.cancel(flow.id, "enough") == CancelScheduled(50)
+    answer = await engine.flows.cancel(flow.id, "second", wait="10s")
+    assert answer == FlowAlreadyCancelled(CancelPolicy.CANCEL_ALL, "enough", "operator_override")
+    assert await claimable(engine) == set()
+    assert (await engine.flows.describe(flow.id)).counts == {State.CANCELLED: 1_050}
+    async with nothing_written(store):
+        assert await engine.flows.cancel(flow.id, "third", wait="10s") == answer
+
+
+async def test_who_cancelled_a_flow_and_why_is_shown_and_in_its_events(engine: Engine) -> None:
+    flow = await built(engine, {"a": []})
+    await engine.flows.cancel(flow.id, "too dear", source="budget", principal="ada")
+    [listed] = (await engine.flows.list()).items
+    for found in (await engine.flows.describe(flow.id), listed):
+        assert (found.cancelled_by, found.cancel_reason, found.cancel_principal) == ("budget", "too dear", "ada")
+        assert found.cancel_policy is CancelPolicy.CANCEL_ALL
+    events = engine.events.subscribe(flow=flow.id, start="beginning", follow=False)
+    [event] = [item async for item in events if item.name == "cancel_requested"]
+    assert (event.principal, event.reason) == ("ada", "too dear")
+    assert event.details == {"name": "etl", "policy": "cancel_all", "source": "budget"}
+
+
 async def test_cancelling_each_member_alone_makes_a_failed_flow(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.cancel("a")

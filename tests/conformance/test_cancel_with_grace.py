@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric.engine import Ended, Engine, State
+import pytest
+
+from flowfabric.engine import CancelRequested, Ended, Engine, Lease, State, Step, any_of
 from flowfabric.testing import VirtualClock
+from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
 from tests.flows import ended, with_children
-from tests.scenarios import leased, submitted, suspended
+from tests.scenarios import SITUATIONS, leased, submitted, suspended
 from tests.stores import TestStore
 
 
@@ -141,3 +144,91 @@ async def test_a_worker_that_leaves_as_it_was_asked_cancels_for_the_reason_it_wa
     await engine.leases.cancel(lease.fence)
     outcome = await engine.executions.result(submitted.id)
     assert outcome is not None and outcome.cancel_reason == "enough"
+
+
+@pytest.mark.parametrize(
+    "situation", ["delayed: retrying", "waiting: requeued", "waiting: resumable", "delayed: resting"]
+)
+async def test_with_grace_whatever_has_begun_goes_on_at_once_to_clean_up(
+    engine: Engine, clock: VirtualClock, situation: str
+) -> None:
+    id_ = await SITUATIONS[situation](engine, clock)
+    answer = await engine.operator.cancel(id_, "enough", grace="20s")
+    assert answer == CancelRequested(clock.now() + timedelta(seconds=20))
+    assert await states(engine, id_) == ["waiting"]
+    lease = await engine.leases.claim_execution(id_, "worker-2")
+    assert lease.cancel_due_at == answer.due_at
+    assert await engine.leases.cancel(lease.fence, "cleaned up") == Ended(State.CANCELLED)
+
+
+@pytest.mark.parametrize("situation", ["active: kept, lease expired", "active: kept, lease revoked"])
+async def test_with_grace_what_is_kept_for_a_hand_off_is_cleaned_up_by_whoever_takes_it(
+    engine: Engine, clock: VirtualClock, situation: str
+) -> None:
+    id_ = await SITUATIONS[situation](engine, clock)
+    assert isinstance(await engine.operator.cancel(id_, "enough", grace="20s"), CancelRequested)
+    grant = await engine.operator.grant_reclaim(id_, "worker-2")
+    lease = await engine.leases.reclaim(grant.id, "worker-2")
+    assert isinstance(lease, Lease)
+    assert (await engine.leases.renew(lease.fence)).cancel_requested
+
+
+async def test_with_grace_what_is_held_after_a_failure_waits_for_nobody_longer_than_that(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    id_ = await SITUATIONS["delayed: retrying"](engine, clock)
+    await engine.operator.hold(id_, "look")
+    await engine.operator.cancel(id_, "enough", grace="20s")
+    assert await states(engine, id_) == ["blocked"]
+    clock.advance("20s")
+    await engine.reconcilers.tick()
+    assert await states(engine, id_) == ["cancelled"]
+
+
+@pytest.mark.parametrize("situation", ["waiting", "delayed", "blocked: held", "waiting: replayed"])
+async def test_with_grace_what_nobody_has_begun_ends_at_once(
+    engine: Engine, clock: VirtualClock, situation: str
+) -> None:
+    id_ = await SITUATIONS[situation](engine, clock)
+    assert await engine.operator.cancel(id_, "enough", grace="20s") == Ended(State.CANCELLED)
+    assert await states(engine, id_) == ["cancelled"]
+
+
+async def test_with_grace_what_was_replayed_from_a_step_has_something_to_clean_up(engine: Engine) -> None:
+    lease = await leased(engine)
+    await engine.leases.checkpoint(lease.fence, [Step("reserve"), Step("pay")])
+    await engine.leases.complete(lease.fence, b"")
+    await engine.operator.replay(lease.execution_id, from_step="pay")
+    assert isinstance(await engine.operator.cancel(lease.execution_id, grace="20s"), CancelRequested)
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-2")
+    assert again.cancel_due_at is not None
+
+
+async def test_with_grace_a_parent_goes_on_and_its_next_wait_is_not_ended_by_the_last(
+    engine: Engine, store: TestStore
+) -> None:
+    lease = await leased(engine)
+    first = await with_children(engine, lease, "a")
+    await engine.leases.wait_children(lease.fence, list(first.values()))
+    await engine.operator.cancel(lease.execution_id, "enough", grace="1h")
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    second = await with_children(engine, again, "clean-up")
+    await engine.leases.wait_children(again.fence, list(second.values()))
+    await ended(engine, first["a"])
+    await engine.operator.cancel(lease.execution_id, "asked again", grace="2h")
+    assert await states(engine, lease.execution_id) == ["blocked"]
+    await ended(engine, second["clean-up"])
+    assert await states(engine, lease.execution_id) == ["waiting"]
+    await assert_flows_sound(store)
+
+
+async def test_with_grace_a_child_that_ends_at_once_does_not_win_the_race_against_one_that_cleans_up(
+    engine: Engine,
+) -> None:
+    lease = await leased(engine)
+    children = await with_children(engine, lease, "idle", "busy")
+    busy = await engine.leases.claim_execution(children["busy"], "worker-2")
+    await engine.leases.wait_children(lease.fence, list(children.values()), join=any_of())
+    await engine.operator.cancel(lease.execution_id, "enough", children=True, grace="20s")
+    assert await states(engine, lease.execution_id, *children.values()) == ["waiting", "cancelled", "active"]
+    assert (await engine.leases.renew(busy.fence)).cancel_requested

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import pytest
+
 from flowfabric.engine import Edge, EdgeKind, EdgeState, Engine, FlowState, JoinKind, NotFound, any_of, quorum
+from flowfabric.ops import flow_reading
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.flows import Shape, built, created
@@ -23,6 +26,17 @@ async def test_a_flow_shows_its_graph_with_every_edge_and_group(engine: Engine, 
     assert {edge.state for edge in found.edges} == {EdgeState.OPEN}
     groups = {group.downstream_id: group for group in found.groups}
     assert (groups[flow["c"]].join.kind, groups[flow["c"]].join.k) == (JoinKind.QUORUM, 2)
+
+
+async def test_a_graph_that_is_too_large_to_be_shown_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": ["a", "b"]})
+    assert not (await engine.flows.describe(flow.id)).is_cut
+    monkeypatch.setattr(flow_reading, "_MOST_EDGES", 3)
+    found = await engine.flows.describe(flow.id)
+    assert (len(found.edges), len(found.groups), found.is_cut) == (3, 2, False)
+    monkeypatch.setattr(flow_reading, "_MOST_EDGES", 2)
+    found = await engine.flows.describe(flow.id)
+    assert (len(found.edges), len(found.groups), found.is_cut) == (2, 2, True)
 
 
 async def test_edges_and_groups_follow_what_happens(engine: Engine) -> None:

@@ -12,6 +12,7 @@ from tests.scenarios import SITUATIONS, leased, submitted
 SENTENCES = {
     "waiting": "It waits for a worker on lane 'default' to take it",
     "waiting: resumable": "It waits for a worker on lane 'default' to go on with it",
+    "waiting: resumed": "It waits for a worker on lane 'default' to go on with it",
     "waiting: requeued": "It waits for a worker on lane 'default' to take it",
     "waiting: replayed": "It waits for a worker on lane 'default' to take it",
     "delayed": "It was delayed, and waits until ",
@@ -22,6 +23,7 @@ SENTENCES = {
     "active: lease run out": "The lease of worker 'worker-1' ran out at ",
     "active: kept, lease expired": "ran out, and its policy keeps it for a hand-off; grant a reclaim",
     "active: kept, lease revoked": "was revoked, and its policy keeps it for a hand-off; grant a reclaim",
+    "suspended": " for any signal on 'go'; it has no timeout.",
     "completed": "It has ended: completed at ",
     "failed": "It has ended: failed at ",
     "cancelled": "It has ended: cancelled at ",
@@ -29,7 +31,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("situation", SENTENCES)
+@pytest.mark.parametrize("situation", SITUATIONS)
 async def test_every_situation_has_its_sentence(engine: Engine, clock: VirtualClock, situation: str) -> None:
     id_ = await SITUATIONS[situation](engine, clock)
     explanation = await engine.operator.explain(id_)

@@ -83,6 +83,20 @@ async def test_the_same_worker_asking_again_gets_the_same_grant(engine: Engine, 
     assert (await engine.executions.describe(id_)).vector.ownership_state == "lease_revoked"
 
 
+async def test_who_grants_a_hand_off_and_why_is_in_its_history(engine: Engine, clock: VirtualClock) -> None:
+    id_ = await kept_revoked(engine, clock)
+    before = await engine.executions.describe(id_)
+    grant = await engine.operator.grant_reclaim(id_, HEIR, "its disk is there", principal="ada")
+    event = await last_event(engine, id_)
+    assert (event.family, event.name, event.principal, event.reason) == (
+        "operator", "reclaim_granted", "ada", "its disk is there",
+    )  # fmt: skip
+    told = {"grant": str(grant.id), "worker": "heir", "expires_at": grant.expires_at.isoformat()}
+    assert (event.state, event.epoch, event.details) == (State.ACTIVE, before.epoch, told)
+    await engine.operator.grant_reclaim(id_, HEIR)
+    assert (await event_names(engine, id_)).count("operator.reclaim_granted") == 1
+
+
 async def test_a_lost_reply_of_a_reclaim_is_answered_again(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
@@ -152,7 +166,9 @@ async def test_past_the_cap_a_reclaim_fails_the_execution(engine: Engine, clock:
     assert found.last_failure is not None
     assert found.last_failure.category == "max_reclaims_exceeded"
     assert [attempt.attempt_index for attempt in found.attempts] == [0, 1]
-    assert (await event_names(engine, id_))[-2:] == ["lease.expired", "completion.failed"]
+    assert (await event_names(engine, id_))[-3:] == [
+        "lease.expired", "operator.reclaim_granted", "completion.failed",
+    ]  # fmt: skip
 
 
 async def leased_with_requirements(engine: Engine) -> Lease:

@@ -6,8 +6,9 @@ import pytest
 
 from flowfabric.engine import Engine, FlowFabricError, Refused, Siblings, any_of, quorum
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, nothing_written, refused
-from tests.flows import built, flow_events
+from tests.facts import last_event, nothing_written, refused
+from tests.flows import built, ended, flow_events, with_children
+from tests.scenarios import leased
 from tests.stores import TestStore
 
 
@@ -159,7 +160,8 @@ async def test_a_replay_keeps_the_history_and_starts_the_counts_again(engine: En
     found = await engine.executions.describe(flow["b"])
     assert (found.generation, found.replay_count, found.retry_count) == (before.generation + 1, 1, 0)
     assert found.attempts == before.attempts
-    assert (await event_names(engine, flow["b"]))[-1] == "operator.replayed"
+    event = await last_event(engine, flow["b"])
+    assert (event.family, event.name, event.principal, event.reason) == ("operator", "replayed", "ada", "once more")
 
 
 async def test_a_member_is_replayed_no_more_often_than_its_limit(engine: Engine) -> None:
@@ -185,3 +187,29 @@ async def test_a_second_life_that_fails_is_not_taken_up_by_what_its_first_one_st
     await flow.fail("a")
     assert await flow.states() == {"a": "failed", "b": "completed"}
     assert await flow.state() == "failed"
+
+
+@pytest.mark.parametrize("policy", ["cancel_all", "cancel_pending"])
+async def test_a_root_whose_children_were_cancelled_as_a_flow_is_not_replayed(
+    engine: Engine, store: TestStore, policy: str
+) -> None:
+    lease = await leased(engine)
+    await with_children(engine, lease, "a")
+    await engine.flows.cancel(lease.execution_id, "enough", policy=policy)
+    await engine.leases.complete(lease.fence, b"")
+    async with nothing_written(store):
+        await refused(engine.operator.replay(lease.execution_id), "flow_already_terminal", Refused)
+
+
+async def test_a_root_whose_flow_goes_on_though_it_is_cancelled_is_replayed_and_has_new_children(
+    engine: Engine,
+) -> None:
+    lease = await leased(engine)
+    first = await with_children(engine, lease, "a")
+    await engine.flows.cancel(lease.execution_id, "enough", policy="flow_only")
+    await ended(engine, first["a"])
+    await engine.leases.complete(lease.fence, b"")
+    await engine.operator.replay(lease.execution_id)
+    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    second = await with_children(engine, again, "a")
+    assert second["a"] != first["a"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from uuid import uuid4
 
-from flowfabric.engine import Engine, FlowFabricError, NotFound, Refused, Sealed
+from flowfabric.engine import Engine, FlowFabricError, NotFound, Refused, Sealed, any_of, quorum
 from tests.facts import nothing_written, refused
-from tests.flows import built, created, flow_events
+from tests.flows import Shape, built, created, flow_events
 from tests.stores import TestStore
 
 
@@ -88,11 +87,45 @@ async def test_what_is_not_there_is_not_found(engine: Engine) -> None:
     await refused(engine.flows.seal(flow.id, "nobody"), "member_not_found", NotFound)
 
 
-async def test_sealing_a_cancelled_flow_starts_nothing(engine: Engine) -> None:
-    flow = await built(engine, {"a": []}, options={"a": {"draft": True}}, seal=False)
+async def test_sealing_a_cancelled_flow_starts_nothing(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": []}, options={"a": {"draft": True}}, seal=False)
+    lease = await flow.claim("b")
+    await engine.flows.cancel(flow.id, "stop", policy="cancel_pending")
+    async with nothing_written(store):
+        await refused(engine.flows.seal(flow.id), "flow_already_terminal", Refused)
+        await refused(engine.flows.seal(flow.id, "a"), "flow_already_terminal", Refused)
+    assert await flow.states() == {"a": "cancelled", "b": "active"}
+    await engine.leases.complete(lease.fence, b"")
+
+
+async def test_a_flow_that_goes_on_though_it_is_cancelled_has_no_drafts_any_more(
+    engine: Engine, store: TestStore
+) -> None:
+    options = {name: {"draft": True} for name in ("free", "next", "never")}
+    shape: Shape = {"a": [], "free": [], "next": ["a"], "never": ["a"]}
+    flow = await built(engine, shape, options=options, joins={"never": quorum(2)}, seal=False)
     await engine.flows.cancel(flow.id, "stop", policy="flow_only")
-    with contextlib.suppress(Refused):
-        await engine.flows.seal(flow.id)
-    assert await flow.state() == "cancelled"
-    await engine.flows.cancel(flow.id, "stop")
-    assert await flow.state() == "cancelled"
+    assert await flow.states() == {"a": "waiting", "free": "waiting", "next": "blocked", "never": "skipped"}
+    async with nothing_written(store):
+        assert isinstance(await engine.flows.seal(flow.id), Sealed)
+    await flow.complete("a", "free", "next")
+    assert await flow_events(store, flow.id) == ["cancel_requested", "finished"]
+
+
+async def test_a_draft_that_was_cancelled_and_is_replayed_is_a_draft_again(engine: Engine) -> None:
+    flow = await built(engine, {"a": []}, options={"a": {"draft": True}}, seal=False)
+    await flow.cancel("a")
+    await engine.operator.replay(flow["a"])
+    assert await flow.member("a") == "blocked"
+    await engine.flows.seal(flow.id, "a")
+    assert await flow.member("a") == "waiting"
+
+
+async def test_a_draft_whose_upstream_is_replayed_starts_when_it_is_sealed(engine: Engine) -> None:
+    shape: Shape = {"a": [], "b": [], "race": ["a", "b"]}
+    flow = await built(engine, shape, joins={"race": any_of()}, options={"race": {"draft": True}}, seal=False)
+    await flow.complete("a", "b")
+    await engine.operator.replay(flow["a"])
+    assert await flow.member("race") == "blocked"
+    await engine.flows.seal(flow.id)
+    assert await flow.member("race") == "waiting"

@@ -198,6 +198,27 @@ async def test_a_quorum_of_more_is_refused_when_it_is_sealed(engine: Engine) -> 
     assert await flow.state() == "completed"
 
 
+async def test_a_flow_that_is_sealed_with_its_submit_has_no_drafts(engine: Engine, store: TestStore) -> None:
+    drafts = {name: {"draft": True} for name in ("a", "b")}
+    flow = await built(engine, {"a": [], "b": ["a"]}, options=drafts)
+    assert await flow.states() == {"a": "waiting", "b": "blocked"}
+    await flow.complete("a", "b")
+    assert await flow.state() == "completed"
+    async with nothing_written(store):
+        graph = drawn({"a": [], "b": ["a"]}, joins={"b": quorum(2)}, options=drafts)
+        await refused(engine.flows.submit(graph), "quorum_exceeds_edges", InvalidRequest)
+
+
+async def test_a_graph_that_is_repeated_and_now_sealed_is_another(engine: Engine, store: TestStore) -> None:
+    for first in (True, False):
+        id_ = uuid4()
+        await built(engine, DIAMOND, id=id_, seal=first)
+        async with nothing_written(store):
+            assert isinstance(await engine.flows.submit(drawn(DIAMOND), id=id_, seal=first), FlowDuplicate)
+            again = engine.flows.submit(drawn(DIAMOND), id=id_, seal=not first)
+            await refused(again, "idempotency_mismatch", Conflict)
+
+
 async def test_more_members_than_a_call_may_have_are_refused(engine: Engine, store: TestStore) -> None:
     async with nothing_written(store):
         with pytest.raises(InvalidRequest) as caught:

@@ -74,6 +74,28 @@ PLANTED_IN_FLOWS = (
     Planted(
         "a child that ends while its parent begins to wait is missed",
         f"{IN_EVERY_ORDER}[a child ends while its parent begins to wait-postgres]",
-        Edit("ops/wait_children.py", "[id_], wait=True)", "[id_], wait=False)"),
+        Edit("ops/locking.py", "tx.flows.lock_of([id_], wait=True)", "tx.flows.get(None, [id_])"),
+    ),
+    Planted(
+        "who makes its first children twice at once makes two flows",
+        f"{IN_EVERY_ORDER}[first children under two keys-postgres]",
+        Edit("ops/locking.py", "if execution.flow is not None and flow is None:", "if False:"),
+    ),
+    Planted(
+        "who is released is told to nobody",
+        "../adversity/test_wakeups.py::test_each_hop_of_a_chain_wakes_who_waits_for_work[postgres-another]",
+        Edit("sqlstore/flows.py", 'self._news.note_work(row["namespace"], row["lane"])', "pass"),
+    ),
+    Planted(
+        "a parent hangs in a cancelled flow",
+        "../conformance/test_waiting_in_cancelled_flows.py"
+        "::test_a_member_that_is_spared_goes_on_when_its_children_have_ended[sqlite-cancel_pending]",
+        Edit(MEMBERSHIP, "(is_frozen and not is_wait)", "is_frozen"),
+    ),
+    Planted(
+        "who is asked to stop is released by an older wait",
+        "../conformance/test_cancel_with_grace.py"
+        "::test_with_grace_a_parent_goes_on_and_its_next_wait_is_not_ended_by_the_last[sqlite]",
+        Edit("ops/cancel.py", "await _close_waits(tx, decisions)", "pass"),
     ),
 )

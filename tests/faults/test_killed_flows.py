@@ -32,13 +32,13 @@ PLANS = ("plain",) * 7 + ("steps", "retry", "rest", "break", "break", "give up")
 async def test_workers_killed_at_random_leave_no_flow_half_resolved(
     store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], size: Size
 ) -> None:
-    seconds, least = size.of((1.0, 4), (5.0, 20), (60.0, 250))
+    seconds, least, least_inside = size.of((1.0, 4, 0), (5.0, 20, 3), (60.0, 250, 40))
     run = Run(tmp_path / "run")
     async with opened(store) as engine:
         camera, crew, stop = await camera_on(store), Crew(forks, run, store), asyncio.Event()
         crew.hire(WORKERS)
         submitting = asyncio.create_task(submit_until(stop, engine, run.client(), camera))
-        while len(crew.kills) < least:
+        while len(crew.kills) < least or (_inside(crew) < least_inside and len(crew.kills) < 5 * least):
             await asyncio.to_thread(crew.kill_for, seconds, PAUSE_S)
         stop.set()
         flows = await submitting
@@ -46,17 +46,22 @@ async def test_workers_killed_at_random_leave_no_flow_half_resolved(
         crew.dismiss()
         found = await Findings.gather(run, camera)
         await camera.close()
-        inside, _ = killed_inside(crew.kills)
+        inside = _inside(crew)
         states = Counter(row["state"] for row in found.executions.values())
         scoreboard(
-            f"{len(crew.kills)} kills (at least {least}), {inside} of them inside a transaction, {flows} flows with "
-            f"{dict(states)}; all ended {settled_s:.1f} s after the last kill"
+            f"{len(crew.kills)} kills (at least {least}), {inside} of them inside a transaction (at least "
+            f"{least_inside}), {flows} flows with {dict(states)}; all ended {settled_s:.1f} s after the last kill"
         )
         assert violations(found) == []
+        assert inside >= least_inside
         assert settled_s < PATIENCE_S
         rows = await store.query("SELECT finished FROM ff.flow")
         assert {row["finished"] for row in rows} <= {"completed", "failed"}
     await assert_flows_sound(store)
+
+
+def _inside(crew: Crew) -> int:
+    return killed_inside(crew.kills)[0]
 
 
 async def submit_until(stop: asyncio.Event, engine: Engine, ledger: Ledger, camera: Camera) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -9,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine, FlowAlreadyCancelled
+from flowfabric.engine import Engine, FlowAlreadyCancelled, Unavailable, any_of
 from tests.children import children
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.waits import duty
+from tests.faults.fuses import FAILURES, fit_fuse
 from tests.flows import Flow, built, flow_events
 from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
@@ -52,6 +55,51 @@ async def test_a_fan_in_of_ten_thousand_completes(
         assert await flow.state() == "completed"
         assert await flow_events(store, flow.id) == ["finished"]
         assert await counted(store) == {"completed": number + 2}
+    await assert_flows_sound(store)
+
+
+@LONG
+async def test_a_fan_in_whose_members_end_one_by_one_in_several_engines_completes(
+    store: TestStore, size: Size, scoreboard: Callable[[str], None]
+) -> None:
+    """They all want the lock of the flow, at the same time and again and again."""
+    number = size.of(500, 9_999, 9_999)
+    names = [f"m{place}" for place in range(number)]
+    async with opened(store) as first, opened(store) as second, opened(store) as third, opened(store) as fourth:
+        flow = await built(first, {**{name: [] for name in names}, "last": names})
+        began = time.monotonic()
+        done = await asyncio.gather(*(complete_singly(engine) for engine in (first, second, third, fourth)))
+        scoreboard(f"{number} members ended by four engines in {time.monotonic() - began:.1f} s, {done} by each")
+        assert min(done) > 0
+        assert sum(done) + await complete_everything(first) == number + 1
+        assert await flow.state() == "completed"
+        assert await flow_events(store, flow.id) == ["finished"]
+    await assert_flows_sound(store)
+
+
+async def complete_singly(engine: Engine) -> int:
+    """The same as `complete_everything`, with a call for each."""
+    done = 0
+    while leases := await engine.leases.claim(["default"], "worker-1", limit=50):
+        await asyncio.gather(*(engine.leases.complete(lease.fence, b"") for lease in leases))
+        done += len(leases)
+    return done
+
+
+async def test_a_winner_and_a_hundred_losers_end_in_one_transaction_or_not_at_all(store: TestStore) -> None:
+    names = [f"m{place}" for place in range(101)]
+    async with opened(store) as engine:
+        flow = await built(engine, {**{name: [] for name in names}, "end": names}, joins={"end": any_of()})
+        lease, fuse, at = await flow.claim("m0"), fit_fuse(engine), 0
+        while await flow.member("m0") == "active":
+            assert await counted(store) == {"active": 1, "waiting": 100, "blocked": 1}
+            at += 1
+            fuse.arm(at, FAILURES[store.name]["outage"])
+            with contextlib.suppress(Unavailable):
+                await engine.leases.complete(lease.fence, b"")
+            fuse.disarm()
+        assert at > 4, "it failed at each of its statements before"
+        assert await counted(store) == {"completed": 1, "cancelled": 100, "waiting": 1}
     await assert_flows_sound(store)
 
 

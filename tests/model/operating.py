@@ -82,6 +82,7 @@ class Operator:
         )  # fmt: skip
         world.grants[grant.id] = grant
         execution.plain = False
+        world.note(execution, "operator.reclaim_granted", replace(execution), OPERATOR, "")
         return grant
 
     def change_priority(self, namespace: str, *, id: UUID, priority: int, reason: str) -> PriorityChanged:

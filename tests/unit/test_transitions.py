@@ -74,6 +74,9 @@ TABLE: dict[str, Row] = {
         ("kept expired", "kept revoked"), "active", "running_attempt", "none", 1, "lease.reclaimed",
         "execution_not_reclaimable", "leased",
     ),
+    "GRANT": Row(
+        ("kept expired", "kept revoked"), SAME, SAME, SAME, 0, "operator.reclaim_granted", "execution_not_reclaimable",
+    ),
     "EXHAUST": Row(
         ("leased", "kept expired", "kept revoked"), "failed", "attempt_terminal", "none", 1, "completion.failed", _GONE
     ),

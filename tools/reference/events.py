@@ -49,6 +49,7 @@ _MEANING = {
     "operator.lane_paused": "the lane gives out no work",
     "operator.lane_resumed": "the lane takes and gives out work again",
     "operator.priority_changed": "it moved to another priority; `details` has the old and the new one",
+    "operator.reclaim_granted": "a named worker may take over what was kept for a hand-off; `details` has the grant",
     "operator.replayed": "it ended before, and runs again as the next generation",
     "operator.resumed": "an operator ended its wait",
     "operator.unheld": "it may go on",

@@ -67,6 +67,8 @@ def drawn_flow(flow: FlowDescription, members: Sequence[Summary], screen: Screen
     lines = [*told, "", *draw(shown, flow.edges, flow.groups, screen)]
     if len(members) > len(shown):
         lines.append(f"{screen.ellipsis} and {len(members) - len(shown)} more members, which --json shows")
+    if flow.is_cut:
+        lines.append("the graph is too large to be shown whole: edges are missing here")
     return lines
 
 

@@ -49,12 +49,14 @@ def decide_cancel(execution: Execution, command: Command, source: str, now: date
 
 
 def decide_cancel_request(
-    execution: Execution, wait: OpenWait | None, request: CancelRequest, now: datetime
+    execution: Execution, wait: OpenWait | None, request: CancelRequest, now: datetime, *, has_steps: bool = False
 ) -> Decision[Ended | CancelRequested]:
-    """The worker is asked to stop by a certain time. Whoever waits with its attempt interrupted goes on, to clean up;
-    without an attempt there is nothing to clean up, and it ends at once."""
+    """The worker is asked to stop by a certain time. Whoever waits, rests, or backs off before its next attempt goes
+    on, to clean up; what this generation has never begun, and has no steps from before, ends at once."""
     command = Command(principal=request.principal, reason=request.reason)
-    if execution.state is State.CANCELLED or execution.attempt_started_at is None:
+    is_new = execution.attempt_state is AttemptState.PENDING_FIRST
+    is_anew = execution.attempt_state is AttemptState.PENDING_REPLAY and not has_steps
+    if execution.state is State.CANCELLED or is_new or is_anew:
         ended = decide_cancel(execution, command, request.source, now)
         return Decision(ended.answer, execution, ended.after, ended.event, ended.attempt)
     if execution.cancel_request is not None and execution.cancel_request.due_at <= request.due_at:

@@ -32,11 +32,20 @@ class Dependencies:
     group: EdgeGroup
     upstreams: tuple[Upstream, ...]
 
+    @property
+    def is_doomed(self) -> bool:
+        """True if the cancellation of the flow has yet to reach the member. Who waits for children has started, and is
+        not meant by every policy; the root of an implicit flow is no member of it."""
+        flow, group = self.flow, self.group
+        if not flow.is_frozen or group.seq == DEPENDENCIES:
+            return flow.is_frozen
+        return flow.cancels_started and group.downstream_id != flow.id
+
 
 def tell_blocked(found: Dependencies) -> tuple[str, dict[str, Any]]:
     """Whom the member waits for."""
     facts = _facts(found, EdgeState.OPEN)
-    if found.flow.is_frozen:
+    if found.is_doomed:
         return "Its flow was cancelled; it is about to be cancelled too.", facts
     if found.group.draft:
         return "It is a draft; seal it, or its flow, to let it start.", facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -121,14 +121,17 @@ class FlowSummary:
     cancel_policy: CancelPolicy | None
     cancel_reason: str | None
     cancelled_by: str | None
+    cancel_principal: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowDescription(FlowSummary):
-    """A flow with its graph: every edge and what became of it, every group with its join and counters."""
+    """A flow with its graph: every edge and what became of it, every group with its join and counters. A graph of more
+    than 100,000 edges or groups `is_cut`: what is over that is left out."""
 
     edges: tuple[StoredEdge, ...]
     groups: tuple[EdgeGroup, ...]
+    is_cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +159,13 @@ def summarize_flow(flow: Flow, counts: Mapping[State, int]) -> FlowSummary:
 
 
 def describe_graph(
-    flow: Flow, counts: Mapping[State, int], edges: tuple[StoredEdge, ...], groups: tuple[EdgeGroup, ...]
+    flow: Flow, counts: Mapping[State, int], edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], most: int
 ) -> FlowDescription:
-    """The public view of a flow with its graph."""
-    return FlowDescription(**_values(flow, counts), edges=edges, groups=groups)
+    """The public view of a flow with its graph, of which it shows so many edges and groups at most."""
+    is_cut = len(edges) > most or len(groups) > most
+    return FlowDescription(
+        **_values(flow, counts), edges=tuple(edges[:most]), groups=tuple(groups[:most]), is_cut=is_cut
+    )
 
 
 def _values(flow: Flow, counts: Mapping[State, int]) -> dict[str, Any]:
@@ -173,4 +179,5 @@ def _values(flow: Flow, counts: Mapping[State, int]) -> dict[str, Any]:
         "cancel_policy": cancel and cancel.policy,
         "cancel_reason": cancel and cancel.reason,
         "cancelled_by": cancel and cancel.source,
+        "cancel_principal": cancel and cancel.principal,
     }

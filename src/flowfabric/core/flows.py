@@ -60,7 +60,7 @@ class GroupState(StrEnum):
 
 
 class CancelPolicy(StrEnum):
-    """Whom the cancellation of a flow ends: everybody, only who has no lease, or nobody."""
+    """Whom the cancellation of a flow ends: everybody, only who has not started, or nobody."""
 
     CANCEL_ALL = "cancel_all"
     CANCEL_PENDING = "cancel_pending"
@@ -102,8 +102,13 @@ class Flow:
 
     @property
     def is_frozen(self) -> bool:
-        """True when its edges release, skip and cancel nobody any more."""
+        """True when its edges start, skip and cancel nobody any more."""
         return self.cancel is not None and self.cancel.policy is not CancelPolicy.FLOW_ONLY
+
+    @property
+    def cancels_started(self) -> bool:
+        """True when its cancellation also ends members that have started."""
+        return self.cancel is not None and self.cancel.policy is CancelPolicy.CANCEL_ALL
 
 
 @record(frozen=True, slots=True, kw_only=True)

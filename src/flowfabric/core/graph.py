@@ -16,7 +16,7 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
-from flowfabric.core.frozen import put, record
+from flowfabric.core.frozen import put, record, replace
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.requests import Submission, choice
 
@@ -133,6 +133,13 @@ class Drawn:
         join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.draft}"
         return self.submission.fingerprint(namespace) + digest("member", self.name, join, *parts).encode()
 
+    def sealed(self) -> Drawn:
+        """The member as no draft; refused if its edges can never satisfy its join."""
+        if not self.draft:
+            return self
+        check_quorum(self.join, len(self.edges), self.name)
+        return replace(self, draft=False)
+
 
 @dataclass(slots=True)
 class Graph:
@@ -166,20 +173,22 @@ class Graph:
         self.members[drawn.name] = drawn
         return Member(drawn.name)
 
-    def drawn(self) -> tuple[Drawn, ...]:
-        """All members, each after its upstreams; refuses unknown upstreams and cycles."""
+    def drawn(self, *, sealed: bool = False) -> tuple[Drawn, ...]:
+        """All members, each after its upstreams; refuses unknown upstreams and cycles. A sealed graph has no drafts."""
         for item in self.members.values():
             for edge in item.edges:
                 if edge.upstream_name not in self.members:
                     message = f"member {item.name!r} comes after {edge.upstream_name!r}, which the graph does not have"
                     raise InvalidRequest("unknown_member", message, member=item.name, upstream=edge.upstream_name)
-        return _in_order(self.members)
+        found = _in_order(self.members)
+        return tuple(item.sealed() for item in found) if sealed else found
 
-    def digest(self, namespace: str, known: Mapping[str, bytes] | None = None) -> str:
+    def digest(self, namespace: str, known: Mapping[str, bytes] | None = None, *, sealed: bool = True) -> str:
         """What a repeated submit is compared by; `known` are the fingerprints of all members by name."""
         fingerprints = known or {name: item.fingerprint(namespace) for name, item in self.members.items()}
         labels = (f"{key}={value}" for key, value in self.tags.items())
-        return digest("flow", namespace, self.name, *labels, *(fingerprints[name] for name in sorted(fingerprints)))
+        parts = (fingerprints[name] for name in sorted(fingerprints))
+        return digest("flow", namespace, self.name, "sealed" if sealed else "open", *labels, *parts)
 
 
 def draw(name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any) -> Drawn:

@@ -10,11 +10,12 @@ from flowfabric.core.frozen import replace
 from flowfabric.core.outcomes import AlreadySatisfied, Ended, Lease, Revoked, lease_of
 from flowfabric.core.policy import OnLeaseLoss, optional_span, span
 from flowfabric.core.records import AttemptOrigin, AttemptOutcome, Execution, Grant, HeldLease
-from flowfabric.core.requests import Command, LeaseTerms, WhichLease
+from flowfabric.core.requests import Command, GrantTerms, LeaseTerms, WhichLease
 from flowfabric.core.states import AttemptState, Ownership
 from flowfabric.core.transitions import (
     CLAIM,
     EXHAUST,
+    GRANT,
     KEEP_EXPIRED,
     KEEP_REVOKED,
     RECLAIM,
@@ -70,6 +71,18 @@ def decide_revoke(
 def check_reclaimable(execution: Execution) -> None:
     """Refuses with `execution_not_reclaimable` unless the execution is kept for a hand-off."""
     check(execution, RECLAIM)
+
+
+def decide_grant(execution: Execution, terms: GrantTerms, now: datetime) -> Decision[Grant]:
+    """A worker may take over a kept execution, which stays as it is until then."""
+    check_reclaimable(execution)
+    grant = Grant(
+        id=terms.grant_id, execution_id=execution.id, worker=terms.worker, granted_at=now, expires_at=now + terms.ttl
+    )
+    after = move(execution, GRANT, now, plain=False)
+    details = {"grant": str(grant.id), "worker": terms.worker.name, "expires_at": grant.expires_at.isoformat()}
+    principal, reason = terms.command.principal, terms.command.reason
+    return decided(grant, execution, after, GRANT, details=details, principal=principal, reason=reason)
 
 
 def decide_reclaim(execution: Execution, grant: Grant, terms: LeaseTerms, now: datetime) -> Decision[Lease | Ended]:

@@ -41,7 +41,8 @@ class Surrounding:
 
 @dataclass(slots=True)
 class Resolution:
-    """The consequences of some ends. `frozen` are cancelled flows, in which edges are recorded and nothing else."""
+    """The consequences of some ends. `frozen` are cancelled flows: nobody starts, is skipped or cancelled by an edge in
+    them, but a parent that waits for its children has started, and goes on when they have ended."""
 
     now: datetime
     frozen: Collection[UUID] = ()
@@ -107,7 +108,8 @@ class Resolution:
     def judge(self, key: GroupKey) -> None:
         """Decides a group if it can be, once; whoever it belongs to is released or skipped."""
         group = self.groups[key]
-        if group.state is not GroupState.OPEN or group.draft or group.flow_id in self.frozen:
+        is_frozen, is_wait = group.flow_id in self.frozen, group.seq != DEPENDENCIES
+        if group.state is not GroupState.OPEN or group.draft or (is_frozen and not is_wait):
             return
         state = judged(group.join, group.n, group.satisfied, group.impossible)
         if state is GroupState.OPEN:
@@ -115,8 +117,9 @@ class Resolution:
         self._put(replace(group, state=state))
         member = self._members.get(group.downstream_id)
         if member is not None and member.id not in self.outcomes:
-            self._decide(member, state, is_wait=group.seq != DEPENDENCIES)
-        if group.join.siblings is Siblings.CANCEL_REMAINING and group.satisfied + group.impossible < group.n:
+            self._decide(member, state, is_wait=is_wait)
+        lets_go = group.join.siblings is Siblings.CANCEL_REMAINING and not is_frozen
+        if lets_go and group.satisfied + group.impossible < group.n:
             self.closing[key] = state.value
 
     def consider(self, group: EdgeGroup, member: MemberFacts) -> None:
@@ -180,10 +183,12 @@ class Resolution:
 
 
 def recounted(group: EdgeGroup, edges: Iterable[StoredEdge]) -> EdgeGroup:
-    """The group with its counters as its edges have it; decided again unless they leave it open."""
+    """The group with its counters as its edges have it; decided again unless they leave it open, or it is a draft."""
     states = [edge.state for edge in edges]
     counted = replace(
         group, n=len(states), satisfied=states.count(EdgeState.SATISFIED),
         impossible=states.count(EdgeState.IMPOSSIBLE), sweeping=False,
     )  # fmt: skip
+    if group.draft:
+        return replace(counted, state=GroupState.OPEN)
     return replace(counted, state=judged(counted.join, counted.n, counted.satisfied, counted.impossible))

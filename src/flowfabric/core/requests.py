@@ -224,8 +224,9 @@ class WhichLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantTerms:
-    """The grant to be given out: to whom, under which fresh id, for how long."""
+    """The grant to be given out: to whom, under which fresh id, for how long; and by whom, and why."""
 
+    command: Command
     grant_id: UUID
     worker: WorkerId
     capabilities: tuple[str, ...]

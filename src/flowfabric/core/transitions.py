@@ -102,6 +102,10 @@ RECLAIM = Transition(
     refusal="execution_not_reclaimable", attempt=AttemptState.RUNNING, reason=BlockingReason.NONE,
     ownership=Ownership.LEASED, leased=False, new_epoch=True,
 )  # fmt: skip
+GRANT = Transition(
+    name="grant_reclaim", sources=_ACTIVE, target=None, event=("operator", "reclaim_granted"),
+    refusal="execution_not_reclaimable", leased=False,
+)  # fmt: skip
 EXHAUST = Transition(
     name="lease_expired", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
     refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
@@ -207,7 +211,7 @@ TRANSITIONS = (
     EXHAUST, TIME_OUT, EXPIRE, CANCEL, SUSPEND, SATISFY_AT_ONCE, DELIVER, BUFFER, RESUME, RESUME_DELAYED, OVERRIDE,
     OVERRIDE_DELAYED, WAIT_FAILED, ESCALATE, CLOSE_WAITPOINT, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
     BLOCK, UNBLOCK, UNBLOCK_DELAYED, SKIP, WAIT_CHILDREN, UNHOLD_BLOCKED, REQUEST_CANCEL, REPLAY_BLOCKED,
-    HOLD_OWN, CONTINUE,
+    HOLD_OWN, CONTINUE, GRANT,
 )  # fmt: skip
 
 

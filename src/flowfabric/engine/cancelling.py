@@ -19,10 +19,11 @@ async def cancel_in_batches(
     body = partial(cancel_flow, namespace=context.namespace, flow_id=flow_id, request=request)
     answer = await context.store.run(body)
     context.due_at(None)
-    if isinstance(answer, FlowAlreadyCancelled):
-        return answer
-    done, left = answer
+    # Who comes second, and waits, goes on with what the first has left.
+    done, left = (0, 1) if isinstance(answer, FlowAlreadyCancelled) else answer
     while left and time.monotonic() < ends:
         more, left = await context.store.run(partial(sweep_flow, namespace=context.namespace, flow_id=flow_id))
         done += more
+    if isinstance(answer, FlowAlreadyCancelled):
+        return answer
     return CancelScheduled(left) if left else FlowCancelled(done)

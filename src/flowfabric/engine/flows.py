@@ -54,16 +54,17 @@ class Flows:
         """Stores a flow with all of its members and edges, at once or not at all.
 
         Give an `id` to make repeating it after a lost reply harmless: the same graph answers `FlowDuplicate`. Unless
-        it stays open (`seal=False`), nothing more can be added, and it finishes by itself.
+        it stays open (`seal=False`), nothing more can be added, no member is a draft, and it finishes by itself.
         """
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
-        found = self._new_id(id)
-        members = await self._new_members(found, graph.drawn())
-        digest = graph.digest(self._context.namespace, {item.drawn.name: item.fingerprint for item in members})
+        found, sealed = self._new_id(id), limits.truth(seal, "seal")
+        members = await self._new_members(found, graph.drawn(sealed=sealed))
+        fingerprints = {item.drawn.name: item.fingerprint for item in members}
+        digest = graph.digest(self._context.namespace, fingerprints, sealed=sealed)
         request = NewFlow(
-            id=found, name=graph.name, tags=dict(graph.tags), digest=digest, seal=limits.truth(seal, "seal"),
-            is_given=id is not None, members=members,
+            id=found, name=graph.name, tags=dict(graph.tags), digest=digest, seal=sealed, is_given=id is not None,
+            members=members,
         )  # fmt: skip
         return await self._submit(request)
 
@@ -72,7 +73,7 @@ class Flows:
     ) -> FlowCreated | FlowDuplicate:
         """Stores an empty flow that stays open until it is sealed."""
         graph = Graph(name, tags)
-        digest = graph.digest(self._context.namespace)
+        digest = graph.digest(self._context.namespace, sealed=False)
         request = NewFlow(
             id=self._new_id(id), name=graph.name, tags=dict(graph.tags), digest=digest, seal=False,
             is_given=id is not None,

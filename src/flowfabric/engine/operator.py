@@ -23,7 +23,7 @@ from flowfabric.core.outcomes import (
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import GrantTerms, Holds, ReplayFrom, WhichLease
 from flowfabric.engine.context import Context, command
-from flowfabric.ops.cancel import CancelOrder, cancel
+from flowfabric.ops.cancel import CancelOrder, ask_next, cancel
 from flowfabric.ops.change_priority import change_priority
 from flowfabric.ops.explain import explain
 from flowfabric.ops.grant_reclaim import grant_reclaim
@@ -56,7 +56,11 @@ class Operator:
             children=limits.truth(children, "children"),
             grace=None if grace is None else limits.duration(grace, "grace"),
         )  # fmt: skip
-        answer = await self._context.store.run(lambda tx: cancel(tx, self._context.namespace, found, order))
+        namespace = self._context.namespace
+        answer, last = await self._context.store.run(lambda tx: cancel(tx, namespace, found, order))
+        while last is not None:
+            body = partial(ask_next, namespace=namespace, id_=found, order=order, after=last)
+            last = await self._context.store.run(body)
         self._context.due_at(answer.due_at if isinstance(answer, CancelRequested) else None)
         return answer
 
@@ -74,14 +78,17 @@ class Operator:
         return await self._context.store.run(lambda tx: revoke_lease(tx, self._context.namespace, found, which, who))
 
     async def grant_reclaim(
-        self, id: UUID | str, worker: WorkerId | str, *, capabilities: Collection[str] = (),
-        ttl: limits.Duration = 60,
+        self, id: UUID | str, worker: WorkerId | str, reason: str = "", *, capabilities: Collection[str] = (),
+        ttl: limits.Duration = 60, principal: str = OPERATOR,
     ) -> Grant:  # fmt: skip
         """The right of this worker to take over an execution that its policy keeps for a hand-off."""
         found, who = parse_id(id), requests.worker(worker)
         offered = limits.capabilities(capabilities, "capabilities")
         span = limits.duration(ttl, "ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST)
-        terms = GrantTerms(grant_id=self._context.ids.mint(), worker=who, capabilities=offered, ttl=span)
+        terms = GrantTerms(
+            command=command(principal, reason), grant_id=self._context.ids.mint(), worker=who, capabilities=offered,
+            ttl=span,
+        )  # fmt: skip
         return await self._context.store.run(lambda tx: grant_reclaim(tx, self._context.namespace, found, terms))
 
     async def change_priority(

@@ -26,7 +26,7 @@ from flowfabric.core.frozen import replace
 from flowfabric.core.membership import MOST_CANCELLED, Resolution
 from flowfabric.core.requests import Command
 from flowfabric.core.states import State
-from flowfabric.ops.grow_flow import check_alive, lock_flow
+from flowfabric.ops.grow_flow import check_alive, lock_flow, seal_drafts
 from flowfabric.ops.resolving import flow_event, put_flows, settle_flows
 from flowfabric.store.flows import Ending
 from flowfabric.store.transaction import Transaction
@@ -62,12 +62,18 @@ async def cancel_flow(
         flow, "cancel_requested", now, principal=command.principal, reason=command.reason, details=details
     )
     await tx.events.append([event])
-    return await _cancel_members(tx, flow, MOST_CANCELLED, now)
+    answer = await _cancel_members(tx, flow, MOST_CANCELLED, now)
+    if not flow.is_frozen:
+        # Its edges go on, and nobody can seal it any more.
+        await seal_drafts(tx, flow, now)
+    return answer
 
 
 async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[int, int]:
     """How many more members of a cancelled flow were cancelled, and how many are left."""
     flow = await lock_flow(tx, namespace, flow_id)
+    if flow.sweep_at is None or not flow.is_frozen:
+        return 0, 0
     now = await tx.now()
     return await _cancel_members(tx, replace(flow, changed_at=now), MOST_CANCELLED, now)
 
@@ -96,7 +102,8 @@ async def _cancel_members(tx: Transaction, flow: Flow, most: int, now: datetime)
         await tx.flows.members.end([_ending(flow, id_) for id_ in ids], now)
         await tx.waits.end(ids, now)
     left = len(await _to_cancel(tx, flow, _MOST_COUNTED)) if len(found) == most else 0
-    flow = replace(flow, sweep_at=now if left else None)
+    if flow.is_frozen:
+        flow = replace(flow, sweep_at=now if left else None)
     # Without members to end, this alone may finish it.
     await put_flows(tx, [flow], now)
     if ids:

@@ -39,11 +39,11 @@ async def read_flow(tx: Transaction, namespace: str, flow_id: UUID) -> Flow:
 
 
 async def describe_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowDescription:
-    """The flow with its graph."""
+    """The flow with its graph, or as much of it as fits."""
     flow = await read_flow(tx, namespace, flow_id)
     counts = await tx.flows.counts([flow_id])
-    edges, groups = await tx.flows.edges.of_flow(flow_id, _MOST_EDGES)
-    return describe_graph(flow, counts.get(flow_id, {}), tuple(edges), tuple(groups))
+    edges, groups = await tx.flows.edges.of_flow(flow_id, _MOST_EDGES + 1)
+    return describe_graph(flow, counts.get(flow_id, {}), edges, groups, _MOST_EDGES)
 
 
 async def members(tx: Transaction, namespace: str, flow_id: UUID, after: UUID, limit: int) -> list[Summary]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from uuid import UUID
 
 from flowfabric.core.capabilities import require
-from flowfabric.core.frozen import replace
-from flowfabric.core.leasing import check_reclaimable
+from flowfabric.core.leasing import check_reclaimable, decide_grant
 from flowfabric.core.records import Grant
 from flowfabric.core.requests import GrantTerms
 from flowfabric.core.transitions import refusal
 from flowfabric.ops.locking import lock
+from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
 
 
@@ -24,7 +24,7 @@ async def grant_reclaim(tx: Transaction, namespace: str, id_: UUID, terms: Grant
         return existing
     if existing is not None:
         raise refusal(execution, "grant_already_exists", f"worker {existing.worker.name} was granted it")
-    grant = Grant(id=terms.grant_id, execution_id=id_, worker=terms.worker, granted_at=now, expires_at=now + terms.ttl)
-    await tx.grants.add(grant)
-    await tx.executions.save([(execution, replace(execution, plain=False))])
-    return grant
+    decision = decide_grant(execution, terms, now)
+    await tx.grants.add(decision.answer)
+    await write(tx, [decision])
+    return decision.answer

@@ -16,7 +16,6 @@ from flowfabric.core.flows import (
     GroupState,
     MemberFacts,
     StoredEdge,
-    judged,
     resolved,
 )  # fmt: skip
 from flowfabric.core.frozen import replace
@@ -24,7 +23,7 @@ from flowfabric.core.graph import ALL_OF, EdgeKind, check_quorum
 from flowfabric.core.membership import Resolution, recounted
 from flowfabric.core.records import Execution
 from flowfabric.core.states import BlockingReason, State
-from flowfabric.ops.blocking import block_again
+from flowfabric.ops.blocking import block_again, check_not_started
 from flowfabric.ops.resolving import put_flows, settle_flows
 from flowfabric.ops.submit_flow import NewMember, edges_of, group_of, insert_members
 from flowfabric.store.transaction import Transaction
@@ -76,8 +75,11 @@ async def add_edge(tx: Transaction, namespace: str, flow_id: UUID, new: NewEdge,
     if existing is not None:
         return _same_edge(flow, existing, new, name)
     check_growing(flow, expected)
-    await _check_cycle(tx, flow, new)
     [downstream] = (await tx.executions.lock(namespace, [new.downstream_id])).values()
+    if not downstream.state.is_terminal:
+        check_not_started(downstream)
+    await _check_cycle(tx, flow, new)
+    edges = await _edges_beside(tx, flow, new, name)
     now = await tx.now()
     state = resolved(new.kind, facts[new.upstream_id].state)
     edge = StoredEdge(
@@ -87,7 +89,7 @@ async def add_edge(tx: Transaction, namespace: str, flow_id: UUID, new: NewEdge,
     await tx.flows.edges.add([edge])
     flow = replace(flow, revision=flow.revision + 1, changed_at=now)
     await tx.flows.put([flow])
-    await _join_group(tx, flow, downstream, edge, now)
+    await _join_group(tx, flow, downstream, [*edges, edge], now)
     return EdgeAdded(flow.revision, state)
 
 
@@ -105,14 +107,15 @@ async def seal(tx: Transaction, namespace: str, flow_id: UUID, member_id: UUID |
         check_quorum(group.join, group.n, await _name_of(tx, group.downstream_id))
     now = await tx.now()
     flow = replace(flow, revision=flow.revision + 1, changed_at=now, sealed=flow.sealed or member_id is None)
-    resolution = _resolution(flow, now)
-    facts = await tx.flows.members.facts([group.downstream_id for group in groups]) if groups else {}
-    for group in groups:
-        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
     # Written first, because whoever is skipped by it may finish the flow.
     await put_flows(tx, [flow], now)
-    await settle_flows(tx, {flow.id: flow}, resolution, [])
+    await _let_start(tx, flow, groups, now)
     return Sealed(flow.revision)
+
+
+async def seal_drafts(tx: Transaction, flow: Flow, now: datetime) -> None:
+    """Lets all drafts of a flow start that takes no more edges; those that never can are skipped."""
+    await _let_start(tx, flow, await _drafts(tx, flow, None), now)
 
 
 async def lock_flow(tx: Transaction, namespace: str, flow_id: UUID) -> Flow:
@@ -208,9 +211,19 @@ async def _check_cycle(tx: Transaction, flow: Flow, new: NewEdge) -> None:
         raise InvalidRequest("cycle", message, flow_id=flow.id)
 
 
-async def _join_group(tx: Transaction, flow: Flow, downstream: Execution, edge: StoredEdge, now: datetime) -> None:
-    """The edge belongs to the group of its downstream from now on, which may open again by it."""
-    edges = [item for item, _ in await tx.flows.edges.into([downstream.id])]
+async def _edges_beside(tx: Transaction, flow: Flow, new: NewEdge, name: str) -> list[StoredEdge]:
+    """The edges that the downstream has already; none of them may have the name of the new input."""
+    edges = [edge for edge, _ in await tx.flows.edges.into([new.downstream_id])]
+    if any(edge.input == name for edge in edges):
+        message = f"member {new.downstream_id} has an input {name!r} already; give the new one another name"
+        raise InvalidRequest("duplicate_edge", message, flow_id=flow.id, input=name)
+    return edges
+
+
+async def _join_group(
+    tx: Transaction, flow: Flow, downstream: Execution, edges: list[StoredEdge], now: datetime
+) -> None:
+    """All of these edges are the group of their downstream from now on, which may open again by a new one."""
     known = [group for group in await tx.flows.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
     group = known[0] if known else EdgeGroup(
         downstream_id=downstream.id, seq=DEPENDENCIES, flow_id=flow.id, join=ALL_OF, n=0
@@ -219,14 +232,21 @@ async def _join_group(tx: Transaction, flow: Flow, downstream: Execution, edge: 
     if downstream.state.is_terminal:
         await tx.flows.edges.put_groups([replace(counted, state=group.state if known else GroupState.CLOSED)])
         return
-    fires = judged(counted.join, counted.n, counted.satisfied, counted.impossible) is GroupState.FIRED
-    if not (fires and not counted.draft):
+    if counted.state is not GroupState.FIRED:
         downstream = await block_again(tx, downstream, now)
     facts = (await tx.flows.members.facts([downstream.id]))[downstream.id]
     opened = replace(counted, state=GroupState.OPEN)
     await tx.flows.edges.put_groups([opened])
     resolution = _resolution(flow, now)
     resolution.consider(opened, facts)
+    await settle_flows(tx, {flow.id: flow}, resolution, [])
+
+
+async def _let_start(tx: Transaction, flow: Flow, drafts: list[EdgeGroup], now: datetime) -> None:
+    facts = await tx.flows.members.facts([group.downstream_id for group in drafts]) if drafts else {}
+    resolution = _resolution(flow, now)
+    for group in drafts:
+        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
     await settle_flows(tx, {flow.id: flow}, resolution, [])
 
 

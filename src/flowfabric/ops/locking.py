@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.fences import execution_not_found, require_owner
+from flowfabric.core.flows import Flow
 from flowfabric.core.records import Execution, Fence
 from flowfabric.store.transaction import Transaction
 
@@ -21,13 +22,19 @@ async def lock(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, d
 
 async def lock_to_end(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, datetime]:
     """The same for whoever may end it: its flow is locked first, as the lock order wants it."""
-    flows = await tx.flows.lock_of([id_], wait=True)
-    execution, now = await lock(tx, namespace, id_)
-    if execution.flow is not None and id_ not in flows:
-        # It got its first children between the two statements. Out of order, but a deadlock is retried.
-        await tx.flows.lock(None, [execution.flow])
-        now = await tx.now()
+    execution, _, now = await lock_with_flow(tx, namespace, id_)
     return execution, now
+
+
+async def lock_with_flow(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, Flow | None, datetime]:
+    """The same, with the flow of the execution, or of its children, if there is one."""
+    flow = (await tx.flows.lock_of([id_], wait=True)).get(id_)
+    execution, now = await lock(tx, namespace, id_)
+    if execution.flow is not None and flow is None:
+        # It got its first children between the two statements. Out of order, but a deadlock is retried.
+        flow = (await tx.flows.lock(None, [execution.flow]))[execution.flow]
+        now = await tx.now()
+    return execution, flow, now
 
 
 async def lock_free_to_end(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, Execution]:

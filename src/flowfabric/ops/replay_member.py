@@ -36,12 +36,14 @@ async def member_again(tx: Transaction, execution: Execution, now: datetime) -> 
     if execution.flow is None or not execution.state.is_terminal:
         return Again()
     flow = (await tx.flows.lock(None, [execution.flow]))[execution.flow]
-    if execution.flow_id is None:
-        # The root of its children's flow: more of them may come.
-        return Again(replace(flow, sealed=False, finished=None, ended_at=None, changed_at=now))
-    if flow.cancel is not None:
-        message = f"flow {flow.id} was cancelled, so its members are not replayed; submit them anew"
+    is_root = execution.flow_id is None
+    if flow.is_frozen if is_root else flow.cancel is not None:
+        # A root could start no children in it, so it would only fail again.
+        message = f"flow {flow.id} was cancelled, so nothing of it is replayed; submit it anew"
         raise Refused("flow_already_terminal", message, flow_id=flow.id, execution_id=execution.id)
+    if is_root:
+        # More children may come.
+        return Again(replace(flow, sealed=False, finished=None, ended_at=None, changed_at=now))
     was_bad = counts_as_bad(execution.state, execution.cancelled_by)
     flow = replace(
         flow, open_members=flow.open_members + 1, ended_badly=flow.ended_badly - was_bad, finished=None, ended_at=None,

@@ -24,7 +24,7 @@ from flowfabric.core.records import Execution, Fence, Route
 from flowfabric.core.requests import Step
 from flowfabric.core.standing import standing
 from flowfabric.ops.journaling import record_steps
-from flowfabric.ops.locking import lock
+from flowfabric.ops.locking import lock_with_flow
 from flowfabric.ops.storing import store
 from flowfabric.ops.submit import Arrival, check_deadline, new_row, why_not_stored
 from flowfabric.store.executions import NewExecution
@@ -42,12 +42,8 @@ class SubmitChildren:
 
 async def submit_children(tx: Transaction, namespace: str, request: SubmitChildren) -> list[Submitted]:
     """What became of each child, in their order; all of them are stored, or none."""
-    id_ = request.fence.execution_id
-    locked = await tx.flows.lock_of([id_], wait=True)
-    parent, now = await lock(tx, namespace, id_)
+    parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
-    # Only the holder of the lease makes an execution a root, so the flow cannot have come up since.
-    flow = locked.get(id_)
     rows = [
         _row(namespace, parent, child, await _route_id(tx, namespace, child, route), now)
         for child, route in request.children

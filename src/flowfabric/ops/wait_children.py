@@ -22,7 +22,7 @@ from flowfabric.core.requests import Step, step_parts
 from flowfabric.core.transitions import WAIT_CHILDREN, move
 from flowfabric.core.views import Outcome, outcome_of
 from flowfabric.ops.journaling import record_steps
-from flowfabric.ops.locking import lock
+from flowfabric.ops.locking import lock_with_flow
 from flowfabric.ops.resolving import settle_flows
 from flowfabric.ops.storing import store
 from flowfabric.store.transaction import Transaction
@@ -46,9 +46,7 @@ class WaitChildren:
 
 async def wait_children(tx: Transaction, namespace: str, request: WaitChildren) -> WaitingForChildren | ChildrenReady:
     """That the lease was given up, or how the children ended; the same request again is answered alike."""
-    id_ = request.fence.execution_id
-    flow = (await tx.flows.lock_of([id_], wait=True)).get(id_)
-    parent, now = await lock(tx, namespace, id_)
+    parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     if repeated(parent, request.fence, request.digest()) is not None:
         return WaitingForChildren()
     require_owner(parent, request.fence, now)

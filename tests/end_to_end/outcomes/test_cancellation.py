@@ -9,6 +9,7 @@ import pytest
 
 from flowfabric import (
     App,
+    Backoff,
     Cancelled,
     CancelRequested,
     Completed,
@@ -227,6 +228,30 @@ async def test_durable_calls_work_until_the_grace_ends(app: App, kit: Kit) -> No
     with pytest.raises(ExecutionCancelled):
         await kit.finish(handle)
     assert done == ["first", "second"]
+
+
+async def test_a_cancel_with_grace_between_two_attempts_cleans_up(app: App, kit: Kit) -> None:
+    done: list[str] = []
+
+    @app.task(backoff=Backoff(initial="1h"))
+    async def task() -> None:
+        try:
+            await step(done.append, "reserved")
+            if not done[1:]:
+                done.append("failed")
+                raise ValueError("not yet")
+            await sleep("1h")
+        except CancelRequested:
+            await step(done.append, "released")
+            raise
+
+    handle = await kit.start(task)
+    assert (await handle.status()).state is State.DELAYED
+    await handle.cancel(grace="1m")
+    await kit.work()
+
+    assert isinstance(await handle.outcome(), Cancelled)
+    assert done == ["reserved", "failed", "released"]
 
 
 async def test_when_the_grace_is_over_the_cancel_is_a_hard_one(app: App, kit: Kit) -> None:
