@@ -6,14 +6,15 @@ database and we both have something to do. Nobody waits for a timer: idle, the l
 load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
 
 The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
-waits for a row lock: what it left out is looked at alone afterwards, and holds up nobody else. Items that may not share
-a batch run by themselves. A batch that the database refuses is split in halves until the bad item is alone.
+waits for a row lock: what it left out is looked at alone afterwards, or with those that wait for the same, and holds up
+nobody else. Items that may not share a batch run by themselves. A batch that the database refuses is split in halves
+until the bad item is alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -49,15 +50,14 @@ class Batcher(Generic[Item, Outcome]):
         self._waiting: list[_Waiting[Item, Outcome]] = []
         self._subjects: set[UUID] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        others = operation.others
-        self._others = None if others is None else Batcher(store, namespace, others)
+        self._others: dict[Hashable, Batcher[Item, Outcome]] = {}
 
     async def submit(self, item: Item) -> Outcome:
         """The outcome of the item; its refusal is raised."""
         if self._operation.solitary(item):
             return await run_alone(self._store, self._namespace, self._operation, item)
-        if self._others is not None and self._operation.for_others(item):
-            return await self._others.submit(item)
+        if self._operation.for_others(item):
+            return await self._other_way(item)
         return await self.enter(item)
 
     def enter(self, item: Item) -> asyncio.Future[Outcome]:
@@ -70,7 +70,7 @@ class Batcher(Generic[Item, Outcome]):
     @property
     def is_idle(self) -> bool:
         """True when nothing waits and nothing is under way."""
-        return not self._waiting and not self._tasks and (self._others is None or self._others.is_idle)
+        return not self._waiting and not self._tasks and all(other.is_idle for other in self._others.values())
 
     def _start(self) -> None:
         while self._may_start():
@@ -141,9 +141,14 @@ class Batcher(Generic[Item, Outcome]):
         self._start()
 
     async def _other_way(self, item: Item) -> Outcome:
-        if self._others is not None:
-            return await self._others.submit(item)
-        return await run_alone(self._store, self._namespace, self._operation, item)
+        others = self._operation.others
+        if others is None:
+            return await run_alone(self._store, self._namespace, self._operation, item)
+        key = others.apart(item)
+        if key not in self._others:
+            self._others = {key: other for key, other in self._others.items() if not other.is_idle}
+            self._others[key] = Batcher(self._store, self._namespace, others)
+        return await self._others[key].submit(item)
 
     def _finish(self, entry: _Waiting[Item, Outcome], error: BaseException) -> None:
         self._free(entry.subject)

@@ -4,8 +4,10 @@ on them: flows are locked first, then the same statement ends the members, then 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from flowfabric.core.attempts import decide_complete
+from flowfabric.core.ids import placement_key
 from flowfabric.core.outcomes import Ended
 from flowfabric.core.requests import Completion
 from flowfabric.core.states import State
@@ -29,10 +31,13 @@ async def complete_alone(tx: Transaction, namespace: str, item: Completion) -> E
     return answer
 
 
-async def complete_linked(tx: Transaction, namespace: str, items: Sequence[Completion]) -> list[Ended | None]:
-    """Completes executions with flows, children and waits, if they are owned and they and their flows are free."""
+async def complete_linked(
+    tx: Transaction, namespace: str, items: Sequence[Completion], *, wait: bool = False
+) -> list[Ended | None]:
+    """Completes executions with flows, children and waits, if they are owned and free, and so are their flows, which
+    may be waited for."""
     bare = [item for item in items if not item.steps]
-    locked = await tx.flows.lock_of([item.fence.execution_id for item in bare], wait=False)
+    locked = await tx.flows.lock_of([item.fence.execution_id for item in bare], wait=wait)
     ends, now = await tx.hot.complete_linked_if_owned(namespace, bare, {id_: flow.id for id_, flow in locked.items()})
     done = {end.id for end in ends}
     if now is not None:
@@ -47,12 +52,22 @@ async def complete_linked(tx: Transaction, namespace: str, items: Sequence[Compl
     return [Ended(State.COMPLETED) if item.fence.execution_id in done else None for item in items]
 
 
+# The members of one flow that several processes end all want the same lock, and wait for it together.
+_IN_LINE = HotOperation(
+    partial(complete_linked, wait=True),
+    complete_alone,
+    subject=lambda item: item.fence.execution_id,
+    solitary=lambda item: bool(item.steps),
+    one_statement=False,
+    apart=lambda item: placement_key(item.fence.execution_id),
+)
 COMPLETE_LINKED = HotOperation(
     complete_linked,
     complete_alone,
     subject=lambda item: item.fence.execution_id,
     solitary=lambda item: bool(item.steps),
     one_statement=False,
+    others=_IN_LINE,
 )
 COMPLETE = HotOperation(
     complete_together,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -23,7 +23,8 @@ class HotOperation(Generic[Item, Outcome]):
     locks that one item, waits for it, and answers or explains. `subject` is what a batch may hold only once, and a
     `solitary` item never shares a batch with those of other callers. With `one_statement` all that `together` writes is
     one statement, so it needs no transaction around it. `others` takes what `together` has left out, in batches of its
-    own, and at once what is for it from the start; without it each is looked at alone."""
+    own, and at once what is for it from the start; without it each is looked at alone. Items that are `apart` never
+    share a batch: one that waits for a lock holds up those only that want the same."""
 
     together: Callable[[Transaction, str, Sequence[Item]], Coroutine[Any, Any, list[Any]]]
     alone: Callable[[Transaction, str, Item], Coroutine[Any, Any, Outcome]]
@@ -32,3 +33,4 @@ class HotOperation(Generic[Item, Outcome]):
     solitary: Callable[[Item], bool] = lambda item: False
     others: HotOperation[Item, Outcome] | None = None
     for_others: Callable[[Item], bool] = lambda item: False
+    apart: Callable[[Item], Hashable] = lambda item: None
