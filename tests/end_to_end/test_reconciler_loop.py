@@ -13,6 +13,7 @@ import pytest
 
 from flowfabric.engine import Backoff, BackoffKind, Created, Engine, Lease, NotFound, Policy, State, Submission, Tick
 from flowfabric.testing import VirtualClock
+from tests.callers import ON_POSTGRES, ON_SQLITE
 from tests.facts import error_of, event_names
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore, opened
@@ -56,6 +57,14 @@ async def claimed(engine: Engine, quiet: Engine) -> UUID:
     return id_
 
 
+async def joined(store: TestStore, engine: Engine, quiet: Engine) -> UUID:
+    library = "asyncpg" if store.name == "postgres" else "sqlite3"
+    async with (ON_POSTGRES | ON_SQLITE)[library](store, quiet) as caller:
+        answer = await caller.submit(Submission(kind="job", delay="100ms"))
+        await caller.commit()
+        return answer.id
+
+
 # Everything that sets a timer, the event by which the timer shows, and nothing else that could wake the loop: what
 # must be arranged before is arranged by an engine whose duties do not run.
 TIMERS: dict[str, tuple[Setting, str]] = {
@@ -77,8 +86,9 @@ TIMERS: dict[str, tuple[Setting, str]] = {
 
 async def test_every_timer_fires_in_time_and_never_early(store: TestStore) -> None:
     late = {}
+    timers = TIMERS | {"submit in a transaction of the caller's": (partial(joined, store), "ready")}
     async with opened(store) as quiet, opened(store) as engine, engine.reconcilers.running():
-        for timer, (setting, name) in TIMERS.items():
+        for timer, (setting, name) in timers.items():
             await asleep(engine)
             late[timer] = await lateness(engine, partial(setting, engine, quiet), name)
     assert {timer: by for timer, by in late.items() if by >= IN_TIME} == {}
