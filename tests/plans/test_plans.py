@@ -19,6 +19,7 @@ from tests.stores import PostgresTestStore
 HOT = (
     "insert_executions",
     "claim_waiting",
+    "claim_unlocked",
     "renew_if_owned",
     "progress_if_owned",
     "complete_if_owned",
@@ -65,6 +66,7 @@ BY_ID = {
 # The index that a statement walks, and the columns by which it finds the place to begin and the one to end.
 WHERE = {
     "claim_waiting": ("execution_queue", "route_id"),
+    "claim_unlocked": ("execution_queue", "route_id"),
     "list_executions": ("execution_by_state", "namespace state id"),
     "count_in_state": ("execution_by_state", "namespace state"),
     "list_flows": ("flow_by_namespace", "namespace id"),
@@ -165,8 +167,9 @@ def test_an_index_is_entered_where_the_statement_says(plans: Plans, name: str) -
         assert set(re.findall(r"\b([a-z_]+) [<>=]", condition)) == set(columns.split()), condition
 
 
-def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(plans: Plans) -> None:
-    plan = plans["claim_waiting"]
+@pytest.mark.parametrize("name", ["claim_waiting", "claim_unlocked"])
+def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(plans: Plans, name: str) -> None:
+    plan = plans[name]
     walks = [node for node in nodes(plan) if node.get("Index Name") == "execution_queue"]
     assert walks
     assert all(node["Node Type"] in ("Index Scan", "Index Only Scan") for node in walks)
