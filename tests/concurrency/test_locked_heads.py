@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from flowfabric.engine import Engine
@@ -25,20 +23,6 @@ async def store(postgres: PostgresServer) -> AsyncIterator[PostgresTestStore]:
     await store.drop()
 
 
-@asynccontextmanager
-async def locked(store: PostgresTestStore, *ids: UUID) -> AsyncIterator[None]:
-    """The rows of these executions are locked, and let go unchanged."""
-    connection = await asyncpg.connect(store.url)
-    try:
-        async with connection.transaction():
-            await connection.execute(
-                f'SELECT 1 FROM "{store.schema}".execution WHERE id = ANY($1) ORDER BY id FOR UPDATE', ids
-            )
-            yield
-    finally:
-        await connection.close()
-
-
 async def claimed(engine: Engine, limit: int) -> list[UUID]:
     return [lease.execution_id for lease in await engine.leases.claim(["default"], "worker", limit=limit)]
 
@@ -48,7 +32,7 @@ async def test_locked_heads_of_one_route_do_not_hide_the_work_of_another(store: 
     async with opened(store) as engine:
         heads = [await submitted(engine, kind="first", priority=5) for _ in range(limit)]
         others = [await submitted(engine, kind=f"other {number}") for number in range(3)]
-        async with locked(store, *heads):
+        async with store.locked(*heads):
             assert await claimed(engine, limit) == others[:limit]
         assert await claimed(engine, limit) == heads
 
@@ -57,7 +41,7 @@ async def test_whoever_found_all_locked_claims_again_soon_though_no_bell_rings(s
     async with opened(store) as engine, engine.reconcilers.running():
         id_ = await submitted(engine)
         with engine.leases.watch(["default"]) as work:
-            async with locked(store, id_):
+            async with store.locked(id_):
                 while await work.wait("100ms"):
                     pass  # It rang for the submission.
                 assert await claimed(engine, 1) == []

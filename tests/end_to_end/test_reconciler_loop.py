@@ -15,8 +15,9 @@ from flowfabric.engine import Backoff, BackoffKind, Created, Engine, Lease, NotF
 from flowfabric.testing import VirtualClock
 from tests.callers import ON_POSTGRES, ON_SQLITE
 from tests.facts import error_of, event_names
+from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
-from tests.stores import TestStore, opened
+from tests.stores import PostgresTestStore, TestStore, opened
 
 IN_TIME = timedelta(milliseconds=100)
 UNREADABLE = '{"no such field": 1}'
@@ -120,6 +121,20 @@ async def test_a_bad_row_is_logged_and_does_not_hold_up_later_timers(
     assert late < IN_TIME
 
 
+async def test_a_row_that_was_locked_when_it_was_due_is_taken_up_soon(postgres: PostgresServer) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    async with opened(store) as engine, engine.reconcilers.running():
+        await until(lambda: engine._context.wakeups.alive)
+        id_, later = await submitted(engine, delay="200ms"), await submitted(engine, delay="300ms")
+        async with store.locked(id_):
+            # The duty takes all that is due, so when the later one is ready, the first was left out.
+            await time_of(engine, later, "ready")
+            await until(lambda: engine.reconcilers._sleeps_until is not None)
+        async with asyncio.timeout(3):
+            await time_of(engine, id_, "ready")
+    await store.drop()
+
+
 async def test_a_bad_row_does_not_stop_its_neighbours_in_any_duty(
     engine: Engine, clock: VirtualClock, store: TestStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,6 +233,13 @@ async def spoil(store: TestStore, id_: UUID) -> None:
 
 async def an_id(lease: Awaitable[Lease]) -> UUID:
     return (await lease).execution_id
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
 
 
 async def asleep(engine: Engine) -> None:

@@ -43,6 +43,8 @@ class Claims:
             limit=limits.whole(limit, "limit", 1, limits.BATCH), lease_ttl=_ttl(lease_ttl),
             kinds=None if kinds is None else limits.names(kinds, "kinds"),
         )  # fmt: skip
+        if request.lease_ttl is not None:
+            self._context.reconcilers.expect_leases(request.lease_ttl)
         found = await self._claim(request, past_locked=False)
         for _ in range(_CLAIM_TRIES):
             if not found.all_locked:
@@ -112,6 +114,8 @@ class Claims:
         return LeaseTerms(worker=requests.worker(worker), lease_id=self._context.new_lease_id(), ttl=_ttl(lease_ttl))
 
     def _hint(self, leases: Sequence[Lease]) -> None:
+        if leases:
+            self._context.reconcilers.expect_leases(min(lease.ttl for lease in leases))
         due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
         if due:
             self._context.due_at(min(due))
