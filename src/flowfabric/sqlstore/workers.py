@@ -22,14 +22,11 @@ class SqlWorkers:
         found = await self._session.fetch("lock_worker", namespace=namespace, instance=instance)
         return _worker(found[0]) if found else None
 
-    async def put(self, worker: Worker) -> None:
-        await self._session.fetch(
-            "put_worker", namespace=worker.namespace, instance=worker.id.instance, name=worker.id.name,
-            lanes=list(worker.lanes), capabilities=list(worker.capabilities), version=worker.version, host=worker.host,
-            slots=worker.slots, busy=worker.busy, ttl_us=rows.micros(worker.ttl), registered_at=worker.registered_at,
-            seen_at=worker.seen_at, expires_at=worker.expires_at,
-            kinds=None if worker.kinds is None else list(worker.kinds),
-        )  # fmt: skip
+    async def add(self, worker: Worker) -> bool:
+        return bool(await self._session.fetch("add_worker", **_columns(worker)))
+
+    async def change(self, worker: Worker) -> None:
+        await self._session.fetch("change_worker", **_columns(worker))
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
         found = await self._session.fetch(
@@ -50,6 +47,16 @@ class SqlWorkers:
 
     async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
         return [_worker(row) for row in await self._session.fetch("lapsed_workers", now=now, limit=limit)]
+
+
+def _columns(worker: Worker) -> dict[str, object]:
+    return {
+        "namespace": worker.namespace, "instance": worker.id.instance, "name": worker.id.name,
+        "lanes": list(worker.lanes), "capabilities": list(worker.capabilities), "version": worker.version,
+        "host": worker.host, "slots": worker.slots, "busy": worker.busy, "ttl_us": rows.micros(worker.ttl),
+        "registered_at": worker.registered_at, "seen_at": worker.seen_at, "expires_at": worker.expires_at,
+        "kinds": None if worker.kinds is None else list(worker.kinds),
+    }  # fmt: skip
 
 
 def _worker(row: Row) -> Worker:

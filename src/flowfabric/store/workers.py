@@ -14,8 +14,11 @@ class Workers(Protocol):
     async def lock(self, namespace: str, instance: str) -> Worker | None:
         """The worker, locked."""
 
-    async def put(self, worker: Worker) -> None:
-        """Adds the worker, or replaces what was known of the instance."""
+    async def add(self, worker: Worker) -> bool:
+        """Adds the worker; False if the instance is there already, whoever is just adding it."""
+
+    async def change(self, worker: Worker) -> None:
+        """Replaces what is known of a locked one."""
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
         """Until when a live one counts as live now; None if it does not any more."""
