@@ -177,7 +177,7 @@ PLANTED_IN_EVENTS = (
     Planted(
         "trimming does not wait for a name",
         f"{NAMES}::test_events_of_removed_executions_stay_until_every_name_has_passed[postgres]",
-        Edit("core/trimming.py", "last is None or slowest is None or last <= slowest", "True"),
+        Edit("core/trimming.py", "item.last is None or slowest is None or item.last <= slowest", "True"),
     ),
 )  # fmt: skip
 PLANTED = (

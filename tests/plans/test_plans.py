@@ -56,8 +56,9 @@ COLD = (
     "due_for_flow_cancellation", "due_for_cancel_grace",
     "seen_before_suspending", "seen_before_signalling", "touch_executions",
     "append_event", "read_events", "outbox_state", "lock_subscriber", "list_subscribers", "commit_subscriber",
-    "bury_executions", "postpone_trimming", "unbury_executions", "delete_events_of", "last_events", "events_apart",
-    "delete_event", "lapsed_workers", "beat_worker",
+    "bury_executions", "postpone_trimming", "unbury_executions", "delete_events_of", "events_apart",
+    "due_for_event_trimming", "lock_free_buried",
+    "delete_event", "lapsed_workers", "lock_lapsed_worker", "beat_worker", "expired_keys", "drop_key",
 )  # fmt: skip
 BY_ID = {
     "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution",
@@ -79,7 +80,9 @@ WHERE = {
     "due_for_deadline": ("execution_deadline", "deadline_at"),
     "due_for_retention": ("execution_purge", "purge_at"),
     "due_for_cancel_grace": ("execution_cancel_due", "cancel_due_at"),
-    "last_events": ("purged_trim", "trim_at"),
+    "due_for_event_trimming": ("purged_trim", "trim_at"),
+    "lock_free_buried": ("event_version", "execution_id"),
+    "delete_events_of": ("event_version", "execution_id version"),
     "events_apart": ("event_apart", "at"),
     "delete_event": ("event_pkey", "transaction_id id"),
 }

@@ -32,7 +32,7 @@ from flowfabric.reconcilers.retention import Retention
 from flowfabric.reconcilers.suspension_timeout import suspension_timeout
 from flowfabric.reconcilers.timers import timers
 from flowfabric.reconcilers.waitpoint_expiry import waitpoint_expiry
-from flowfabric.reconcilers.worker_liveness import WorkerLiveness
+from flowfabric.reconcilers.worker_liveness import worker_liveness
 from flowfabric.store.transaction import Look, Question, Store
 from flowfabric.wakeups.wakeups import Wakeups
 
@@ -73,7 +73,7 @@ class Reconcilers:
             Retention(keeping.retention),
             flow_retention(keeping.retention),
             EventTrimming(keeping),
-            WorkerLiveness(),
+            worker_liveness(),
         )
         self._wake = asyncio.Event()
         self._sleeps_until: datetime | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -45,8 +46,16 @@ class SqlWorkers:
         found = await self._session.fetch("workers_on_lane", namespace=namespace, lane=lane, now=now, limit=limit)
         return [_worker(row) for row in found]
 
-    async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
-        return [_worker(row) for row in await self._session.fetch("lapsed_workers", now=now, limit=limit)]
+    async def lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        found = await self._session.fetch("lapsed_workers", now=now, limit=limit)
+        return [(row["namespace"], row["instance"]) for row in found]
+
+    async def remove_lapsed(self, instances: Sequence[tuple[str, str]], now: datetime) -> list[Worker]:
+        items = [{"namespace": namespace, "instance": instance, "now": now} for namespace, instance in instances]
+        gone = [_worker(row) for row in await self._session.fetch_each("lock_lapsed_worker", items)]
+        names = [{"namespace": worker.namespace, "instance": worker.id.instance} for worker in gone]
+        await self._session.fetch_each("remove_worker", names)
+        return gone
 
 
 def _columns(worker: Worker) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -32,5 +33,8 @@ class Workers(Protocol):
     async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[Worker]:
         """Live ones that claim on the lane."""
 
-    async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
-        """Those that were not heard of in time, locked if nobody else looks at them, longest silent first."""
+    async def lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """Namespaces and instances that were not heard of in time, longest silent first; nothing is locked."""
+
+    async def remove_lapsed(self, instances: Sequence[tuple[str, str]], now: datetime) -> list[Worker]:
+        """Takes those of them out of the register that nobody else is at; answers them as they were."""

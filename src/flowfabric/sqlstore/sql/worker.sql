@@ -57,10 +57,17 @@ ORDER BY w.instance
 LIMIT :limit
 
 -- name: lapsed_workers
-SELECT
-{worker}
+SELECT w.namespace, w.instance
 FROM ff.worker AS w
 WHERE w.expires_at <= :now
 ORDER BY w.expires_at
 LIMIT :limit
+
+-- name: lock_lapsed_worker
+SELECT
+{worker}
+FROM ff.worker AS w
+WHERE w.namespace = :namespace
+    AND w.instance = :instance
+    AND w.expires_at <= :now
 FOR NO KEY UPDATE SKIP LOCKED

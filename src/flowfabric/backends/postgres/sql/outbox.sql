@@ -99,19 +99,28 @@ WHERE s.expired_at IS NULL
 ORDER BY s.transaction_id, s.event_id
 LIMIT 1
 
--- name: last_events
-SELECT p.execution_id, last.transaction_id::TEXT AS event_xid, last.id AS event_id
+-- name: lock_free_buried
+SELECT
+    p.execution_id, last.transaction_id::TEXT AS event_xid, last.id AS event_id, last.version AS last_version,
+    first.version AS first_version
 FROM ff.purged AS p
 LEFT JOIN LATERAL (
-    SELECT e.transaction_id, e.id
+    SELECT e.transaction_id, e.id, e.version
     FROM ff.event AS e
     WHERE e.execution_id = p.execution_id
     ORDER BY e.version DESC
     LIMIT 1
 ) AS last ON TRUE
-WHERE p.trim_at <= :now
-ORDER BY p.trim_at
-LIMIT :limit
+LEFT JOIN LATERAL (
+    SELECT e.version
+    FROM ff.event AS e
+    WHERE e.execution_id = p.execution_id
+    ORDER BY e.version
+    LIMIT 1
+) AS first ON TRUE
+WHERE p.execution_id IN :ids
+    AND p.trim_at <= :now
+ORDER BY p.execution_id
 FOR NO KEY UPDATE OF p SKIP LOCKED
 
 -- name: events_apart

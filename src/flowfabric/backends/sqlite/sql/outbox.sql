@@ -77,18 +77,27 @@ WHERE s.expired_at IS NULL
 ORDER BY s.event_id
 LIMIT 1
 
--- name: last_events
-SELECT p.execution_id, 0 AS event_xid, (
-    SELECT e.id
-    FROM ff.event AS e
-    WHERE e.execution_id = p.execution_id
-    ORDER BY e.version DESC
-    LIMIT 1
-) AS event_id
+-- name: lock_free_buried
+SELECT
+    p.execution_id, 0 AS event_xid, last.id AS event_id, last.version AS last_version, (
+        SELECT e.version
+        FROM ff.event AS e
+        WHERE e.execution_id = p.execution_id
+        ORDER BY e.version
+        LIMIT 1
+    ) AS first_version
 FROM ff.purged AS p
-WHERE p.trim_at <= :now
-ORDER BY p.trim_at
-LIMIT :limit
+LEFT JOIN ff.event AS last ON last.execution_id = p.execution_id
+    AND last.version = (
+        SELECT e.version
+        FROM ff.event AS e
+        WHERE e.execution_id = p.execution_id
+        ORDER BY e.version DESC
+        LIMIT 1
+    )
+WHERE p.execution_id IN :ids
+    AND p.trim_at <= :now
+ORDER BY p.execution_id
 
 -- name: events_apart
 SELECT 0 AS event_xid, e.id AS event_id
