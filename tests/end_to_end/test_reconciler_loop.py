@@ -45,6 +45,13 @@ async def unheld(engine: Engine, quiet: Engine) -> UUID:
     return id_
 
 
+async def all_unheld(engine: Engine, quiet: Engine) -> UUID:
+    id_ = await submitted(quiet, delay="150ms")
+    await quiet.operator.hold(id_)
+    await engine.operator.unhold_all()
+    return id_
+
+
 async def replayed(engine: Engine, quiet: Engine) -> UUID:
     id_ = await submitted(quiet, policy=Policy(deadline="100ms"))
     await quiet.operator.cancel(id_)
@@ -87,7 +94,10 @@ TIMERS: dict[str, tuple[Setting, str]] = {
 
 async def test_every_timer_fires_in_time_and_never_early(store: TestStore) -> None:
     late = {}
-    timers = TIMERS | {"submit in a transaction of the caller's": (partial(joined, store), "ready")}
+    timers = TIMERS | {
+        "submit in a transaction of the caller's": (partial(joined, store), "ready"),
+        "unhold of all": (all_unheld, "ready"),
+    }
     async with opened(store) as quiet, opened(store) as engine, engine.reconcilers.running():
         for timer, (setting, name) in timers.items():
             await asleep(engine)

@@ -43,11 +43,13 @@ class EventFilter:
 @dataclass(frozen=True, slots=True)
 class EventPage:
     """What was found after a position: the wanted events with their places, and how far was looked. `held_back` says
-    that later events exist which a transaction that is still open keeps from being read."""
+    that later events exist which a transaction that is still open keeps from being read; `trimmed` is the last position
+    that was removed."""
 
     events: tuple[tuple[Position, Event], ...]
     read_up_to: Position
     held_back: bool
+    trimmed: Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,8 @@ class Events:
     async def cursor(self, start: Start | str = Start.NOW) -> str:
         """A cursor for what happens from now on, or for the beginning of what is kept."""
         found = choice(Start, start, "start")
-        place, position = await self._context.store.read(
-            lambda tx: subscribing.begin(tx, self._context.namespace, found)
-        )
-        return write_cursor(place, position)
+        beginning = await self._context.store.read(lambda tx: subscribing.begin(tx, self._context.namespace, found))
+        return write_cursor(beginning.place, beginning.position)
 
     async def subscribers(self) -> list[Subscriber]:
         """All named subscribers of the namespace, by name."""

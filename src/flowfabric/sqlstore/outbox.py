@@ -33,7 +33,7 @@ class SqlOutbox:
             for row in found
             if row["event_id"] is not None
         )
-        return EventPage(events, last, bool(first["held_back"]))
+        return EventPage(events, last, bool(first["held_back"]), _position(first["trimmed_xid"], first["trimmed_id"]))
 
     async def state(self) -> OutboxState:
         [row] = await self._session.fetch("outbox_state")

@@ -32,6 +32,7 @@ page AS MATERIALIZED (
 )
 SELECT
     last.transaction_id::TEXT AS last_xid, last.id AS last_id, seen.held_back,
+    seen.trimmed_xid::TEXT AS trimmed_xid, seen.trimmed_id,
     e.transaction_id::TEXT AS event_xid, e.id AS event_id, {event}
 FROM (
     SELECT (
@@ -40,7 +41,8 @@ FROM (
         WHERE later.transaction_id >= (SELECT horizon.xid FROM horizon)
         ORDER BY later.transaction_id, later.id
         LIMIT 1
-    ) IS NOT NULL AS held_back
+    ) IS NOT NULL AS held_back, s.trimmed_xid, s.trimmed_id
+    FROM ff.store AS s
 ) AS seen
 LEFT JOIN (
     SELECT page.transaction_id, page.id

@@ -21,10 +21,12 @@ WITH page AS MATERIALIZED (
     ORDER BY id
     LIMIT :scan
 )
-SELECT 0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS event_xid, e.id AS event_id, {event}
+SELECT
+    0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS trimmed_xid, last.trimmed_id, 0 AS event_xid,
+    e.id AS event_id, {event}
 FROM (
-    SELECT MAX(page.id) AS id
-    FROM page
+    SELECT s.trimmed_id, (SELECT MAX(page.id) FROM page) AS id
+    FROM ff.store AS s
 ) AS last
 LEFT JOIN page AS e ON e.namespace = :namespace
     AND (:families IS NULL OR e.family IN :families OR e.ends_lease AND 'lease' IN :families)
