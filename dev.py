@@ -67,6 +67,8 @@ FULL_SIZE = (
     "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
     "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
+    "tests/concurrency/test_outbox.py", "tests/adversity/test_reconciler_processes.py", "tests/model",
+    "tests/adversity/test_wakeups.py::test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once",
 )  # fmt: skip
 
 # The same, for what only needs a store of its own.

@@ -21,6 +21,7 @@ from tests.flows import built
 from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
+from tests.sizes import Size
 from tests.stores import PostgresSchemas, PostgresTestStore, TestStore, opened
 
 IN_TIME_S = 5.0
@@ -217,14 +218,17 @@ async def test_the_duties_look_for_work_on_behalf_of_idle_workers(
             assert await work.wait("10s")
 
 
-async def test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once(postgres_store: PostgresTestStore) -> None:
+async def test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once(
+    postgres_store: PostgresTestStore, size: Size
+) -> None:
     with StatementCount() as statements:
         async with idle_workers(postgres_store.connecting, 16) as started, opened(postgres_store) as client:
             await submitted(client)
             await until(lambda: len(started) == 1)
             await asyncio.sleep(1.5)
             before, began = statements.number, time.perf_counter()
-            await asyncio.sleep(6)
+            # In full as long as everybody needs for two looks.
+            await asyncio.sleep(size.of(6, 21, 60))
             rate = (statements.number - before) / (time.perf_counter() - began)
             assert rate < 5, statements.texts[before:]
             latencies = await start_latencies_ms(client, started, 15, 0.05)
