@@ -159,10 +159,10 @@ async def kill_listeners(store: PostgresTestStore, every_s: float, killed: list[
         while True:
             await asyncio.sleep(every_s)
             found = await connection.fetch(
-                "SELECT pid FROM pg_stat_activity"
-                " WHERE application_name = 'flowfabric-listener' AND pg_terminate_backend(pid)"
+                "SELECT pid, pg_terminate_backend(pid) AS killed FROM pg_stat_activity"
+                " WHERE application_name = 'flowfabric-listener'"
             )
-            killed += [row["pid"] for row in found]
+            killed += [row["pid"] for row in found if row["killed"]]
     finally:
         await connection.close()
 
