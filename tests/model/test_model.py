@@ -11,7 +11,7 @@ lost. Time stands still unless a move advances it, to the microsecond before som
 it; only ids are random, and compared by the order in which they appear.
 
 A failure is shrunk by Hypothesis to a short program of moves, printed with the blob that repeats it. A plain run draws
-the same examples every time; a full one draws others every time, for about half a minute with each machine.
+the same examples every time; a full one draws others every time, for about twenty seconds with each machine.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_both_stores_and_the_model_agree_whatever_happens(
         def __init__(self) -> None:
             super().__init__(sides)
 
-    seconds, began, runs = size.of(0.0, 25.0, 600.0), time.monotonic(), 0
+    seconds, began, runs = size.of(0.0, 20.0, 600.0), time.monotonic(), 0
     while not runs or time.monotonic() - began < seconds:
         run_state_machine_as_test(OnTheseSides, settings=chosen)
         runs += 1
