@@ -55,12 +55,13 @@ class EventPage:
 @dataclass(frozen=True, slots=True)
 class OutboxState:
     """The store's own name, the last position that was trimmed, that of the present, and since when events wait for a
-    transaction that is still open."""
+    transaction that is still open. `from_elsewhere` says that they wait for transactions of another server."""
 
     store: UUID
     trimmed: Position
     present: Position
     held_back_since: datetime | None
+    from_elsewhere: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ class Claims:
             kinds=None if kinds is None else limits.names(kinds, "kinds"),
         )  # fmt: skip
         if request.lease_ttl is not None:
-            self._context.reconcilers.expect_leases(request.lease_ttl)
+            self._context.wakeups.expect_leases(request.lease_ttl)
         found = await self._claim(request, past_locked=False)
         for _ in range(_CLAIM_TRIES):
             if not found.all_locked:
@@ -115,7 +115,7 @@ class Claims:
 
     def _hint(self, leases: Sequence[Lease]) -> None:
         if leases:
-            self._context.reconcilers.expect_leases(min(lease.ttl for lease in leases))
+            self._context.wakeups.expect_leases(min(lease.ttl for lease in leases))
         due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
         if due:
             self._context.due_at(min(due))

@@ -78,7 +78,6 @@ class Reconcilers:
         self._wake = asyncio.Event()
         self._sleeps_until: datetime | None = None
         self._in_vain = 0
-        self._shortest_lease = timedelta.max
         wakeups.on_due(self.hint)
 
     async def tick(self) -> list[Tick]:
@@ -117,11 +116,6 @@ class Reconcilers:
         """Tells that something is due then, or at an unknown time; wakes the loop unless it wakes earlier anyhow."""
         if due is None or self._sleeps_until is None or due < self._sleeps_until:
             self._wake.set()
-
-    def expect_leases(self, term: timedelta) -> None:
-        """Leases of such a term are given here, so others may give such too: a process that dies before it told of one
-        is noticed within that time."""
-        self._shortest_lease = min(self._shortest_lease, term)
 
     async def _run(self) -> None:
         failures = 0
@@ -174,7 +168,7 @@ class Reconcilers:
 
     def _pause(self, now: datetime, due: Mapping[str, datetime | None]) -> float:
         later = [time - now for time in due.values() if time is not None and time > now]
-        pause = min([timedelta(seconds=self._longest_s), self._shortest_lease, *later])
+        pause = min([timedelta(seconds=self._longest_s), self._wakeups.shortest_lease, *later])
         self._sleeps_until = now + pause
         return pause.total_seconds()
 

@@ -40,6 +40,7 @@ class SqlOutbox:
         return OutboxState(
             rows.identity(row["id"]), _position(row["trimmed_xid"], row["trimmed_id"]),
             _position(row["horizon_xid"], row["horizon_id"]), rows.when(row["held_back_since"]),
+            bool(row["from_elsewhere"]),
         )  # fmt: skip
 
 

@@ -69,7 +69,15 @@ SELECT
         WHERE e.transaction_id >= pg_snapshot_xmin(pg_current_snapshot())
         ORDER BY e.transaction_id, e.id
         LIMIT 1
-    ) AS held_back_since
+    ) AS held_back_since,
+    -- No transaction of this server can have had that id: the rows were loaded from a dump of another one.
+    (
+        SELECT e.id
+        FROM ff.event AS e
+        WHERE e.transaction_id >= pg_snapshot_xmax(pg_current_snapshot())
+        ORDER BY e.transaction_id, e.id
+        LIMIT 1
+    ) IS NOT NULL AS from_elsewhere
 FROM ff.store AS s
 
 -- fragment: subscriber

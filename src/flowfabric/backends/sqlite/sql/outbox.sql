@@ -49,7 +49,7 @@ ORDER BY e.id
 SELECT
     s.id, 0 AS trimmed_xid, s.trimmed_id, 0 AS horizon_xid,
     COALESCE((SELECT q.seq FROM sqlite_sequence AS q WHERE q.name = 'ff_event'), 0) AS horizon_id,
-    NULL AS held_back_since
+    NULL AS held_back_since, FALSE AS from_elsewhere
 FROM ff.store AS s
 
 -- fragment: subscriber
