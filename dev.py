@@ -70,6 +70,8 @@ FULL_SIZE = (
     "tests/concurrency/test_unlocked.py", "tests/adversity/test_many_signals.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
     "tests/test_installing.py",
+    "tests/concurrency/test_outbox.py", "tests/adversity/test_reconciler_processes.py", "tests/model",
+    "tests/adversity/test_wakeups.py::test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once",
 )  # fmt: skip
 
 # The same, for what only needs a store of its own.

@@ -100,6 +100,18 @@ class PostgresTestStore:
         finally:
             await connection.close()
 
+    @asynccontextmanager
+    async def locked(self, *ids: uuid.UUID) -> AsyncIterator[None]:
+        """Somebody else has locked the rows of these executions, and lets them go unchanged at the end of the block."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            async with connection.transaction():
+                rows = f'SELECT 1 FROM "{self.schema}".execution WHERE id = ANY($1) ORDER BY id FOR UPDATE'
+                await connection.execute(rows, ids)
+                yield
+        finally:
+            await connection.close()
+
     async def drop(self) -> None:
         await self.query(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 

@@ -85,6 +85,40 @@ async def test_what_was_acknowledged_under_load_is_there_and_what_was_not_can_be
     await assert_sound(spare)
 
 
+@pytest.mark.parametrize("name", [None, "billing"])
+async def test_a_subscription_follows_through_an_outage(
+    spare_server: PostgresServer, spare: PostgresTestStore, name: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(spare) as engine, engine.events.subscribe(["lease"], name=name) as events:
+        first = await leased(engine)
+        assert (await anext(events)).execution_id == first.execution_id
+        spare_server.stop("immediate")
+        following = asyncio.create_task(anext(events))
+        await eventually(lambda: _is_true("events: the store does not answer" in caplog.text))
+        spare_server.start()
+        await engine.ping()
+        second = await leased(engine)
+        assert (await asyncio.wait_for(following, 20)).execution_id == second.execution_id
+
+
+async def test_without_following_an_outage_is_told(spare_server: PostgresServer, spare: PostgresTestStore) -> None:
+    async with opened(spare) as engine, engine.events.subscribe(follow=False) as events:
+        spare_server.stop("immediate")
+        with pytest.raises(Unavailable) as unavailable:
+            await anext(events)
+        spare_server.start()
+    assert unavailable.value.code == "connection_lost"
+
+
+async def test_a_subscription_of_a_closed_engine_ends(spare: PostgresTestStore) -> None:
+    async with opened(spare) as engine:
+        events = engine.events.subscribe()
+        await events.__aenter__()
+    with pytest.raises(Unavailable) as closed:
+        await anext(events)
+    assert closed.value.code == "store_closed"
+
+
 async def test_closing_an_engine_whose_server_is_gone_is_no_error(
     spare_server: PostgresServer, spare: PostgresTestStore
 ) -> None:

@@ -7,9 +7,22 @@ import random
 import signal
 import time
 from collections import Counter
-from uuid import UUID
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID, uuid4
 
-from flowfabric.engine import Created, Engine, OnAttemptTimeout, Policy, Submission
+from flowfabric.engine import (
+    AnyOf,
+    Created,
+    Engine,
+    FlowCreated,
+    Graph,
+    OnAttemptTimeout,
+    Policy,
+    Single,
+    Submission,
+    Timer,
+)
 from tests.children import Child, children
 from tests.scenarios import leased, submitted
 from tests.sizes import Size
@@ -31,19 +44,26 @@ async def test_three_processes_one_frozen_past_its_turn(store: TestStore, size: 
                 for name, ids in (await work_for_all_duties(engine, size.of(20, 60, 60))).items():
                     made.setdefault(name, set()).update(ids)
                 await freeze_one_past_its_turn(processes)
+            swept = await cancelled_in_batches(engine)
             await until_done(engine, made)
+            await until(lambda: flow_is_over(store, swept))
+            # Their events may go now; as a rule they stay for a week.
+            await store.query("UPDATE ff.purged SET trim_at = (SELECT MIN(created_at) FROM ff.execution)")
+            await until(lambda: nothing_is_left(store, made))
             workers = Counter(
                 [event.name async for event in engine.events.subscribe(["worker"], start="beginning", follow=False)]
             )
     assert workers["registered"] == workers["swept"] > 0
-    for name, ids in made.items():
-        rows = await store.query("SELECT execution_id, version, family, name FROM ff.event ORDER BY version")
-        found: dict[UUID, list[str]] = {id_: [] for id_ in ids}
+    rows = await store.query("SELECT execution_id, version, family, name FROM ff.event ORDER BY version")
+    cancels = Counter(str(row["execution_id"]) for row in rows if row["name"] == "cancelled")
+    assert [cancels[str(id_)] for id_ in swept] == [1] * len(swept)
+    for name, expected in EXPECTED.items():
+        found: dict[UUID, list[str]] = {id_: [] for id_ in made[name]}
         for row in rows:
             if row["execution_id"] and (id_ := UUID(str(row["execution_id"]))) in found:
                 found[id_].append(f"{row['family']}.{row['name']}")
                 assert row["version"] == len(found[id_]), "versions have no gap and none twice"
-        assert {tuple(names) for names in found.values()} == {EXPECTED[name]}, name
+        assert {tuple(names) for names in found.values()} == {expected}, name
 
 
 EXPECTED = {
@@ -52,13 +72,20 @@ EXPECTED = {
     "deadlines": ("completion.expired",),
     "attempts": ("lease.acquired", "completion.expired"),
     "waits": ("lease.acquired", "lease.suspended", "completion.failed"),
+    "timers": ("lease.acquired", "lease.suspended", "signal.delivered", "lifecycle.resumed"),
+    "graces": ("lease.acquired", "operator.cancel_requested", "completion.cancelled"),
+    "waitpoints": ("lease.acquired",),
 }
+# What leaves no trace when its time has come.
+GONE = ("old", "old flows")
 
 
 async def work_for_all_duties(engine: Engine, number: int) -> dict[str, set[UUID]]:
     """Work of every kind that is due in about a second, when one of the processes is frozen."""
-    made: dict[str, set[UUID]] = {name: set() for name in EXPECTED}
+    made: dict[str, set[UUID]] = {name: set() for name in (*EXPECTED, *GONE)}
     for place in range(number):
+        if place % 4 == 0:
+            await wait_for_time(engine, made)
         made["leases"].add((await leased(engine, lease_ttl="1s", worker=f"w{place}")).execution_id)
         made["attempts"].add((await leased(engine, policy=ONE_SECOND)).execution_id)
         lease = await leased(engine)
@@ -72,8 +99,66 @@ async def work_for_all_duties(engine: Engine, number: int) -> dict[str, set[UUID
         answers = await engine.executions.submit_many([submission] * number)
         made[name] |= {answer.id for answer in answers if isinstance(answer, Created)}
     for place in range(3):
+        await leave_something_old(engine, made)
         await engine.workers.register(f"{time.time_ns()}-{place}", ["default"], ttl="1s")
     return made
+
+
+async def wait_for_time(engine: Engine, made: dict[str, set[UUID]]) -> None:
+    lease = await leased(engine)
+    alarm = Timer("alarm", engine.now() + timedelta(seconds=1))
+    await engine.leases.suspend(lease.fence, ["go", alarm], AnyOf([Single("go"), Single("alarm")]))
+    made["timers"].add(lease.execution_id)
+    lease = await leased(engine, lease_ttl="1h")
+    await engine.operator.cancel(lease.execution_id, grace="1s")
+    made["graces"].add(lease.execution_id)
+    lease = await leased(engine, lease_ttl="1h")
+    await engine.waitpoints.create(lease.fence, "go", expires="1s")
+    made["waitpoints"].add(lease.execution_id)
+
+
+async def leave_something_old(engine: Engine, made: dict[str, set[UUID]]) -> None:
+    """An execution and a flow that have ended, and a key that was rotated."""
+    old = await submitted(engine, policy=Policy(retention="1s"), key=str(uuid4()))
+    await engine.operator.cancel(old)
+    made["old"].add(old)
+    graph = Graph("old")
+    graph.add("a", "job", policy=Policy(retention="1s"))
+    answer = await engine.flows.submit(graph)
+    await engine.flows.cancel(answer.flow_id)
+    made["old flows"].add(answer.flow_id)
+    await engine.keys.rotate(f"key{len(await engine.keys.list())}", grace="1s")
+
+
+async def cancelled_in_batches(engine: Engine) -> list[UUID]:
+    """The members of a flow that is cancelled by one call and the duties of whoever comes next."""
+    graph = Graph("large")
+    for number in range(1100):
+        graph.add(f"m{number}", "job")
+    answer = await engine.flows.submit(graph)
+    assert isinstance(answer, FlowCreated)
+    await engine.flows.cancel(answer.flow_id)
+    return list(answer.members.values())
+
+
+async def flow_is_over(store: TestStore, members: list[UUID]) -> bool:
+    [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'cancelled'")
+    return bool(row["number"] >= len(members))
+
+
+async def nothing_is_left(store: TestStore, made: dict[str, set[UUID]]) -> bool:
+    """True when executions and flows past their retention are gone with their events, and what has expired is."""
+    old = {str(id_) for name in GONE for id_ in made[name]}
+    for query in (
+        "SELECT id AS found FROM ff.execution", "SELECT id AS found FROM ff.flow",
+        "SELECT execution_id AS found FROM ff.purged", "SELECT execution_id AS found FROM ff.event",
+    ):  # fmt: skip
+        if old & {str(row["found"]) for row in await store.query(query)}:
+            return False
+    [keys] = await store.query("SELECT COUNT(*) AS number FROM ff.signing_key WHERE collected_at IS NULL")
+    [pending] = await store.query("SELECT COUNT(*) AS number FROM ff.waitpoint WHERE state = 'pending'")
+    # The active key stays.
+    return (keys["number"], pending["number"]) == (1, 0)
 
 
 async def freeze_one_past_its_turn(processes: list[Child]) -> None:
@@ -93,14 +178,19 @@ async def until_done(engine: Engine, made: dict[str, set[UUID]]) -> None:
             id_
             for name, ids in made.items()
             for id_ in ids
-            if len(await engine.executions.history(id_)) < len(EXPECTED[name])
+            if name in EXPECTED and len(await engine.executions.history(id_)) < len(EXPECTED[name])
         ]
         return not missing and not await engine.workers.list()
 
-    async with asyncio.timeout(30):
-        while not await is_done():  # noqa: ASYNC110 - other processes do it
-            await asyncio.sleep(0.1)
+    await until(is_done)
     await asyncio.sleep(0.5)
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Waits until something is so."""
+    async with asyncio.timeout(30):
+        while not await true():  # noqa: ASYNC110 - other processes do it
+            await asyncio.sleep(0.1)
 
 
 async def test_one_tick_is_bounded_however_much_is_due(store: TestStore) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from flowfabric.engine import Engine, FlowState, Policy, ending
 from flowfabric.wakeups import wakeups
+from tests.children import children
 from tests.flows import built
 from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
+from tests.sizes import Size
 from tests.stores import PostgresSchemas, PostgresTestStore, TestStore, opened
 
 IN_TIME_S = 5.0
@@ -237,14 +242,17 @@ async def test_the_duties_look_for_work_on_behalf_of_idle_workers(
             assert await work.wait("10s")
 
 
-async def test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once(postgres_store: PostgresTestStore) -> None:
+async def test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once(
+    postgres_store: PostgresTestStore, size: Size
+) -> None:
     with StatementCount() as statements:
         async with idle_workers(postgres_store.connecting, 16) as started, opened(postgres_store) as client:
             await submitted(client)
             await until(lambda: len(started) == 1)
             await asyncio.sleep(1.5)
             before, began = statements.number, time.perf_counter()
-            await asyncio.sleep(6)
+            # In full as long as everybody needs for two looks.
+            await asyncio.sleep(size.of(6, 21, 60))
             rate = (statements.number - before) / (time.perf_counter() - began)
             assert rate < 5, statements.texts[before:]
             latencies = await start_latencies_ms(client, started, 15, 0.05)
@@ -257,15 +265,38 @@ async def test_short_leases_of_a_process_that_died_are_noticed_by_others_in_time
     async with opened(store) as other, other.reconcilers.running():
         await listening(other)
         await asyncio.sleep(0.2)
-        async with opened(store) as dead:
-            lease = await leased(dead, lease_ttl="1s", policy=Policy())
-
-        async def is_taken_back() -> bool:
-            return (await other.executions.describe(lease.execution_id)).state == "waiting"
-
-        began = time.perf_counter()
-        await until(is_taken_back)
+        id_ = await submitted(other, policy=Policy())
+        with claimed_by_a_child(store):
+            began = time.perf_counter()
+        await until(partial(is_taken_back, other, id_))
         assert time.perf_counter() - began < 2.0
+
+
+async def test_who_works_with_short_leases_notices_those_that_nobody_was_told_of(store: TestStore) -> None:
+    """A process may die between its claim and the announcement of it."""
+    async with opened(store) as other, other.reconcilers.running():
+        await listening(other)
+        await other.leases.claim(["elsewhere"], "worker", lease_ttl="1s")
+        await asyncio.sleep(0.2)
+        id_ = await submitted(other, policy=Policy())
+        with claimed_by_a_child(store, "mute"):
+            began = time.perf_counter()
+        await until(partial(is_taken_back, other, id_))
+        assert time.perf_counter() - began < 3.0
+
+
+@contextmanager
+def claimed_by_a_child(store: TestStore, *options: str) -> Iterator[None]:
+    """A process has claimed for a second, and told of it unless it is mute; at the end of the block it is killed."""
+    schema = store.schema if isinstance(store, PostgresTestStore) else "flowfabric"
+    with children("tests.adversity.lease_child", [store.url, schema, *options]) as [child]:
+        child.tell("claim")
+        assert child.answer() == "claimed"
+        yield
+
+
+async def is_taken_back(engine: Engine, id_: UUID) -> bool:
+    return (await engine.executions.describe(id_)).state == "waiting"
 
 
 async def test_a_listener_that_cannot_connect_is_no_error(postgres: PostgresServer) -> None:

@@ -152,15 +152,17 @@ async def follow_naively(store: PostgresTestStore, ledger: Ledger) -> None:
         await connection.close()
 
 
-async def kill_listeners(store: PostgresTestStore, every_s: float) -> None:
-    """Ends all listening connections of the server, again and again."""
+async def kill_listeners(store: PostgresTestStore, every_s: float, killed: list[int]) -> None:
+    """Ends all listening connections of the server, again and again, and notes which."""
     connection: asyncpg.Connection[Any] = await asyncpg.connect(store.url)
     try:
         while True:
             await asyncio.sleep(every_s)
-            await connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowfabric-listener'"
+            found = await connection.fetch(
+                "SELECT pid, pg_terminate_backend(pid) AS killed FROM pg_stat_activity"
+                " WHERE application_name = 'flowfabric-listener'"
             )
+            killed += [row["pid"] for row in found if row["killed"]]
     finally:
         await connection.close()
 

@@ -42,7 +42,8 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(
         separate = WRITERS if on_postgres else 2
         engines = [await stack.enter_async_context(opened(store)) for _ in range(separate)]
         readers = [await stack.enter_async_context(opened(store)) for _ in range(2)]
-        tasks = readings(store, readers, ledgers)
+        killed: list[int] = []
+        tasks = readings(store, readers, ledgers, killed)
         given_back: deque[UUID] = deque(maxlen=16)
         writers = [
             Writer(engines[place % separate], place, given_back, lingers=on_postgres) for place in range(WRITERS)
@@ -51,12 +52,13 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(
         await asyncio.gather(*(writer.write(number // WRITERS) for writer in writers))
         took_s = time.monotonic() - began
         every, ends = await written(store)
+        await until_killed(killed, size.of(2, 20, 200) if on_postgres else 0)
         await until_seen(ledgers, len(every), len(ends))
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes), outcomes
-    scoreboard(f"{len(every)} events in {took_s:.0f} s; {tally(ledgers, every, ends)}")
+    scoreboard(f"{len(every)} events in {took_s:.0f} s, {len(killed)} listeners killed; {tally(ledgers, every, ends)}")
     assert len(every) >= number
     for name in ("live", "cursors", "named"):
         found = ledgers[name]
@@ -74,7 +76,9 @@ def tally(ledgers: dict[str, Ledger], every: set[Seen], ends: set[Seen]) -> str:
     return ", ".join(f"{name} {missed}/{it.doubled()}/{it.disorder()}" for name, (it, missed) in found.items())
 
 
-def readings(store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger]) -> list[asyncio.Task[None]]:
+def readings(
+    store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger], killed: list[int]
+) -> list[asyncio.Task[None]]:
     """The four readers; on PostgreSQL also the naive one, and whoever kills the listeners."""
     chance = random.Random(5)
     found = [
@@ -84,8 +88,15 @@ def readings(store: TestStore, engines: list[Engine], ledgers: dict[str, Ledger]
         follow_completions(engines[1], ledgers["ends"]),
     ]
     if isinstance(store, PostgresTestStore):
-        found += [follow_naively(store, ledgers["naive"]), kill_listeners(store, 1.0)]
+        found += [follow_naively(store, ledgers["naive"]), kill_listeners(store, 1.0, killed)]
     return [asyncio.create_task(each) for each in found]
+
+
+async def until_killed(killed: list[int], least: int) -> None:
+    """Waits until so many listeners were killed while somebody read."""
+    async with asyncio.timeout(60 + 2 * least):
+        while len(killed) < least:  # noqa: ASYNC110 - it is done once a second
+            await asyncio.sleep(0.1)
 
 
 async def until_seen(ledgers: dict[str, Ledger], every: int, ends: int) -> None:

@@ -158,6 +158,32 @@ async def test_a_cursor_before_what_was_trimmed_has_expired(engine: Engine, cloc
     assert await everything(engine.events.subscribe(start="beginning", follow=False)) == []
 
 
+async def test_a_subscription_that_was_overtaken_by_trimming_is_told(engine: Engine, clock: VirtualClock) -> None:
+    await engine.lanes.pause("old")
+    async with engine.events.subscribe(start="beginning") as events, engine.events.subscribe() as idle:
+        assert (await soon(events)).name == "lane_paused"
+        await engine.lanes.resume("old")
+        clock.advance("8d")
+        await engine.reconcilers.tick()
+        for overtaken in (events, idle):
+            await refused(soon(overtaken), "cursor_expired", Refused)
+
+
+async def test_what_was_trimmed_before_it_began_concerns_no_subscription(engine: Engine, clock: VirtualClock) -> None:
+    kept = await leased(engine, lease_ttl="7d")
+    await engine.lanes.pause("old")
+    clock.advance("7d")
+    await engine.reconcilers.tick()
+    events = engine.events.subscribe(start="beginning")
+    assert [(await soon(events)).execution_id for _ in range(2)] == [kept.execution_id] * 2
+    await engine.lanes.pause("new")
+    assert (await soon(events)).name == "lane_paused"
+    clock.advance("8d")
+    await engine.reconcilers.tick()
+    await engine.lanes.resume("new")
+    assert (await soon(events)).name == "lane_resumed"
+
+
 async def test_it_is_safe_to_cancel_and_ask_again(engine: Engine) -> None:
     async with engine.events.subscribe() as events:
         for _ in range(3):

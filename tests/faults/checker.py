@@ -15,6 +15,8 @@ TERMINAL = {"completed", "failed", "cancelled", "expired", "skipped"}
 # Events by which a lease is lost or given back, as against those by which the execution ends in the holder's hands.
 MOVES_EPOCH = {"expired", "revoked", "retry_scheduled", "delayed", "released", "cancelled", "suspended"}
 BEGINS_LEASE = {"acquired", "reclaimed"}
+# How what is not in a flow must end, by its plan: no fault is a reason to end otherwise.
+MUST_END = {"break": "failed", "give up": "cancelled"}
 
 Row = dict[str, Any]
 
@@ -93,14 +95,25 @@ def _witness_against_store(found: Findings) -> Iterator[str]:
             yield f"{execution}: step {line['step']} was acknowledged, and it is not there"
         if line["what"] == "answered" and line["signals"] != found.signals[execution]:
             yield f"{execution}: was told of the signals {line['signals']}, {found.signals[execution]} are stored"
+        if line["what"] == "refused" and _completed_by(found, execution) == (line["epoch"], line["lease"]):
+            yield f"{execution}: {line['code']} was told to the worker whose completion is stored"
         if line["what"] == "accepted":
             yield f"{execution}: a stale {line['operation']} was accepted"
+
+
+def _completed_by(found: Findings, execution: str) -> tuple[int, str] | None:
+    """The fence under which the execution was completed."""
+    last = found.events[execution][-1:]
+    return next(((event["epoch"], str(event["lease_id"])) for event in last if event["name"] == "completed"), None)
 
 
 def _broken_life(found: Findings, execution: str) -> Iterator[str]:
     row, events, attempts = found.executions[execution], found.events[execution], found.attempts[execution]
     if row["state"] not in TERMINAL:
         yield f"is {row['state']}, not terminal"
+    wanted = MUST_END.get(json.loads(row["payload"])["plan"], "completed")
+    if row["flow_id"] is None and row["state"] in TERMINAL - {wanted}:
+        yield f"is {row['state']}, it could only be {wanted}"
     versions = [event["version"] for event in events]
     if versions != list(range(1, row["version"] + 1)):
         yield f"is at version {row['version']} with events {versions}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from unittest.mock import patch
 from uuid import UUID
 
 from flowfabric.engine import Child, ChildSubmission, Edge, EdgeKind, Engine, Fence, Graph, Submission, any_of
+from flowfabric.ops import cancel_flow
 from flowfabric.testing import VirtualClock
 from tests import flows, scenarios
+from tests.faults.event_operations import EVENTS
 from tests.faults.operations import OPERATIONS, STEPS, Act, Arrange, Operation, duty, lease, nothing
 from tests.faults.wait_operations import WAITS
 
@@ -63,6 +66,18 @@ async def finished(engine: Engine, clock: VirtualClock) -> Part:
     return found
 
 
+async def long_finished(engine: Engine, clock: VirtualClock) -> None:
+    await finished(engine, clock)
+    clock.advance("60d")
+
+
+async def cancelled_in_part(engine: Engine, clock: VirtualClock) -> None:
+    """A flow of which the call that cancels it has reached nobody yet, as if a thousand came before."""
+    flow = await flows.built(engine, {"a": [], "b": [], "c": ["b"]})
+    with patch.object(cancel_flow, "MOST_CANCELLED", 0):
+        await engine.flows.cancel(flow.id)
+
+
 async def skipped(engine: Engine, clock: VirtualClock) -> UUID:
     flow = await flows.built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
@@ -115,6 +130,9 @@ FLOWS: dict[str, Operation] = {
     "cancel a member": op(racing, lambda e, part: e.operator.cancel(part.member)),
     "cancel_flow": op(racing, lambda e, part: e.flows.cancel(part.id, "enough")),
     "cancel_flow, pending": op(racing, lambda e, part: e.flows.cancel(part.id, "enough", policy="cancel_pending")),
+    "cancel_flow, only itself": op(racing, lambda e, part: e.flows.cancel(part.id, "enough", policy="flow_only")),
+    "flow cancellation": op(cancelled_in_part, duty("flow_cancellation")),
+    "flow retention": op(long_finished, duty("flow_retention")),
     "replay a member": op(finished, lambda e, part: e.operator.replay(part.member, expected_generation=0)),
     "replay a skipped member": op(skipped, lambda e, id_: e.operator.replay(id_, expected_generation=0)),
     "submit_children, one of them detached": op(
@@ -133,4 +151,4 @@ FLOWS: dict[str, Operation] = {
     "cancel with grace": op(lease, lambda e, found: e.operator.cancel(found.execution_id, "enough", grace="1h")),
     "cancel whose grace is over": op(asked_to_stop, duty("cancel_grace")),
 }
-EVERY_OPERATION = OPERATIONS | WAITS | FLOWS
+EVERY_OPERATION = OPERATIONS | WAITS | FLOWS | EVENTS

@@ -84,6 +84,16 @@ async def with_steps(engine: Engine, clock: VirtualClock) -> UUID:
     return found.execution_id
 
 
+async def given_back(engine: Engine, clock: VirtualClock) -> UUID:
+    found = await lease(engine, clock)
+    await engine.leases.release(found.fence)
+    return found.execution_id
+
+
+async def paused(engine: Engine, clock: VirtualClock) -> None:
+    await engine.lanes.pause(scenarios.LANE)
+
+
 async def two_held(engine: Engine, clock: VirtualClock) -> list[UUID]:
     return [await scenarios.held(engine, clock) for _ in range(2)]
 
@@ -176,6 +186,12 @@ async def claim_once(engine: Engine, id_: UUID) -> Lease:
     return await engine.leases.claim_execution(id_, WORKER)
 
 
+async def claim_resumed_once(engine: Engine, id_: UUID) -> Lease:
+    """The same for work that goes on."""
+    held = [found for found in await engine.leases.held(WORKER) if found.execution_id == id_]
+    return held[0] if held else await engine.leases.claim_resumed(id_, WORKER)
+
+
 async def reclaim_at_last(engine: Engine, grant: Any) -> Any:
     """Past the cap the execution fails; asked again, it says that it has ended."""
     outcome = await engine.executions.result(grant.execution_id)
@@ -189,6 +205,8 @@ OPERATIONS: dict[str, Operation] = {
     "submit_many": Operation(nothing, lambda e, id_: e.executions.submit_many(submissions(id_))),
     "claim": Operation(scenarios.waiting, lambda e, id_: e.leases.claim([scenarios.LANE], WORKER, limit=2)),
     "claim_execution": Operation(scenarios.waiting, claim_once),
+    "claim_resumed": Operation(given_back, claim_resumed_once),
+    "checkpointing": Operation(lease, lambda e, found: e.leases.checkpointing(found.fence, STEPS)),
     "renew": Operation(lease, lambda e, found: e.leases.renew(found.fence)),
     "renew_many": Operation(three_leases, lambda e, found: e.leases.renew_many([item.fence for item in found])),
     "progress": Operation(lease, lambda e, found: e.leases.progress(found.fence, 50, "half")),
@@ -225,6 +243,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "set_tags": Operation(scenarios.waiting, lambda e, id_: e.executions.set_tags(id_, {"a.b": "c"})),
     "pause a lane": Operation(nothing, lambda e, _: e.lanes.pause(scenarios.LANE)),
+    "drain a lane": Operation(nothing, lambda e, _: e.lanes.drain(scenarios.LANE)),
+    "resume a lane": Operation(paused, lambda e, _: e.lanes.resume(scenarios.LANE)),
     "lease expiry": Operation(run_out_twice, duty("lease_expiry")),
     "lease expiry, kept": Operation(due_after("31s", on_lease_loss=OnLeaseLoss.HAND_OFF), duty("lease_expiry")),
     "lease expiry, once too often": Operation(due_after("31s", max_reclaims=0), duty("lease_expiry")),

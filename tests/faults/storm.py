@@ -63,10 +63,11 @@ class Crew:
         basics = {"slot": slot, "folder": self.run.folder, "url": self.store.url, "options": options}
         return self.forks.spawn(**(basics | {"lease_s": LEASE_S} | order))
 
-    def kill_for(self, seconds: float, pause_s: float) -> None:
-        """Kills workers at random, most times one that is inside a transaction."""
-        flags, chance, ends = self.run.flags(), random.Random(), time.monotonic() + seconds
-        while time.monotonic() < ends:
+    def kill_for(self, seconds: float, pause_s: float, least: int = 0) -> None:
+        """Kills workers at random, most times one that is inside a transaction; on a busy machine it takes longer until
+        so many are killed, but not for ever."""
+        flags, chance, began = self.run.flags(), random.Random(), time.monotonic()
+        while time.monotonic() < began + (seconds if len(self.kills) >= least else 3 * seconds):
             time.sleep(chance.expovariate(1 / pause_s))
             slot = self._aim(flags, chance) if chance.random() < AIMED else chance.choice(list(self.pids))
             pid = self.pids[slot]

@@ -30,7 +30,8 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
         crew.hire(WORKERS)
         submitting = asyncio.create_task(load.submit_until(stop))
         async with load.answering():
-            await asyncio.to_thread(crew.kill_for, seconds, PAUSE_S)
+            await asyncio.to_thread(crew.kill_for, seconds, PAUSE_S, least_kills)
+            await load.reached(least_executions)
             stop.set()
             await submitting
             settled_s = await all_ended(camera)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.planted import PLANTED, ROOT, hunt
+from tests.faults.planted import PLANTED, ROOT, control, hunt
 from tests.faults.plants import Planted
 
 
@@ -18,6 +18,13 @@ def test_a_planted_fault_is_caught(fault: Planted, scoreboard: Callable[[str], N
     verdict = hunt(fault)
     scoreboard(f"{verdict.took_s:.1f} s: {verdict.reason[:100]}")
     assert verdict.caught, verdict.output
+
+
+@pytest.mark.long
+def test_where_nothing_is_planted_nothing_is_found(scoreboard: Callable[[str], None]) -> None:
+    verdict = control()
+    scoreboard(f"{verdict.took_s:.1f} s: {verdict.output.splitlines()[-1]}")
+    assert verdict.passed, verdict.output
 
 
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)

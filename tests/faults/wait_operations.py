@@ -182,6 +182,8 @@ WAITS: dict[str, Operation] = {
         listened, lambda e, id_: e.operator.replay(id_, expected_generation=0)
     ),
     "suspension timeout, failing": Operation(overdue("fail"), duty("suspension_timeout")),
+    "suspension timeout, cancelling": Operation(overdue("cancel"), duty("suspension_timeout")),
+    "suspension timeout, expiring": Operation(overdue("expire"), duty("suspension_timeout")),
     "suspension timeout, resuming": Operation(overdue("auto_resume"), duty("suspension_timeout")),
     "suspension timeout, escalating": Operation(overdue("escalate"), duty("suspension_timeout")),
     "timers": Operation(due_timer, duty("timers")),

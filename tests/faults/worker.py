@@ -12,9 +12,11 @@ import json
 import mmap
 import os
 import random
+import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +36,7 @@ from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.facts import StoreFacts
 from flowfabric.store.news import Telling
 from flowfabric.store.transaction import Body, JoinedBody, SharedBody, Store, Transaction
+from tests.facts import FENCED
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
 
 Answer = TypeVar("Answer")
@@ -64,6 +67,7 @@ class WatchedStore:
         self._slot = slot
         self._single = single
         self._inside = 0
+        self._lock = threading.Lock()
 
     async def run(self, body: Body[Answer]) -> Answer:
         return await self._watched(self._store.run, body, IN_TRANSACTION)
@@ -106,17 +110,21 @@ class WatchedStore:
             nonlocal entered
             if not entered:
                 entered = True
-                self._inside += 1
-                self._flags[self._slot] = flag
+                self._count(1, flag)
             return await body(tx)
 
         try:
             return await run(watched)
         finally:
             if entered:
-                self._inside -= 1
-                if not self._inside:
-                    self._flags[self._slot] = OUTSIDE
+                self._count(-1, OUTSIDE)
+
+    def _count(self, change: int, flag: int) -> None:
+        # On SQLite bodies run on the thread that writes, and are waited for on another.
+        with self._lock:
+            self._inside += change
+            if change > 0 or not self._inside:
+                self._flags[self._slot] = flag
 
 
 def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
@@ -124,7 +132,7 @@ def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
     context = engine._context
     single = IN_TRANSACTION if hasattr(context.store, "_writer") else IN_STATEMENT
     store = WatchedStore(context.store, flags, slot, single)
-    duties = Reconcilers(store, context.wakeups, context.reconcilers._keeping, poll_s=0.25)
+    duties = Reconcilers(store, context.wakeups, context.reconcilers._keeping)
     return Engine(replace(context, store=store, reconcilers=duties, batchers={}))
 
 
@@ -283,17 +291,4 @@ class Worker:
 
 def stale_writes(engine: Engine, fence: Fence) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Every write that a worker can make."""
-    leases = engine.leases
-    return {
-        "renew": lambda: leases.renew(fence),
-        "progress": lambda: leases.progress(fence, 99, "zombie"),
-        "checkpoint": lambda: leases.checkpoint(fence, [Step("zombie", b"zombie")]),
-        "complete": lambda: leases.complete(fence, b"zombie"),
-        "complete with steps": lambda: leases.complete(fence, b"zombie", steps=[Step("zombie", b"zombie")]),
-        "fail": lambda: leases.fail(fence, "zombie"),
-        "delay": lambda: leases.delay(fence, after="1h"),
-        "suspend": lambda: leases.suspend(fence, ["zombie"], key="zombie"),
-        "create_waitpoint": lambda: engine.waitpoints.create(fence, "zombie"),
-        "release": lambda: leases.release(fence),
-        "cancel": lambda: leases.cancel(fence, "zombie"),
-    }
+    return {name: partial(write, engine, fence) for name, write in FENCED.items()}

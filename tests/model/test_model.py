@@ -10,13 +10,15 @@ remembers. `sides.py` drives the stores; `machines.py` draws among the moves of 
 lost. Time stands still unless a move advances it, to the microsecond before something is due and to the microsecond of
 it; only ids are random, and compared by the order in which they appear.
 
-A failure is shrunk by Hypothesis to a short program of moves, printed with the blob that repeats it.
+A failure is shrunk by Hypothesis to a short program of moves, printed with the blob that repeats it. A plain run draws
+the same examples every time; a full one draws others every time, for about twenty seconds with each machine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +28,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.model.machines import Beginning, Machine, WaitingMachine
 from tests.model.sides import Sides, open_sides
 from tests.postgres_server import PostgresServer
+from tests.sizes import Size
 
 STEPS = 30
-# Hypothesis makes five near copies of every example beyond the first ten of a run, so many short runs see more. A plain
-# run draws the same examples every time, so that one is enough there.
+# Hypothesis makes five near copies of every example beyond the first ten of a run, so many short runs see more.
 EXAMPLES = 10
-RUNS = 50
 
 
 @pytest.fixture
@@ -46,17 +47,21 @@ def sides(postgres: PostgresServer, tmp_path: Path) -> Iterator[Sides]:
 
 @pytest.mark.parametrize("machine", [Machine, WaitingMachine])
 def test_both_stores_and_the_model_agree_whatever_happens(
-    sides: Sides, run_all: bool, machine: type[Beginning]
+    sides: Sides, size: Size, machine: type[Beginning], scoreboard: Callable[[str], None]
 ) -> None:  # fmt: skip
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     chosen = settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, print_blob=True, suppress_health_check=checks,
-        report_multiple_bugs=False, phases=[phase for phase in Phase if phase is not Phase.explain],
+        derandomize=size.name == "short", report_multiple_bugs=False,
+        phases=[phase for phase in Phase if phase is not Phase.explain],
     )  # fmt: skip
 
     class OnTheseSides(machine):  # type: ignore[valid-type, misc]
         def __init__(self) -> None:
             super().__init__(sides)
 
-    for _ in range(RUNS if run_all else 1):
+    seconds, began, runs = size.of(0.0, 20.0, 600.0), time.monotonic(), 0
+    while not runs or time.monotonic() - began < seconds:
         run_state_machine_as_test(OnTheseSides, settings=chosen)
+        runs += 1
+    scoreboard(f"{machine.__name__}: {runs} x {EXAMPLES} x {STEPS} moves agree")

@@ -149,7 +149,10 @@ def judge_wakeups(around: Surroundings) -> Iterator[Finding]:
     else:
         text = f"the line for hints is {mode}: everything works, but is noticed up to a second late"
         yield Finding("wake-ups", "warning", text, "check that this user may open one more connection and LISTEN")
-    if since is not None and around.now - since > _HELD_BACK_WARNS:
+    if around.status.from_elsewhere:
+        text = "events were loaded from a dump of another server: subscribers miss them, or what comes after them"
+        yield Finding("events", "wrong", text, "put them in order as docs/guides/deploying.md says under Backups")
+    elif since is not None and around.now - since > _HELD_BACK_WARNS:
         text = f"a transaction that is open since {moment(since)} holds events back"
         yield Finding("events", "warning", text, "find it in pg_stat_activity (backend_xid is not null) and end it")
 

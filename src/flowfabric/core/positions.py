@@ -52,6 +52,15 @@ class Place:
         return hashlib.sha256(self.namespace.encode()).digest()[:8]
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a subscription begins, and what had been trimmed by then: that never concerns it."""
+
+    place: Place
+    position: Position
+    trimmed: Position
+
+
 def write_cursor(place: Place, position: Position) -> str:
     """The position as text that can be kept anywhere."""
     body = place.store.bytes + place.namespace_digest + position.xid.to_bytes(8) + position.id.to_bytes(8)
@@ -79,12 +88,22 @@ def read_cursor(cursor: object, place: Place) -> Position:
 def require_kept(position: Position, trimmed: Position) -> Position:
     """The position, unless events after it may have been removed meanwhile; the beginning is that of what is kept."""
     if FIRST < position < trimmed:
-        message = (
-            "events after this cursor have been removed; begin at 'now' or at the 'beginning' of what is kept, "
-            "and subscribe with a name to have events kept for you"
-        )
-        raise Refused("cursor_expired", message)
+        raise _expired("this cursor")
     return position
+
+
+def require_in_time(position: Position, trimmed_before: Position, trimmed: Position) -> None:
+    """Refuses to read on when events after the position have been removed since the last look."""
+    if FIRST < position < trimmed and trimmed_before < trimmed:
+        raise _expired("the last one that was read")
+
+
+def _expired(place: str) -> Refused:
+    message = (
+        f"events after {place} have been removed; begin at 'now' or at the 'beginning' of what is kept, "
+        "and subscribe with a name to have events kept for you"
+    )
+    return Refused("cursor_expired", message)
 
 
 def _unpack(cursor: object) -> bytes:

@@ -43,22 +43,25 @@ class EventFilter:
 @dataclass(frozen=True, slots=True)
 class EventPage:
     """What was found after a position: the wanted events with their places, and how far was looked. `held_back` says
-    that later events exist which a transaction that is still open keeps from being read."""
+    that later events exist which a transaction that is still open keeps from being read; `trimmed` is the last position
+    that was removed."""
 
     events: tuple[tuple[Position, Event], ...]
     read_up_to: Position
     held_back: bool
+    trimmed: Position
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
     """The store's own name, the last position that was trimmed, that of the present, and since when events wait for a
-    transaction that is still open."""
+    transaction that is still open. `from_elsewhere` says that they wait for transactions of another server."""
 
     store: UUID
     trimmed: Position
     present: Position
     held_back_since: datetime | None
+    from_elsewhere: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

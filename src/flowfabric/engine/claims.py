@@ -43,11 +43,16 @@ class Claims:
             limit=limits.whole(limit, "limit", 1, limits.BATCH), lease_ttl=_ttl(lease_ttl),
             kinds=None if kinds is None else limits.names(kinds, "kinds"),
         )  # fmt: skip
-        found = await self._claim(request)
+        if request.lease_ttl is not None:
+            self._context.wakeups.expect_leases(request.lease_ttl)
+        found = await self._claim(request, past_locked=False)
         for _ in range(_CLAIM_TRIES):
             if not found.all_locked:
                 break
-            found = await self._claim(request)
+            found = await self._claim(request, past_locked=True)
+        if found.all_locked:
+            # Rows that are let go without being changed ring no bell.
+            self._context.wakeups.bells.ring_soon_for_work()
         leases = list(found.leases)
         self._context.note_leases(leases)
         self._hint(leases)
@@ -99,14 +104,18 @@ class Claims:
         self._hint([lease])
         return lease
 
-    async def _claim(self, request: Claim) -> Claimed:
-        lease_ids = self._context.new_lease_ids(request.limit)
-        return await self._context.store.run_single(lambda tx: claim(tx, self._context.namespace, request, lease_ids))
+    async def _claim(self, request: Claim, *, past_locked: bool) -> Claimed:
+        namespace, lease_ids = self._context.namespace, self._context.new_lease_ids(request.limit)
+        return await self._context.store.run_single(
+            lambda tx: claim(tx, namespace, request, lease_ids, past_locked=past_locked)
+        )
 
     def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:
         return LeaseTerms(worker=requests.worker(worker), lease_id=self._context.new_lease_id(), ttl=_ttl(lease_ttl))
 
     def _hint(self, leases: Sequence[Lease]) -> None:
+        if leases:
+            self._context.wakeups.expect_leases(min(lease.ttl for lease in leases))
         due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
         if due:
             self._context.due_at(min(due))

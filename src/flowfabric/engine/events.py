@@ -21,10 +21,12 @@ from flowfabric.wakeups.listening import ListenerStatus
 
 @dataclass(frozen=True, slots=True)
 class EventsStatus:
-    """Since when events wait for a transaction that is still open, none if they do not; and how the listener is."""
+    """Since when events wait for a transaction that is still open, none if they do not; how the listener is; and
+    whether events were loaded from a dump of another server, whose order means nothing to this one."""
 
     held_back_since: datetime | None
     listener: ListenerStatus
+    from_elsewhere: bool = False
 
 
 class Events:
@@ -59,10 +61,8 @@ class Events:
     async def cursor(self, start: Start | str = Start.NOW) -> str:
         """A cursor for what happens from now on, or for the beginning of what is kept."""
         found = choice(Start, start, "start")
-        place, position = await self._context.store.read(
-            lambda tx: subscribing.begin(tx, self._context.namespace, found)
-        )
-        return write_cursor(place, position)
+        beginning = await self._context.store.read(lambda tx: subscribing.begin(tx, self._context.namespace, found))
+        return write_cursor(beginning.place, beginning.position)
 
     async def subscribers(self) -> list[Subscriber]:
         """All named subscribers of the namespace, by name."""
@@ -76,7 +76,7 @@ class Events:
     async def status(self) -> EventsStatus:
         """Whether events are held back, and whether hints of other processes arrive."""
         state = await self._context.store.read(subscribing.outbox_state)
-        return EventsStatus(state.held_back_since, self._context.wakeups.status())
+        return EventsStatus(state.held_back_since, self._context.wakeups.status(), state.from_elsewhere)
 
 
 def _families(families: object) -> tuple[EventFamily, ...]:

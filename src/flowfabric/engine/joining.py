@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
@@ -11,6 +12,9 @@ from flowfabric.core.requests import Submission
 from flowfabric.engine.context import Context
 from flowfabric.ops.submit_within import submit_within
 from flowfabric.store.transaction import JoinedBody
+from flowfabric.wakeups.wakeups import LOOK_ALIVE_S
+
+_HORIZON = timedelta(seconds=LOOK_ALIVE_S)
 
 
 class Joining:
@@ -41,4 +45,6 @@ class Joining:
         if not isinstance(submission, Submission):
             raise InvalidRequest("invalid_type", f"submission must be a Submission, not {type(submission).__name__}")
         id_ = submission.id if isinstance(submission.id, UUID) else self._context.ids.mint()
-        return partial(submit_within, namespace=self._context.namespace, id_=id_, submission=submission)
+        return partial(
+            submit_within, namespace=self._context.namespace, id_=id_, submission=submission, horizon=_HORIZON
+        )

@@ -145,8 +145,10 @@ class Operator:
             done, last = await self._context.store.run(body)
             total += done
             if last is None:
-                return total
+                break
             after = last
+        self._context.due_at(None)
+        return total
 
     async def replay(
         self, id: UUID | str, reason: str = "", *, from_step: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import deque
@@ -10,8 +11,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from flowfabric.core.errors import InvalidRequest, NotFound, Refused
-from flowfabric.core.positions import Place, Position, Start, write_cursor
+from flowfabric.core.errors import InvalidRequest, NotFound, Refused, Unavailable
+from flowfabric.core.positions import Place, Position, Start, require_in_time, write_cursor
 from flowfabric.core.records import Event
 from flowfabric.core.subscribing import HOLD, EventFilter, EventPage
 from flowfabric.engine.context import Context
@@ -23,6 +24,10 @@ _RENEW_EVERY_S = HOLD.total_seconds() / 3
 _STAND_BY_S = 1.0
 _FIRST_PAUSE_S = 0.005
 _HELD_BACK_PAUSE_S = 0.25
+_MOST_BACKOFF_S = 5.0
+# What goes by: the server restarts, is out of connections, or is slow.
+_PASSING = {"connection_lost", "too_many_connections", "statement_timeout", "storage_busy", "retry_exhausted"}
+_log = logging.getLogger("flowfabric.events")
 
 
 class Subscription:
@@ -32,6 +37,8 @@ class Subscription:
     Under a name, asking for the next event says that the one before is done; that is stored every half a second and
     when there is nothing to do, or by `commit`. What was not yet stored comes again: at least once. While another
     process reads under the same name, this one stands by; it takes over from one that asks for nothing for 30 seconds.
+
+    One that follows asks again, ever more rarely, while the store does not answer, and goes on where it was.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class Subscription:
         self._follow = follow
         self._holder = context.new_lease_id()
         self._place: Place | None = None
+        self._trimmed: Position | None = None
         self._read: Position | None = None
         self._at: Position | None = None
         self._done: Position | None = None
@@ -51,6 +59,7 @@ class Subscription:
         self._stored_at = 0.0
         self._page: deque[tuple[Position, Event]] = deque()
         self._closed = False
+        self._outages = 0
 
     async def __aenter__(self) -> Self:
         await self._begin()
@@ -68,7 +77,10 @@ class Subscription:
         self._done = self._at
         if self._page:
             # Whoever takes long over a page keeps its name while it does.
-            await self._store_if_due(idle=False)
+            try:
+                await self._store_if_due(idle=False)
+            except Unavailable as error:
+                await self._outlast(error)
         while not self._page:
             if self._closed or not await self._fill():
                 raise StopAsyncIteration
@@ -108,8 +120,9 @@ class Subscription:
         namespace, name = self._wanted.namespace, self._name
         store = self._context.store
         if name is None:
-            self._place, self._read = await store.read(lambda tx: subscribing.begin(tx, namespace, self._start))
-            self._at = self._read
+            beginning = await store.read(lambda tx: subscribing.begin(tx, namespace, self._start))
+            self._place, self._trimmed = beginning.place, beginning.trimmed
+            self._read = self._at = beginning.position
             return True
         self._place, position = await store.run(
             lambda tx: subscribing.take(tx, namespace, name, self._holder, self._start)
@@ -124,11 +137,16 @@ class Subscription:
         with self._context.wakeups.bell([events_of(self._wanted.namespace)]) as bell:
             while not self._page:
                 bell.clear()
-                if not await self._begin():
-                    await asyncio.sleep(random.uniform(_STAND_BY_S / 2, _STAND_BY_S))
+                try:
+                    if not await self._begin():
+                        await asyncio.sleep(random.uniform(_STAND_BY_S / 2, _STAND_BY_S))
+                        continue
+                    before = self._read
+                    page = await self._read_on()
+                except Unavailable as error:
+                    await self._outlast(error)
                     continue
-                before = self._read
-                page = await self._read_on()
+                self._outages = 0
                 if self._read != before:
                     pause_s = _FIRST_PAUSE_S
                     continue
@@ -141,6 +159,9 @@ class Subscription:
         assert self._read is not None, "it has begun"
         after = self._read
         page = await self._context.store.read_single(lambda tx: subscribing.read_page(tx, self._wanted, after))
+        if self._trimmed is not None:
+            require_in_time(after, self._trimmed, page.trimmed)
+            self._trimmed = page.trimmed
         self._page.extend(page.events)
         self._read = page.read_up_to
         if not page.events:
@@ -148,6 +169,15 @@ class Subscription:
             self._done = self._at = page.read_up_to
         await self._store_if_due(idle=page.read_up_to == after)
         return page
+
+    async def _outlast(self, error: Unavailable) -> None:
+        """Waits a little, and ever longer, if the store will be back and this is to follow; raises otherwise."""
+        if not self._follow or error.code not in _PASSING:
+            raise error
+        if not self._outages:
+            _log.warning("events: the store does not answer and is asked again until it does: %s", error)
+        self._outages += 1
+        await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MOST_BACKOFF_S, 0.05 * 2.0 ** min(self._outages, 10)))
 
     async def _pause(self, bell: Bell, page: EventPage, pause_s: float) -> float:
         """Waits for news; answers how long to wait the next time. What a transaction that is still open holds back is

@@ -10,6 +10,8 @@ from flowfabric.store.executions import Claimed
 from flowfabric.store.transaction import Transaction
 
 
-async def claim(tx: Transaction, namespace: str, request: Claim, lease_ids: Sequence[UUID]) -> Claimed:
+async def claim(
+    tx: Transaction, namespace: str, request: Claim, lease_ids: Sequence[UUID], *, past_locked: bool
+) -> Claimed:
     """Up to `limit` executions, by priority; at equal priority resumed before new, then the oldest."""
-    return await tx.hot.claim(namespace, request, lease_ids)
+    return await tx.hot.claim(namespace, request, lease_ids, past_locked=past_locked)

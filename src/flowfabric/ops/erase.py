@@ -20,5 +20,5 @@ async def erase_next(tx: Transaction, namespace: str, limit: int) -> int:
         return 0
     locked = await tx.executions.lock(namespace, ids)
     await tx.executions.purge(list(locked.values()))
-    await tx.trimming.remove(list(locked))
+    await tx.trimming.remove([(execution.id, execution.version) for execution in locked.values()])
     return len(locked)

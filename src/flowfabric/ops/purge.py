@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core import limits
@@ -45,6 +45,11 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
     return done
 
 
-async def drop_expired_keys(tx: Transaction, limit: int) -> int:
-    """How many idempotency keys were removed because their window has passed."""
-    return await tx.keys.drop_expired(await tx.now(), limit)
+async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
+    """Namespaces and names of idempotency keys whose window has passed."""
+    return await tx.keys.expired(now, limit)
+
+
+async def drop_expired_keys(tx: Transaction, keys: Sequence[tuple[str, str]]) -> int:
+    """How many of these were removed; one that was taken anew meanwhile stays."""
+    return await tx.keys.drop_expired(keys, await tx.now())

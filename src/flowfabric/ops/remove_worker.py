@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 from flowfabric.core.outcomes import AlreadySatisfied
 from flowfabric.core.records import Event
 from flowfabric.core.requests import Command
@@ -25,12 +28,15 @@ async def mark_worker_dead(
     return MarkedDead(instance)
 
 
-async def sweep_workers(tx: Transaction, limit: int) -> int:
-    """How many were taken out because they have not been heard of in time."""
+async def lapsed_workers(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
+    """Namespaces and instances of those that have not been heard of in time."""
+    return await tx.workers.lapsed(now, limit)
+
+
+async def sweep_workers(tx: Transaction, instances: Sequence[tuple[str, str]]) -> int:
+    """How many of these were taken out; one that was heard of meanwhile stays."""
     now = await tx.now()
-    gone = await tx.workers.lapsed(now, limit)
-    for worker in gone:
-        await tx.workers.remove(worker.namespace, worker.id.instance)
+    gone = await tx.workers.remove_lapsed(instances, now)
     await tx.events.append([
         Event(
             namespace=worker.namespace, family="worker", name="swept", at=now, lane="", worker=worker.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from flowfabric.core.positions import FIRST, Place, Position, Start, read_cursor, require_kept
+from flowfabric.core.positions import FIRST, Beginning, Place, Position, Start, read_cursor, require_kept
 from flowfabric.core.subscribing import (
     HOLD,
     SCAN,
@@ -24,15 +24,15 @@ async def outbox_state(tx: Transaction) -> OutboxState:
     return await tx.outbox.state()
 
 
-async def begin(tx: Transaction, namespace: str, start: Start | str) -> tuple[Place, Position]:
+async def begin(tx: Transaction, namespace: str, start: Start | str) -> Beginning:
     """The position of a cursor, of now or of the beginning, and the place that cursors after it belong to."""
     state = await tx.outbox.state()
     place = Place(state.store, namespace)
     if start == Start.NOW:
-        return place, state.present
+        return Beginning(place, state.present, state.trimmed)
     if start == Start.BEGINNING:
-        return place, FIRST
-    return place, require_kept(read_cursor(start, place), state.trimmed)
+        return Beginning(place, FIRST, state.trimmed)
+    return Beginning(place, require_kept(read_cursor(start, place), state.trimmed), state.trimmed)
 
 
 async def read_page(tx: Transaction, wanted: EventFilter, after: Position) -> EventPage:
@@ -44,11 +44,11 @@ async def take(
     tx: Transaction, namespace: str, name: str, holder: UUID, start: Start | str
 ) -> tuple[Place, Position | None]:
     """Where the subscriber of that name goes on; None while another process holds it. A new one begins at `start`."""
-    place, position = Place((await tx.outbox.state()).store, namespace), None
+    place = Place((await tx.outbox.state()).store, namespace)
     subscriber = await tx.subscribers.lock(namespace, name)
     if subscriber is None:
-        place, position = await begin(tx, namespace, start)
-        await tx.subscribers.add(namespace, name, position, await tx.now())
+        beginning = await begin(tx, namespace, start)
+        await tx.subscribers.add(namespace, name, beginning.position, await tx.now())
         subscriber = await tx.subscribers.lock(namespace, name)
         assert subscriber is not None, "it is there now, whoever added it"
     now = await tx.now()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
 
-from flowfabric.core.trimming import POSTPONED, decide_trim, passed_by
+from flowfabric.core.positions import Position
+from flowfabric.core.trimming import PAGE, POSTPONED, decide_trim, passed_by
 from flowfabric.store.transaction import Transaction
 
 
@@ -14,23 +17,30 @@ async def expire_subscribers(tx: Transaction, silence: timedelta) -> list[tuple[
     return await tx.subscribers.expire(now, now - silence)
 
 
-async def trim_events(tx: Transaction, limit: int) -> int:
-    """How many executions that are gone have no events any more; those that a subscriber still needs wait."""
+async def trim_events(tx: Transaction, ids: Sequence[UUID]) -> int:
+    """How many of these executions, which are gone, have lost events or their last trace; a page of events goes at a
+    time. Those that a subscriber still needs wait."""
     now = await tx.now()
-    trim = decide_trim(await tx.trimming.due(now, limit), await tx.trimming.slowest())
+    trim = decide_trim(await tx.trimming.lock_free(ids, now), await tx.trimming.slowest(), PAGE)
     if trim.postpone:
         await tx.trimming.postpone(trim.postpone, now + POSTPONED)
-    if trim.remove:
-        await tx.trimming.remove(trim.remove)
     if trim.last is not None:
+        await tx.trimming.remove(trim.up_to)
         await tx.trimming.note(trim.last)
-    return len(trim.remove)
+    if trim.gone:
+        await tx.trimming.unbury(trim.gone)
+    return len({*trim.gone, *(id_ for id_, _ in trim.up_to)})
 
 
-async def trim_events_apart(tx: Transaction, retention: timedelta, limit: int) -> int:
-    """How many events of no execution were removed: those older than that, of lanes, keys and workers."""
-    until = await tx.now() - retention
-    old = passed_by(await tx.trimming.apart(until, limit), await tx.trimming.slowest())
+async def old_events_apart(tx: Transaction, now: datetime, limit: int, retention: timedelta) -> list[Position]:
+    """Events of no execution that are older than that, of lanes, keys and workers, and that every subscriber has
+    passed."""
+    return passed_by(await tx.trimming.apart(now - retention, limit), await tx.trimming.slowest())
+
+
+async def trim_events_apart(tx: Transaction, positions: Sequence[Position]) -> int:
+    """How many of these events were removed."""
+    old = passed_by(positions, await tx.trimming.slowest())
     if old:
         await tx.trimming.remove_apart(old)
         await tx.trimming.note(max(old))

@@ -1,12 +1,12 @@
-"""What a duty is, and how the due executions of one are settled: together, and one by one if something is wrong."""
+"""What a duty is, and how the rows that are due for one are settled: together, and one by one if something is wrong."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from flowfabric.core.decisions import Decision
@@ -17,8 +17,11 @@ from flowfabric.reconcilers.backoff import Backoffs
 from flowfabric.store.transaction import Store, Transaction
 
 BATCH = 100
+Row = TypeVar("Row", bound=Hashable)
 Decide = Callable[[Execution, datetime], Decision[Any] | None]
-Settle = Callable[[Transaction, Sequence[UUID]], Coroutine[Any, Any, int]]
+Find = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
+SettleRows = Callable[[Transaction, Sequence[Row]], Coroutine[Any, Any, int]]
+Settle = SettleRows[UUID]
 _log = logging.getLogger("flowfabric.reconcilers")
 
 
@@ -31,47 +34,62 @@ class Tick:
     failed: int
     more: bool
 
+    def and_also(self, other: Tick) -> Tick:
+        """What both parts of a duty did."""
+        return Tick(self.duty, self.done + other.done, self.failed + other.failed, more=self.more or other.more)
 
-class Duty:
-    """Finds executions by a due time, and settles them by a body that locks them and decides again."""
 
-    def __init__(self, name: str, body: Settle) -> None:
+class RowDuty(Generic[Row]):
+    """Finds rows by a due time, and settles them by a body that locks them and decides again."""
+
+    def __init__(self, name: str, find: Find[Row], body: SettleRows[Row]) -> None:
         self.name = name
+        self._find = find
         self._body = body
-        self._backoffs = Backoffs()
+        self._backoffs: Backoffs[Row] = Backoffs()
 
     async def tick(self, store: Store) -> Tick:
         """Settles up to one batch of what is due. A row that fails is logged and backs off; the others go on."""
         due = await store.read(self._due)
-        ids = self._backoffs.without_waiting(due)
-        done, failed = await self._settle(store, ids) if ids else (0, 0)
+        rows = self._backoffs.without_waiting(due)
+        done, failed = await self._settle(store, rows) if rows else (0, 0)
         return Tick(self.name, done, failed, more=len(due) >= BATCH and done > 0)
 
-    async def _due(self, tx: Transaction) -> list[UUID]:
-        return await tx.due.ids(self.name, await tx.now(), BATCH + self._backoffs.waiting)
+    async def _due(self, tx: Transaction) -> list[Row]:
+        return await self._find(tx, await tx.now(), BATCH + self._backoffs.waiting)
 
-    async def _settle(self, store: Store, ids: Sequence[UUID]) -> tuple[int, int]:
+    async def _settle(self, store: Store, rows: Sequence[Row]) -> tuple[int, int]:
         try:
-            return await store.run(lambda tx: self._body(tx, ids)), 0
+            return await store.run(lambda tx: self._body(tx, rows)), 0
         except Exception as error:
             if _is_outage(error):
                 raise
             # One of them is poisoned; taken one by one, only that one fails.
-            _log.warning("%s: a batch failed, taking its %d executions one by one", self.name, len(ids))
-        answers = [await self._settle_one(store, id_) for id_ in ids]
+            _log.warning("%s: a batch failed, taking its %d rows one by one", self.name, len(rows))
+        answers = [await self._settle_one(store, row) for row in rows]
         return sum(done for done in answers if done is not None), answers.count(None)
 
-    async def _settle_one(self, store: Store, id_: UUID) -> int | None:
+    async def _settle_one(self, store: Store, row: Row) -> int | None:
         try:
-            done = await store.run(lambda tx: self._body(tx, [id_]))
+            done = await store.run(lambda tx: self._body(tx, [row]))
         except Exception as error:
             if _is_outage(error):
                 raise
-            self._backoffs.add(id_)
-            _log.exception("%s: execution %s failed and backs off", self.name, id_)
+            self._backoffs.add(row)
+            _log.exception("%s: %s failed and backs off", self.name, row)
             return None
-        self._backoffs.forget(id_)
+        self._backoffs.forget(row)
         return done
+
+
+class Duty(RowDuty[UUID]):
+    """The same for what hangs on executions or flows, which are found by their ids."""
+
+    def __init__(self, name: str, body: Settle) -> None:
+        super().__init__(name, self._ids, body)
+
+    async def _ids(self, tx: Transaction, now: datetime, limit: int) -> list[UUID]:
+        return await tx.due.ids(self.name, now, limit)
 
 
 def deciding(decide: Decide) -> Settle:

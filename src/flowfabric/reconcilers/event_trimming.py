@@ -6,25 +6,23 @@ import logging
 from functools import partial
 
 from flowfabric.core.trimming import EventKeeping
-from flowfabric.ops.trim_events import expire_subscribers, trim_events, trim_events_apart
-from flowfabric.reconcilers.duty import BATCH, Tick
+from flowfabric.ops.trim_events import expire_subscribers, old_events_apart, trim_events, trim_events_apart
+from flowfabric.reconcilers.duty import Duty, RowDuty, Tick
 from flowfabric.store.transaction import Store
 
 _log = logging.getLogger("flowfabric.reconcilers")
 
 
-class EventTrimming:
-    """The duty over the time at which the events of a removed execution may go."""
-
-    name = "event_trimming"
+class EventTrimming(Duty):
+    """The duty over the time at which the events of a removed execution may go, and over old events of none."""
 
     def __init__(self, keeping: EventKeeping) -> None:
+        super().__init__("event_trimming", trim_events)
         self._keeping = keeping
+        self._apart = RowDuty(self.name, partial(old_events_apart, retention=keeping.retention), trim_events_apart)
 
     async def tick(self, store: Store) -> Tick:
         """Trims up to one batch of each kind."""
         for namespace, name in await store.run(partial(expire_subscribers, silence=self._keeping.subscriber_expiry)):
             _log.warning("subscriber %r of namespace %r was silent too long and is expired", name, namespace)
-        gone = await store.run(partial(trim_events, limit=BATCH))
-        apart = await store.run(partial(trim_events_apart, retention=self._keeping.retention, limit=BATCH))
-        return Tick(self.name, gone + apart, failed=0, more=gone >= BATCH or apart >= BATCH)
+        return (await super().tick(store)).and_also(await self._apart.tick(store))

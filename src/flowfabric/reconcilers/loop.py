@@ -32,12 +32,14 @@ from flowfabric.reconcilers.retention import Retention
 from flowfabric.reconcilers.suspension_timeout import suspension_timeout
 from flowfabric.reconcilers.timers import timers
 from flowfabric.reconcilers.waitpoint_expiry import waitpoint_expiry
-from flowfabric.reconcilers.worker_liveness import WorkerLiveness
+from flowfabric.reconcilers.worker_liveness import worker_liveness
 from flowfabric.store.transaction import Look, Question, Store
 from flowfabric.wakeups.wakeups import Wakeups
 
 _log = logging.getLogger("flowfabric.reconcilers")
 _MOST_BACKOFF_S = 5.0
+_LEFT_OUT_S = 0.125
+_MOST_LEFT_OUT_S = 1.0
 
 
 class Tickable(Protocol):
@@ -71,10 +73,11 @@ class Reconcilers:
             Retention(keeping.retention),
             flow_retention(keeping.retention),
             EventTrimming(keeping),
-            WorkerLiveness(),
+            worker_liveness(),
         )
         self._wake = asyncio.Event()
         self._sleeps_until: datetime | None = None
+        self._in_vain = 0
         wakeups.on_due(self.hint)
 
     async def tick(self) -> list[Tick]:
@@ -138,6 +141,7 @@ class Reconcilers:
         ticks = [await self._tick(duty) for duty in self._duties if duty.name in look.overdue]
         if any(tick.more or tick.done for tick in ticks):
             return 0.0
+        self._in_vain = self._in_vain + 1 if look.overdue else 0
         if look.overdue:
             # Rows that fail or that others have locked must not hide the ones to come.
             look = await self._look(look.now)
@@ -164,10 +168,17 @@ class Reconcilers:
 
     def _pause(self, now: datetime, due: Mapping[str, datetime | None]) -> float:
         later = [time - now for time in due.values() if time is not None and time > now]
-        longest_s = self._wakeups.look_s if self._poll_s is None else self._poll_s
-        pause = min([timedelta(seconds=longest_s), *later])
+        pause = min([timedelta(seconds=self._longest_s), self._wakeups.shortest_lease, *later])
         self._sleeps_until = now + pause
         return pause.total_seconds()
+
+    @property
+    def _longest_s(self) -> float:
+        longest_s = self._wakeups.look_s if self._poll_s is None else self._poll_s
+        if self._in_vain:
+            # What others had locked is free again soon, and nobody tells; what fails is not worth a look more often.
+            return min(longest_s, _MOST_LEFT_OUT_S, _LEFT_OUT_S * 2.0 ** min(self._in_vain, 10))
+        return longest_s
 
     async def _sleep(self, seconds: float) -> None:
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-from flowfabric.ops.purge import drop_expired_keys, purge
-from flowfabric.reconcilers.duty import BATCH, Duty, Tick
+from flowfabric.ops.purge import drop_expired_keys, expired_keys, purge
+from flowfabric.reconcilers.duty import Duty, RowDuty, Tick
 from flowfabric.store.transaction import Store
 
 
@@ -15,9 +15,8 @@ class Retention(Duty):
 
     def __init__(self, keep_events: timedelta) -> None:
         super().__init__("retention", partial(purge, keep_events=keep_events))
+        self._keys = RowDuty("retention", expired_keys, drop_expired_keys)
 
     async def tick(self, store: Store) -> Tick:
         """Removes up to one batch of each."""
-        purged = await super().tick(store)
-        keys = await store.run(partial(drop_expired_keys, limit=BATCH))
-        return Tick(self.name, purged.done + keys, purged.failed, more=purged.more or keys >= BATCH)
+        return (await super().tick(store)).and_also(await self._keys.tick(store))

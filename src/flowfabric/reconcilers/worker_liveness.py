@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from flowfabric.ops.remove_worker import sweep_workers
-from flowfabric.reconcilers.duty import BATCH, Tick
-from flowfabric.store.transaction import Store
+from flowfabric.ops.remove_worker import lapsed_workers, sweep_workers
+from flowfabric.reconcilers.duty import RowDuty
 
 
-class WorkerLiveness:
+def worker_liveness() -> RowDuty[tuple[str, str]]:
     """The duty over a worker's `expires_at`."""
-
-    name = "worker_liveness"
-
-    async def tick(self, store: Store) -> Tick:
-        """Sweeps up to one batch."""
-        swept = await store.run(partial(sweep_workers, limit=BATCH))
-        return Tick(self.name, swept, failed=0, more=swept >= BATCH)
+    return RowDuty("worker_liveness", lapsed_workers, sweep_workers)

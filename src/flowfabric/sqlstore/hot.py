@@ -35,7 +35,9 @@ class SqlHotStatements:
                 self._news.note_work(item.namespace, item.submission.lane)
         return _passed(found, [item.id for item in items])
 
-    async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
+    async def claim(
+        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
+    ) -> Claimed:
         candidates = await self._session.fetch(
             "claim_candidates", namespace=namespace, lanes=list(claim.lanes), capabilities=list(claim.capabilities),
             kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit,

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from flowfabric.core.positions import Position
 from flowfabric.core.subscribing import EventFilter, EventPage, OutboxState, Subscriber
+from flowfabric.core.trimming import Buried
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Row, Session
 
@@ -32,13 +33,14 @@ class SqlOutbox:
             for row in found
             if row["event_id"] is not None
         )
-        return EventPage(events, last, bool(first["held_back"]))
+        return EventPage(events, last, bool(first["held_back"]), _position(first["trimmed_xid"], first["trimmed_id"]))
 
     async def state(self) -> OutboxState:
         [row] = await self._session.fetch("outbox_state")
         return OutboxState(
             rows.identity(row["id"]), _position(row["trimmed_xid"], row["trimmed_id"]),
             _position(row["horizon_xid"], row["horizon_id"]), rows.when(row["held_back_since"]),
+            bool(row["from_elsewhere"]),
         )  # fmt: skip
 
 
@@ -93,14 +95,9 @@ class SqlTrimming:
         items = [{"execution_id": id_, "trim_at": trim_at} for id_ in ids]
         await self._session.fetch_each("bury_executions", items)
 
-    async def due(self, now: datetime, limit: int) -> list[tuple[UUID, Position | None]]:
-        return [
-            (
-                rows.identity(row["execution_id"]),
-                None if row["event_id"] is None else _position(row["event_xid"], row["event_id"]),
-            )
-            for row in await self._session.fetch("last_events", now=now, limit=limit)
-        ]
+    async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[Buried]:
+        found = await self._session.fetch("lock_free_buried", ids=list(ids), now=now)
+        return [_buried(row) for row in found]
 
     async def slowest(self) -> Position | None:
         found = await self._session.fetch("slowest_subscriber")
@@ -109,8 +106,11 @@ class SqlTrimming:
     async def postpone(self, ids: Sequence[UUID], trim_at: datetime) -> None:
         await self._session.fetch("postpone_trimming", ids=list(ids), trim_at=trim_at)
 
-    async def remove(self, ids: Sequence[UUID]) -> None:
-        await self._session.fetch("delete_events_of", ids=list(ids))
+    async def remove(self, up_to: Sequence[tuple[UUID, int]]) -> None:
+        items = [{"execution_id": id_, "version": version} for id_, version in up_to]
+        await self._session.fetch_each("delete_events_of", items)
+
+    async def unbury(self, ids: Sequence[UUID]) -> None:
         await self._session.fetch("unbury_executions", ids=list(ids))
 
     async def apart(self, until: datetime, limit: int) -> list[Position]:
@@ -131,6 +131,13 @@ def _position(xid: str | int, id_: int) -> Position:
 def _written(position: Position) -> dict[str, object]:
     # A transaction id has 64 bits without a sign, which no integer of the database has, so it travels as text.
     return {"event_xid": str(position.xid), "event_id": position.id}
+
+
+def _buried(row: Row) -> Buried:
+    id_ = rows.identity(row["execution_id"])
+    if row["event_id"] is None:
+        return Buried(id_, None)
+    return Buried(id_, _position(row["event_xid"], row["event_id"]), (row["first_version"], row["last_version"]))
 
 
 def _subscriber(row: Row) -> Subscriber:

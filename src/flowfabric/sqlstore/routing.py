@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -127,12 +127,13 @@ class SqlKeys:
             await self._session.fetch("extend_key", namespace=namespace, key=key, expires_at=later + window)
         return None
 
-    async def drop_expired(self, now: datetime, limit: int) -> int:
-        expired = await self._session.fetch("expired_keys", now=now, limit=limit)
-        await self._session.fetch_each(
-            "drop_key", [{"namespace": row["namespace"], "key": row["key"]} for row in expired]
-        )
-        return len(expired)
+    async def expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        found = await self._session.fetch("expired_keys", now=now, limit=limit)
+        return [(row["namespace"], row["key"]) for row in found]
+
+    async def drop_expired(self, keys: Sequence[tuple[str, str]], now: datetime) -> int:
+        items = [{"namespace": namespace, "key": key, "now": now} for namespace, key in keys]
+        return len(await self._session.fetch_each("drop_key", items))
 
 
 class SqlDue:

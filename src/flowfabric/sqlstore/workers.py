@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,14 +23,11 @@ class SqlWorkers:
         found = await self._session.fetch("lock_worker", namespace=namespace, instance=instance)
         return _worker(found[0]) if found else None
 
-    async def put(self, worker: Worker) -> None:
-        await self._session.fetch(
-            "put_worker", namespace=worker.namespace, instance=worker.id.instance, name=worker.id.name,
-            lanes=list(worker.lanes), capabilities=list(worker.capabilities), version=worker.version, host=worker.host,
-            slots=worker.slots, busy=worker.busy, ttl_us=rows.micros(worker.ttl), registered_at=worker.registered_at,
-            seen_at=worker.seen_at, expires_at=worker.expires_at,
-            kinds=None if worker.kinds is None else list(worker.kinds),
-        )  # fmt: skip
+    async def add(self, worker: Worker) -> bool:
+        return bool(await self._session.fetch("add_worker", **_columns(worker)))
+
+    async def change(self, worker: Worker) -> None:
+        await self._session.fetch("change_worker", **_columns(worker))
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
         found = await self._session.fetch(
@@ -48,8 +46,26 @@ class SqlWorkers:
         found = await self._session.fetch("workers_on_lane", namespace=namespace, lane=lane, now=now, limit=limit)
         return [_worker(row) for row in found]
 
-    async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
-        return [_worker(row) for row in await self._session.fetch("lapsed_workers", now=now, limit=limit)]
+    async def lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        found = await self._session.fetch("lapsed_workers", now=now, limit=limit)
+        return [(row["namespace"], row["instance"]) for row in found]
+
+    async def remove_lapsed(self, instances: Sequence[tuple[str, str]], now: datetime) -> list[Worker]:
+        items = [{"namespace": namespace, "instance": instance, "now": now} for namespace, instance in instances]
+        gone = [_worker(row) for row in await self._session.fetch_each("lock_lapsed_worker", items)]
+        names = [{"namespace": worker.namespace, "instance": worker.id.instance} for worker in gone]
+        await self._session.fetch_each("remove_worker", names)
+        return gone
+
+
+def _columns(worker: Worker) -> dict[str, object]:
+    return {
+        "namespace": worker.namespace, "instance": worker.id.instance, "name": worker.id.name,
+        "lanes": list(worker.lanes), "capabilities": list(worker.capabilities), "version": worker.version,
+        "host": worker.host, "slots": worker.slots, "busy": worker.busy, "ttl_us": rows.micros(worker.ttl),
+        "registered_at": worker.registered_at, "seen_at": worker.seen_at, "expires_at": worker.expires_at,
+        "kinds": None if worker.kinds is None else list(worker.kinds),
+    }  # fmt: skip
 
 
 def _worker(row: Row) -> Worker:

@@ -105,8 +105,11 @@ class HotStatements(Protocol):
     async def insert(self, items: Sequence[NewExecution]) -> set[UUID]:
         """Stores submissions of one namespace; leaves out ids that exist and lanes that drain."""
 
-    async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
-        """Leases the best waiting executions along the routes that the claim may take."""
+    async def claim(
+        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
+    ) -> Claimed:
+        """Leases the best waiting executions along the routes that the claim may take. `past_locked` looks for free
+        ones along all of them, which costs more: locked ones of one route do not hide those of another then."""
 
     async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
         """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop."""

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from flowfabric.core.positions import Position
 from flowfabric.core.subscribing import EventFilter, EventPage, OutboxState, Subscriber
+from flowfabric.core.trimming import Buried
 
 
 class Outbox(Protocol):
@@ -55,8 +56,8 @@ class Trimming(Protocol):
     async def bury(self, ids: Sequence[UUID], trim_at: datetime) -> None:
         """Notes executions that are gone, and when their events may go."""
 
-    async def due(self, now: datetime, limit: int) -> list[tuple[UUID, Position | None]]:
-        """Executions that are gone whose events may go by their time, with their last position, if any is left."""
+    async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[Buried]:
+        """Those of them whose events may go by their time, locked; leaves out what others have locked."""
 
     async def slowest(self) -> Position | None:
         """How far the slowest named subscriber is; None if there is none."""
@@ -64,8 +65,11 @@ class Trimming(Protocol):
     async def postpone(self, ids: Sequence[UUID], trim_at: datetime) -> None:
         """Looks at these again at that time."""
 
-    async def remove(self, ids: Sequence[UUID]) -> None:
-        """Removes all events of these executions, and the note of them."""
+    async def remove(self, up_to: Sequence[tuple[UUID, int]]) -> None:
+        """Removes the events of each execution up to that version."""
+
+    async def unbury(self, ids: Sequence[UUID]) -> None:
+        """Forgets executions that have no events any more."""
 
     async def apart(self, until: datetime, limit: int) -> list[Position]:
         """Events of no execution up to that time, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
@@ -75,5 +76,8 @@ class Keys(Protocol):
     ) -> tuple[UUID, bytes] | None:
         """Takes a free or expired key for that long from now; else answers the id and fingerprint that hold it."""
 
-    async def drop_expired(self, now: datetime, limit: int) -> int:
-        """Removes keys whose window has passed; answers how many."""
+    async def expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """Namespaces and names of keys whose window has passed; nothing is locked."""
+
+    async def drop_expired(self, keys: Sequence[tuple[str, str]], now: datetime) -> int:
+        """Removes those of them whose window has passed and that nobody else is at; answers how many."""

@@ -17,7 +17,7 @@ from flowfabric.store.executions import Executions, HotStatements
 from flowfabric.store.facts import StoreFacts
 from flowfabric.store.flows import Flows
 from flowfabric.store.journal import Attempts, Events, Steps
-from flowfabric.store.news import Telling
+from flowfabric.store.news import News, Telling
 from flowfabric.store.outbox import Outbox, Subscribers, Trimming
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
 from flowfabric.store.unlocked import Unlocked
@@ -129,9 +129,9 @@ class Transaction(Periphery, Protocol):
 class JoinedTransaction(Transaction, Protocol):
     """A transaction of the caller's own, which only the caller commits or rolls back."""
 
-    async def wake(self, namespace: str, lane: str) -> None:
-        """Lets whoever waits for work on the lane know of it when the transaction commits; where nothing can, no more
-        happens than that they find it at their next look."""
+    async def wake(self, news: News) -> None:
+        """Tells the news when the transaction commits; where nothing can, no more happens than that whoever waits for
+        them finds them at the next look."""
 
 
 UserBody = Callable[[Any], Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -14,8 +15,11 @@ class Workers(Protocol):
     async def lock(self, namespace: str, instance: str) -> Worker | None:
         """The worker, locked."""
 
-    async def put(self, worker: Worker) -> None:
-        """Adds the worker, or replaces what was known of the instance."""
+    async def add(self, worker: Worker) -> bool:
+        """Adds the worker; False if the instance is there already, whoever is just adding it."""
+
+    async def change(self, worker: Worker) -> None:
+        """Replaces what is known of a locked one."""
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
         """Until when a live one counts as live now; None if it does not any more."""
@@ -29,5 +33,8 @@ class Workers(Protocol):
     async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[Worker]:
         """Live ones that claim on the lane."""
 
-    async def lapsed(self, now: datetime, limit: int) -> list[Worker]:
-        """Those that were not heard of in time, locked if nobody else looks at them, longest silent first."""
+    async def lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """Namespaces and instances that were not heard of in time, longest silent first; nothing is locked."""
+
+    async def remove_lapsed(self, instances: Sequence[tuple[str, str]], now: datetime) -> list[Worker]:
+        """Takes those of them out of the register that nobody else is at; answers them as they were."""

@@ -16,6 +16,7 @@ from flowfabric.store.news import News
 
 Want = tuple[Any, ...]
 _BETWEEN_RINGS_S = 0.1
+_WHILE_LOCKED_S = 0.05
 
 
 class Bell:
@@ -77,6 +78,7 @@ class Bells:
         self._hung: dict[Want, set[Bell]] = defaultdict(set)
         self._all: set[Bell] = set()
         self._ends_ring: asyncio.TimerHandle | None = None
+        self._work_ring: asyncio.TimerHandle | None = None
 
     def hang(self, bell: Bell) -> None:
         """From now on news ring this bell."""
@@ -110,6 +112,15 @@ class Bells:
     def ring_for_work(self) -> None:
         """Rings everybody who waits for work."""
         self._ring_kind("lane")
+
+    def ring_soon_for_work(self) -> None:
+        """Rings them in a moment, once for all who ask for it until then."""
+        if self._work_ring is None:
+            self._work_ring = asyncio.get_running_loop().call_later(_WHILE_LOCKED_S, self._ring_for_work)
+
+    def _ring_for_work(self) -> None:
+        self._work_ring = None
+        self.ring_for_work()
 
     def _ring_soon_for_ends(self) -> None:
         """Everybody who waits for an end looks, but not more often than that: most of them look in vain."""

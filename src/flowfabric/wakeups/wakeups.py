@@ -30,6 +30,7 @@ class Wakeups:
     def __init__(self, telling: Telling, *, enabled: bool = True, clock: Callable[[], datetime] | None = None) -> None:
         self.bells = Bells()
         self.patrols = 0
+        self.shortest_lease = timedelta.max
         self._enabled = enabled
         self._announcer = Announcer(telling, LOOK_ALIVE_S, enabled=enabled)
         self._listener = Listener(telling.ear() if enabled else None, self._heard, self.learn_time)
@@ -72,6 +73,11 @@ class Wakeups:
             self._announcer.tell_unknown_due(now)
         else:
             self._announcer.tell_due(due, due - now)
+
+    def expect_leases(self, term: timedelta) -> None:
+        """Leases of such a term are given here, so others may give such too: a process that dies before it told of one
+        is noticed within that time."""
+        self.shortest_lease = min(self.shortest_lease, term)
 
     def learn_time(self, store_time: datetime) -> None:
         """The store's clock says so now; due times are compared with it."""

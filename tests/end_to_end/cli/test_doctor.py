@@ -95,6 +95,9 @@ def test_a_line_for_hints_that_is_not_there_is_a_warning() -> None:
     since = NOW - timedelta(minutes=5)
     [_, held] = judge_wakeups(around(status=EventsStatus(since, ListenerStatus("listening", 0, 0, 0, 0, 0))))
     assert held.verdict == "warning" and "07:55" in held.text
+    loaded = EventsStatus(since, ListenerStatus("listening", 0, 0, 0, 0, 0), from_elsewhere=True)
+    [_, lost] = judge_wakeups(around(status=loaded))
+    assert lost.verdict == "wrong" and "dump" in lost.text and "deploying.md" in lost.advice
 
 
 def test_work_that_nobody_takes_is_a_warning_with_what_to_start() -> None:

@@ -14,9 +14,12 @@ from flowfabric.store.executions import Claimed
 class PostgresHotStatements(SqlHotStatements):
     """The shared hot path, with the claim that a writing CTE makes possible."""
 
-    async def claim(self, namespace: str, claim: Claim, lease_ids: Sequence[UUID]) -> Claimed:
+    async def claim(
+        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
+    ) -> Claimed:
         found = await self._session.fetch(
-            "claim_waiting", namespace=namespace, lanes=list(claim.lanes), capabilities=list(claim.capabilities),
+            "claim_unlocked" if past_locked else "claim_waiting", namespace=namespace,
+            lanes=list(claim.lanes), capabilities=list(claim.capabilities),
             kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit, lease_ids=list(lease_ids),
             worker=claim.worker.name, instance=claim.worker.instance, ttl_us=rows.micros(claim.lease_ttl),
             now=self._now,

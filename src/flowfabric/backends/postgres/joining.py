@@ -18,11 +18,12 @@ from flowfabric.backends.postgres.errors import is_conflict, translated
 from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.session import PostgresSession, Queries
 from flowfabric.backends.postgres.unlocked import PostgresUnlocked
-from flowfabric.backends.postgres.wakeups import wake_channel, wake_payload
+from flowfabric.backends.postgres.wakeups import news_payload, wake_channel
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.sqlstore import joining
 from flowfabric.sqlstore.session import Session
 from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.news import News
 from flowfabric.store.transaction import Answer, JoinedBody
 
 
@@ -41,8 +42,10 @@ class PostgresJoinedTransaction(SqlTransaction):
         super().__init__(session, PostgresHotStatements, PostgresUnlocked)
         self._channel = wake_channel(schema)
 
-    async def wake(self, namespace: str, lane: str) -> None:
-        await self.session.fetch("wake", channel=self._channel, payload=wake_payload(namespace, lane))
+    async def wake(self, news: News) -> None:
+        # Equal payloads of one transaction are delivered once, so this names no sender.
+        if news:
+            await self.session.fetch("wake", channel=self._channel, payload=news_payload(news))
 
 
 async def run_joined(

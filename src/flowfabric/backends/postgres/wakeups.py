@@ -38,11 +38,6 @@ def wake_channel(schema: str) -> str:
     return f"flowfabric.{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
 
 
-def wake_payload(namespace: str, lane: str) -> str:
-    """Which lane has work. Equal payloads of one transaction are delivered once, so it holds nothing else."""
-    return news_payload(News(lanes={(namespace, lane)}))
-
-
 def news_payload(news: News, sender: str = "") -> str:
     """The news in at most 8,000 bytes; what does not fit is said in general. The sender need not hear it again."""
     named = len(news.ended) <= _MOST_NAMED and not news.many_ended

@@ -17,6 +17,7 @@ from flowfabric.sqlstore.driving import drive
 from flowfabric.sqlstore.rows import since_1970_us, when
 from flowfabric.sqlstore.statements import Statement
 from flowfabric.sqlstore.transaction import SqlTransaction
+from flowfabric.store.news import News
 from flowfabric.store.transaction import Answer, JoinedBody
 
 _JOINABLE = "sqlite3"
@@ -25,7 +26,7 @@ _JOINABLE = "sqlite3"
 class SqliteJoinedTransaction(SqlTransaction):
     """The aggregates over a connection of the caller's."""
 
-    async def wake(self, namespace: str, lane: str) -> None:
+    async def wake(self, news: News) -> None:
         """Nothing: SQLite has no notifications, whoever waits looks again soon."""
 
 

@@ -155,3 +155,10 @@ WHERE w.state = 'pending'
     AND w.expires_at <= :now
 ORDER BY w.expires_at
 LIMIT :limit
+
+-- name: due_for_event_trimming
+SELECT p.execution_id AS id
+FROM ff.purged AS p
+WHERE p.trim_at <= :now
+ORDER BY p.trim_at
+LIMIT :limit

@@ -29,12 +29,18 @@ FROM ff.submission_key
 WHERE expires_at <= :now
 ORDER BY expires_at
 LIMIT :limit
-FOR NO KEY UPDATE SKIP LOCKED
 
 -- name: drop_key
 DELETE FROM ff.submission_key
-WHERE namespace = :namespace
-    AND key = :key
+WHERE (namespace, key) IN (
+    SELECT k.namespace, k.key
+    FROM ff.submission_key AS k
+    WHERE k.namespace = :namespace
+        AND k.key = :key
+        AND k.expires_at <= :now
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING key
 
 -- name: delete_keys
 DELETE FROM ff.submission_key

@@ -67,4 +67,5 @@ WHERE execution_id IN :ids
 
 -- name: delete_events_of
 DELETE FROM ff.event
-WHERE execution_id IN :ids
+WHERE execution_id = :execution_id
+    AND version <= :version

@@ -12,7 +12,7 @@ WHERE w.namespace = :namespace
     AND w.instance = :instance
 FOR NO KEY UPDATE
 
--- name: put_worker
+-- name: add_worker
 INSERT INTO ff.worker (
     namespace, instance, name, lanes, capabilities, version, host, slots, busy, ttl_us, registered_at, seen_at, expires_at,
     kinds
@@ -21,19 +21,26 @@ VALUES (
     :namespace, :instance, :name, :lanes, :capabilities, :version, :host, :slots, :busy, :ttl_us, :registered_at,
     :seen_at, :expires_at, :kinds
 )
-ON CONFLICT (namespace, instance) DO UPDATE SET
-    name = excluded.name,
-    lanes = excluded.lanes,
-    capabilities = excluded.capabilities,
-    version = excluded.version,
-    host = excluded.host,
-    slots = excluded.slots,
-    busy = excluded.busy,
-    ttl_us = excluded.ttl_us,
-    registered_at = excluded.registered_at,
-    seen_at = excluded.seen_at,
-    expires_at = excluded.expires_at,
-    kinds = excluded.kinds
+ON CONFLICT (namespace, instance) DO NOTHING
+RETURNING instance
+
+-- name: change_worker
+UPDATE ff.worker
+SET
+    name = :name,
+    lanes = :lanes,
+    capabilities = :capabilities,
+    version = :version,
+    host = :host,
+    slots = :slots,
+    busy = :busy,
+    ttl_us = :ttl_us,
+    registered_at = :registered_at,
+    seen_at = :seen_at,
+    expires_at = :expires_at,
+    kinds = :kinds
+WHERE namespace = :namespace
+    AND instance = :instance
 
 -- name: remove_worker
 DELETE FROM ff.worker
@@ -50,10 +57,17 @@ ORDER BY w.instance
 LIMIT :limit
 
 -- name: lapsed_workers
-SELECT
-{worker}
+SELECT w.namespace, w.instance
 FROM ff.worker AS w
 WHERE w.expires_at <= :now
 ORDER BY w.expires_at
 LIMIT :limit
+
+-- name: lock_lapsed_worker
+SELECT
+{worker}
+FROM ff.worker AS w
+WHERE w.namespace = :namespace
+    AND w.instance = :instance
+    AND w.expires_at <= :now
 FOR NO KEY UPDATE SKIP LOCKED

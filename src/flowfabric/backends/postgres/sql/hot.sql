@@ -59,10 +59,8 @@ ORDER BY item.id
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
--- name: claim_waiting
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(:now, clock_timestamp()) AS now
-),
+-- The routes that a claim may take, and the lease on what it has locked.
+-- fragment: open_routes
 open_route AS MATERIALIZED (
     SELECT r.id
     FROM ff.route AS r
@@ -77,41 +75,9 @@ open_route AS MATERIALIZED (
                 AND l.name = r.lane
                 AND l.state = 'paused'
         )
-),
--- How many of the best come from each route, so that no more rows are locked than are taken.
-share AS MATERIALIZED (
-    SELECT best.route_id, COUNT(*) AS number
-    FROM (
-        SELECT found.route_id
-        FROM open_route
-        CROSS JOIN LATERAL (
-            SELECT e.route_id, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
-            FROM ff.execution AS e
-            WHERE e.route_id = open_route.id
-                AND e.state = 'waiting'
-            ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
-            LIMIT :limit
-        ) AS found
-        ORDER BY found.priority DESC, found.fresh, found.created_at, found.id
-        LIMIT :limit
-    ) AS best
-    GROUP BY best.route_id
-),
-head AS MATERIALIZED (
-    SELECT
-        found.id,
-        ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
-    FROM share
-    CROSS JOIN LATERAL (
-        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
-        FROM ff.execution AS e
-        WHERE e.route_id = share.route_id
-            AND e.state = 'waiting'
-        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
-        LIMIT share.number
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS found
-),
+)
+
+-- fragment: leasing
 taken AS (
     UPDATE ff.execution AS e
     SET
@@ -163,6 +129,85 @@ FROM (
 ) AS seen
 LEFT JOIN taken AS e ON TRUE
 ORDER BY e.place
+
+-- name: claim_waiting
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+{open_routes},
+-- How many of the best come from each route, so that no more rows are locked than are taken.
+share AS MATERIALIZED (
+    SELECT best.route_id, COUNT(*) AS number
+    FROM (
+        SELECT found.route_id
+        FROM open_route
+        CROSS JOIN LATERAL (
+            SELECT e.route_id, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+            FROM ff.execution AS e
+            WHERE e.route_id = open_route.id
+                AND e.state = 'waiting'
+            ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+            LIMIT :limit
+        ) AS found
+        ORDER BY found.priority DESC, found.fresh, found.created_at, found.id
+        LIMIT :limit
+    ) AS best
+    GROUP BY best.route_id
+),
+head AS MATERIALIZED (
+    SELECT
+        found.id,
+        ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
+    FROM share
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        FROM ff.execution AS e
+        WHERE e.route_id = share.route_id
+            AND e.state = 'waiting'
+        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+        LIMIT share.number
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS found
+),
+{leasing}
+
+-- When all that it wanted was locked: the best of every route, so that locked heads of one do not hide another's work.
+-- It may lock more rows than it takes, for the time of the statement.
+-- name: claim_unlocked
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+{open_routes},
+share AS MATERIALIZED (
+    SELECT open_route.id AS route_id
+    FROM open_route
+    CROSS JOIN LATERAL (
+        SELECT e.id
+        FROM ff.execution AS e
+        WHERE e.route_id = open_route.id
+            AND e.state = 'waiting'
+        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+        LIMIT 1
+    ) AS first
+),
+head AS MATERIALIZED (
+    SELECT
+        found.id,
+        ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
+    FROM share
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        FROM ff.execution AS e
+        WHERE e.route_id = share.route_id
+            AND e.state = 'waiting'
+        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+        LIMIT :limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS found
+    ORDER BY found.priority DESC, found.fresh, found.created_at, found.id
+    LIMIT :limit
+),
+{leasing}
 
 -- name: renew_if_owned
 WITH clock AS MATERIALIZED (

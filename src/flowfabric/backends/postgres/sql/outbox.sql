@@ -32,6 +32,7 @@ page AS MATERIALIZED (
 )
 SELECT
     last.transaction_id::TEXT AS last_xid, last.id AS last_id, seen.held_back,
+    seen.trimmed_xid::TEXT AS trimmed_xid, seen.trimmed_id,
     e.transaction_id::TEXT AS event_xid, e.id AS event_id, {event}
 FROM (
     SELECT (
@@ -40,7 +41,8 @@ FROM (
         WHERE later.transaction_id >= (SELECT horizon.xid FROM horizon)
         ORDER BY later.transaction_id, later.id
         LIMIT 1
-    ) IS NOT NULL AS held_back
+    ) IS NOT NULL AS held_back, s.trimmed_xid, s.trimmed_id
+    FROM ff.store AS s
 ) AS seen
 LEFT JOIN (
     SELECT page.transaction_id, page.id
@@ -67,7 +69,15 @@ SELECT
         WHERE e.transaction_id >= pg_snapshot_xmin(pg_current_snapshot())
         ORDER BY e.transaction_id, e.id
         LIMIT 1
-    ) AS held_back_since
+    ) AS held_back_since,
+    -- No transaction of this server can have had that id: the rows were loaded from a dump of another one.
+    (
+        SELECT e.id
+        FROM ff.event AS e
+        WHERE e.transaction_id >= pg_snapshot_xmax(pg_current_snapshot())
+        ORDER BY e.transaction_id, e.id
+        LIMIT 1
+    ) IS NOT NULL AS from_elsewhere
 FROM ff.store AS s
 
 -- fragment: subscriber
@@ -99,19 +109,28 @@ WHERE s.expired_at IS NULL
 ORDER BY s.transaction_id, s.event_id
 LIMIT 1
 
--- name: last_events
-SELECT p.execution_id, last.transaction_id::TEXT AS event_xid, last.id AS event_id
+-- name: lock_free_buried
+SELECT
+    p.execution_id, last.transaction_id::TEXT AS event_xid, last.id AS event_id, last.version AS last_version,
+    first.version AS first_version
 FROM ff.purged AS p
 LEFT JOIN LATERAL (
-    SELECT e.transaction_id, e.id
+    SELECT e.transaction_id, e.id, e.version
     FROM ff.event AS e
     WHERE e.execution_id = p.execution_id
     ORDER BY e.version DESC
     LIMIT 1
 ) AS last ON TRUE
-WHERE p.trim_at <= :now
-ORDER BY p.trim_at
-LIMIT :limit
+LEFT JOIN LATERAL (
+    SELECT e.version
+    FROM ff.event AS e
+    WHERE e.execution_id = p.execution_id
+    ORDER BY e.version
+    LIMIT 1
+) AS first ON TRUE
+WHERE p.execution_id IN :ids
+    AND p.trim_at <= :now
+ORDER BY p.execution_id
 FOR NO KEY UPDATE OF p SKIP LOCKED
 
 -- name: events_apart

@@ -21,10 +21,12 @@ WITH page AS MATERIALIZED (
     ORDER BY id
     LIMIT :scan
 )
-SELECT 0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS event_xid, e.id AS event_id, {event}
+SELECT
+    0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS trimmed_xid, last.trimmed_id, 0 AS event_xid,
+    e.id AS event_id, {event}
 FROM (
-    SELECT MAX(page.id) AS id
-    FROM page
+    SELECT s.trimmed_id, (SELECT MAX(page.id) FROM page) AS id
+    FROM ff.store AS s
 ) AS last
 LEFT JOIN page AS e ON e.namespace = :namespace
     AND (:families IS NULL OR e.family IN :families OR e.ends_lease AND 'lease' IN :families)
@@ -47,7 +49,7 @@ ORDER BY e.id
 SELECT
     s.id, 0 AS trimmed_xid, s.trimmed_id, 0 AS horizon_xid,
     COALESCE((SELECT q.seq FROM sqlite_sequence AS q WHERE q.name = 'ff_event'), 0) AS horizon_id,
-    NULL AS held_back_since
+    NULL AS held_back_since, FALSE AS from_elsewhere
 FROM ff.store AS s
 
 -- fragment: subscriber
@@ -77,18 +79,27 @@ WHERE s.expired_at IS NULL
 ORDER BY s.event_id
 LIMIT 1
 
--- name: last_events
-SELECT p.execution_id, 0 AS event_xid, (
-    SELECT e.id
-    FROM ff.event AS e
-    WHERE e.execution_id = p.execution_id
-    ORDER BY e.version DESC
-    LIMIT 1
-) AS event_id
+-- name: lock_free_buried
+SELECT
+    p.execution_id, 0 AS event_xid, last.id AS event_id, last.version AS last_version, (
+        SELECT e.version
+        FROM ff.event AS e
+        WHERE e.execution_id = p.execution_id
+        ORDER BY e.version
+        LIMIT 1
+    ) AS first_version
 FROM ff.purged AS p
-WHERE p.trim_at <= :now
-ORDER BY p.trim_at
-LIMIT :limit
+LEFT JOIN ff.event AS last ON last.execution_id = p.execution_id
+    AND last.version = (
+        SELECT e.version
+        FROM ff.event AS e
+        WHERE e.execution_id = p.execution_id
+        ORDER BY e.version DESC
+        LIMIT 1
+    )
+WHERE p.execution_id IN :ids
+    AND p.trim_at <= :now
+ORDER BY p.execution_id
 
 -- name: events_apart
 SELECT 0 AS event_xid, e.id AS event_id

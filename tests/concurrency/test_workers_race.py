@@ -1,0 +1,65 @@
+"""The register of workers under races: an instance belongs to one worker, whoever came first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from flowfabric.engine import Conflict, Engine, Registered, WorkerId
+from flowfabric.testing import VirtualClock
+from tests.concurrency.waits import forced
+from tests.stores import TestStore, opened
+
+
+@pytest.fixture
+async def rival(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncIterator[Engine]:
+    """A second engine on the same store and the same clock."""
+    async with opened(store, clock) as rival:
+        yield rival
+
+
+async def events(store: TestStore) -> list[str]:
+    return [row["name"] for row in await store.query("SELECT name FROM ff.event ORDER BY id")]
+
+
+async def test_one_instance_is_not_registered_by_two_workers_at_once(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    first, second = await forced(
+        store,
+        (engine, lambda side: side.workers.register(WorkerId("one", "i"), ["a"])),
+        (rival, lambda side: side.workers.register(WorkerId("two", "i"), ["a"])),
+    )
+    assert isinstance(first, Registered) and not first.refreshed
+    assert isinstance(second, Conflict) and second.code == "instance_reassigned"
+    assert [worker.id.name for worker in await engine.workers.list()] == ["one"]
+    assert await events(store) == ["registered"]
+
+
+async def test_a_worker_that_registers_twice_at_once_is_new_once(
+    store: TestStore, engine: Engine, rival: Engine
+) -> None:
+    first, second = await forced(
+        store,
+        (engine, lambda side: side.workers.register("one", ["a"])),
+        (rival, lambda side: side.workers.register("one", ["b"])),
+    )
+    assert [isinstance(answer, Registered) and answer.refreshed for answer in (first, second)] == [False, True]
+    assert [worker.lanes for worker in await engine.workers.list()] == [("b",)]
+    assert await events(store) == ["registered"]
+
+
+async def test_a_worker_registers_anew_while_the_old_one_is_swept(
+    store: TestStore, engine: Engine, rival: Engine, clock: VirtualClock
+) -> None:
+    await engine.workers.register(WorkerId("one", "i"), ["a"], ttl="10s")
+    clock.advance("10s")
+    _, answer = await forced(
+        store,
+        (engine, lambda side: side.workers.mark_dead("i")),
+        (rival, lambda side: side.workers.register(WorkerId("two", "i"), ["a"])),
+    )
+    assert isinstance(answer, Registered) and not answer.refreshed
+    assert [worker.id.name for worker in await engine.workers.list()] == ["two"]
+    assert await events(store) == ["registered", "marked_dead", "registered"]

@@ -1,0 +1,81 @@
+"""The list of operations that are made to fail is complete: nothing that writes is left out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric.engine import Engine
+from flowfabric.testing import VirtualClock
+from tests.faults.bench import Call, opened_bench
+from tests.faults.flow_operations import EVERY_OPERATION
+from tests.stores import SqliteTestStore
+
+GROUPS = (
+    "executions", "leases", "waitpoints", "signals", "flows", "keys", "operator", "lanes", "workers", "events",
+)  # fmt: skip
+READS = {
+    "executions": "children count describe glance history list result steps wait wait_until",
+    "leases": "held look recorded watch",
+    "waitpoints": "list list_suspended tokens",
+    "signals": "observe",
+    "flows": "describe inputs list members wait",
+    "keys": "list",
+    "operator": "explain",
+    "lanes": "list",
+    "workers": "list",
+    "events": "cursor status subscribers",
+}
+ELSEWHERE = {
+    "executions.submit_within": "runs on a connection of the caller's: tests/conformance/test_submit_within*.py",
+    "executions.submit_within_sync": "likewise",
+    "events.subscribe": "is made of the steps of a subscriber",
+}
+
+
+async def test_every_call_and_every_duty_that_writes_is_made_to_fail(tmp_path: Path, clock: VirtualClock) -> None:
+    seen: set[str] = set()
+    async with opened_bench(SqliteTestStore(tmp_path), clock) as bench:
+        facade = {f"{group}.{name}" for group in GROUPS for name in public(type(getattr(bench.engine, group)))}
+        duties = {duty.name for duty in bench.engine.reconcilers._duties}
+        for operation in EVERY_OPERATION.values():
+            await bench.whole(operation, lambda call: watched(call, bench.engine, seen))
+    reads = {f"{group}.{name}" for group, names in READS.items() for name in names.split()}
+    assert facade - seen - reads - ELSEWHERE.keys() == set()
+    assert duties - seen == set()
+    assert (reads | ELSEWHERE.keys()) - facade == set(), "these are gone"
+
+
+async def watched(call: Call, engine: Engine, seen: set[str]) -> BaseException | None:
+    """What a call answers; whatever it calls is noted."""
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch, engine, seen)
+        return await call()
+
+
+def public(kind: type) -> list[str]:
+    return [name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, engine: Engine, seen: set[str]) -> None:
+    """From now on every call of the engine, and every tick of a duty, is noted by its name."""
+
+    def noting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(call)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            seen.add(name)
+            return call(*arguments, **options)
+
+        return noted
+
+    for group in GROUPS:
+        kind = type(getattr(engine, group))
+        for name in public(kind):
+            monkeypatch.setattr(kind, name, noting(getattr(kind, name), f"{group}.{name}"))
+    for duty in engine.reconcilers._duties:
+        monkeypatch.setattr(duty, "tick", noting(duty.tick, duty.name))

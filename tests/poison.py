@@ -1,0 +1,27 @@
+"""Rows that cannot be written: a trigger refuses it, as a broken page or index of the database would."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.stores import TestStore
+
+_REFUSE = "CREATE FUNCTION ff.refuse() RETURNS TRIGGER LANGUAGE plpgsql AS $$BEGIN RAISE check_violation; END$$"
+
+
+@asynccontextmanager
+async def poisoned(store: TestStore, table: str, act: str, column: str, value: object) -> AsyncIterator[None]:
+    """Within the block nobody can DELETE or UPDATE the rows of a table that have this value in a column."""
+    named, condition = f"ff.{table}", f"OLD.{column} = '{value}'"
+    if store.name == "sqlite":
+        trigger = f"BEFORE {act} ON {named} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
+        await store.query(f"CREATE TRIGGER ff.poison {trigger}")
+    else:
+        trigger = f"BEFORE {act} ON {named} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION ff.refuse()"
+        await store.query(_REFUSE)
+        await store.query(f"CREATE TRIGGER poison {trigger}")
+    try:
+        yield
+    finally:
+        await store.query("DROP TRIGGER ff.poison" if store.name == "sqlite" else "DROP FUNCTION ff.refuse() CASCADE")
