@@ -165,8 +165,8 @@ class Run:
     def _leave(self) -> None:
         for task in self.in_flight:
             task.cancel()
-        for wait in reversed(list(self.resting.parked)):
-            self.resting.resolve(wait, self.reason_to_leave())
+        for wait, unit in reversed(list(self.resting.parked.items())):
+            self.resting.resolve(wait, self.calls.tell(unit))
 
     def reason_to_leave(self) -> Unwind:
         """What is raised in the body so that it is left."""

@@ -15,6 +15,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.bodies import Ending, start_branch, start_thread
 from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.durable import DurableCall, here
+from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import Scope
 from flowfabric.sdk.parking import Group, Together
 from flowfabric.sdk.units import Unit
@@ -97,7 +98,10 @@ class Running:
         return self._ended.popleft()
 
     def _complete(self, unit: Unit, ending: Ending) -> Ending:
-        """A branch must have reached what was recorded in it, as the function must."""
+        """A branch must have reached what was recorded in it, as the function must. Once somebody was told to leave,
+        nothing is decided any more: what a branch comes to may be due to that."""
+        if self.run.calls.has_told and not isinstance(ending.error, Unwind):
+            return Ending(error=Unwind())
         if ending.error is None and unit.scope is not self._parent.scope and not self.run.is_over:
             report = self.run.calls.journal.unreached(unit.scope)
             if report is not None:

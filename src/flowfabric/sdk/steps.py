@@ -162,7 +162,7 @@ class StepCall(DurableCall[Any]):
             return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._in_thread())
         except asyncio.CancelledError as error:
             if run.is_over:
-                raise Unwind from None
+                raise run.calls.tell(here(self)) from None
             if not task.cancelling():
                 # Nobody gave the call up, something within it did: a failure like any other.
                 raise RuntimeError(f"{self.path} was cancelled by its own code") from error

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,6 +24,7 @@ from flowfabric import (
     logger,
     now,
     progress,
+    race,
     sleep,
     step,
     uuid4,
@@ -186,6 +191,74 @@ async def test_a_drained_run_finishes_its_step_and_goes_on_elsewhere_in_the_same
     assert (await handle.status()).state is State.WAITING
     assert await kit.finish(handle) == 0
     assert done == ["slow", "next"]
+
+
+@pytest.mark.parametrize("group", [gather, race])
+async def test_what_comes_of_swallowing_while_a_step_finishes_before_the_drain_is_ignored(
+    app: App, kit: Kit, group: Callable[..., Awaitable[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, is_drained, was_told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        begun.set()
+        await was_told.wait()
+        return "slow"
+
+    async def careless() -> str:
+        await is_drained.wait()
+        try:
+            return await step(str, "done")
+        except BaseException:
+            was_told.set()
+            return "swallowed"
+
+    @app.task
+    async def task() -> str:
+        return str(await group(careless(), step(slow)))
+
+    handle = await task.submit()
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    await begun.wait()
+    run.drain()
+    is_drained.set()
+    await performing
+
+    assert (await handle.status()).state is State.WAITING
+    assert (await statuses(kit, handle))["slow"] == "ok"
+    assert "swallowed" not in await kit.finish(handle)
+
+
+async def test_a_body_that_swallows_the_drain_for_ever_is_dropped_and_goes_on_elsewhere(app: App, kit: Kit) -> None:
+    begun, is_drained, was_told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await was_told.wait()
+
+    async def careless() -> None:
+        await is_drained.wait()
+        for _ in range(1000):
+            with suppress(BaseException):
+                await step(str)
+                return
+
+    @app.task
+    async def task() -> str:
+        await gather(careless(), step(slow))
+        return "done"
+
+    handle = await task.submit()
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    await begun.wait()
+    run.drain()
+    is_drained.set()
+    await performing
+    was_told.set()
+
+    assert (await handle.status()).state is State.WAITING
+    assert await kit.finish(handle) == "done"
 
 
 async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit) -> None:

@@ -87,11 +87,33 @@ async def test_swallowing_the_unwinding_does_no_harm_and_is_warned_about(
         await step(done.append, found)
         return found
 
-    handle = await kit.start(careless)
-    assert (await handle.status()).state is State.DELAYED
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        handle = await kit.start(careless)
 
+    assert (await handle.status()).state is State.DELAYED
+    assert caplog.text.count("careless swallowed Unwind") == 1
     assert await kit.finish(handle) == "slept"
     assert done == ["slept"]
+
+
+async def test_clean_up_that_makes_durable_calls_is_not_taken_for_swallowing(
+    app: App, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def careful() -> str:
+        try:
+            await sleep("1h")
+        finally:
+            try:
+                await step(str, "first")
+            finally:
+                await step(str, "second")
+        return "slept"
+
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        assert await kit.run(careful) == "slept"
+
+    assert "swallowed" not in caplog.text
 
 
 @pytest.mark.parametrize("swallows", [bare_except, suppressed])
@@ -139,7 +161,7 @@ async def test_code_that_swallows_for_ever_is_cut_off(app: App, kit: Kit, caplog
     with caplog.at_level(logging.ERROR, "flowfabric"):
         handle = await kit.start(stubborn)
 
-    assert len(swallowed) == 101, "at the wait, and at a hundred calls after it"
+    assert len(swallowed) == 100, "at the wait, and at the calls after it"
     assert "stubborn swallows Unwind for ever and is dropped" in caplog.text
     assert (await handle.status()).state is State.DELAYED
 
