@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError
+from flowfabric.sdk.bodies import cancel_code
 from flowfabric.sdk.closing import close_waitpoints
 from flowfabric.sdk.commits import persist
 from flowfabric.sdk.errors import Unwind
@@ -69,15 +70,7 @@ class Branches(Running):
 
     def cancel_code(self) -> None:
         """Cancels what members are about: steps that run, and other code that awaits something of its own."""
-        units = {unit for unit, _ in self._running.values()}
-        steps = [(task, unit) for task, unit in self.run.in_flight.items() if unit in units]
-        for task, _ in steps:
-            task.cancel()
-        for unit in units.difference((unit for _, unit in steps), self.run.resting.parked.values()):
-            if unit.group is not None:
-                unit.group.cancel_code()
-            elif unit.task is not None and not unit.is_plain:
-                unit.task.cancel()
+        cancel_code(self.run, {unit for unit, _ in self._running.values()})
 
     def open_children(self) -> list[UUID]:
         """The children that members wait for."""

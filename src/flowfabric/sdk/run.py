@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.outcomes import Lease
 from flowfabric.engine.engine import Engine
-from flowfabric.sdk.bodies import Ending, run_body
+from flowfabric.sdk.bodies import Ending, cancel_code, run_body
 from flowfabric.sdk.calls import Calls
 from flowfabric.sdk.commits import Commits, insist
 from flowfabric.sdk.ending import end, put_off
@@ -66,6 +66,7 @@ class Run:
         self.commits = Commits(self)
         self.resting = Resting(self)
         self.in_flight: dict[asyncio.Task[Any], Unit] = {}
+        self._body = Unit(self, Scope(), is_plain=not self.task.is_async)
 
     async def perform(self) -> None:
         """Runs the body until the lease is ended, given up or lost."""
@@ -87,7 +88,7 @@ class Run:
     def _dissolve(self) -> None:
         """Takes the run apart, so that nothing of it waits for the garbage collector."""
         self.is_over = True
-        del self.calls, self.commits, self.resting
+        del self.calls, self.commits, self.resting, self._body
 
     def __getattr__(self, name: str) -> Any:
         """What is asked for after the end: nothing durable happens any more."""
@@ -104,16 +105,15 @@ class Run:
 
     async def _run_once(self) -> Ending:
         self.probe.begins(self)
-        unit = Unit(self, Scope(), is_plain=not self.task.is_async)
         self.resting.goes()
-        ending = await run_body(self, unit)
+        ending = await run_body(self, self._body)
         await cancel_left_over(self)
         await self.resting.settled()
         if not self.is_over and ending.error is None and self.mismatch is None:
             loose = self.calls.never_awaited()
             if loose is not None:
                 return Ending(error=loose)
-            report = self.calls.journal.unreached(unit.scope)
+            report = self.calls.journal.unreached(self._body.scope)
             self.divergence = report and f"{self.task.name} {self.lease.execution_id}: {report}"
         return ending
 
@@ -128,7 +128,12 @@ class Run:
         """Stops everything: the lease is no longer ours."""
         self.loss = error
         if not self.is_over:
-            self.unwind()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leaves the body wherever it is: what awaits something of its own is cancelled."""
+        cancel_code(self, {self._body})
+        self.unwind()
 
     def cancel_requested(self, due_at: datetime) -> None:
         """Lets the body clean up: it is told at the open wait, or at the next durable call."""

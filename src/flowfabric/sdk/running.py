@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.sdk.bodies import Ending, start_branch, start_thread
+from flowfabric.sdk.bodies import Ending, ending_of, start_branch, start_thread
 from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.errors import Unwind
@@ -54,7 +54,7 @@ class Running:
             index = await self._next_ended()
             unit, future = self._running.pop(index)
             self.run.resting.rests()
-            yield index, self._complete(unit, future.result())
+            yield index, self._complete(unit, ending_of(future))
 
     async def _answered(self) -> AsyncIterator[tuple[int, Ending]]:
         """Members that the journal answers need no branch of their own."""
