@@ -56,6 +56,7 @@ class Run:
         self.mismatch: InputMismatch | None = None
         self.continuation: bytes | None = None
         self.cancel_due_at = lease.cancel_due_at
+        self.seed = lease.generation
         self.dropped: asyncio.Future[None] | None = None
         self.beside: set[asyncio.Task[None]] = set()
         self.raw_tasks: set[asyncio.Task[Any]] = set()
@@ -100,8 +101,11 @@ class Run:
         """Reads the journal, unless nobody has had a lease before."""
         if may_be_new and self.lease.epoch <= 1:
             return
-        for step in await insist(self, lambda: self.engine.leases.recorded(self.lease.fence)) or ():
+        steps = await insist(self, lambda: self.engine.leases.recorded(self.lease.fence)) or ()
+        for step in steps:
             self.calls.remember(Record.from_step(step))
+        # What a replay has kept still answers, so what was drawn before it must be drawn again.
+        self.seed = steps[0].generation if steps else self.lease.generation
 
     async def _run_once(self) -> Ending:
         self.probe.begins(self)

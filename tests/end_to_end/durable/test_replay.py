@@ -25,6 +25,7 @@ from flowfabric import (
     now,
     progress,
     race,
+    rng,
     sleep,
     step,
     uuid4,
@@ -276,6 +277,30 @@ async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit
     assert await kit.finish(handle) == 1
     assert done == ["a", "b", "c", "b", "c"]
     assert await kit.steps(handle) == ["list.append", "list.append#2", "list.append#3"]
+
+
+async def test_a_replay_from_a_step_draws_what_was_drawn_before_and_one_from_the_start_draws_anew(
+    app: App, kit: Kit
+) -> None:
+    drawn: list[str] = []
+
+    @app.task
+    async def task() -> int:
+        drawn.append(f"{uuid4()} {rng().random()}")
+        await step(str, drawn[-1])
+        await sleep("1h")
+        await step(str, current().epoch)
+        return current().attempt
+
+    handle = await kit.start(task)
+    await kit.finish(handle)
+    for name in ("str#2", "sleep"):
+        await handle.replay(from_step=name)
+        await kit.finish(handle)
+    assert len(set(drawn)) == 1
+    await handle.replay()
+    await kit.finish(handle)
+    assert len(set(drawn)) == 2
 
 
 async def test_continue_with_starts_the_same_execution_over_with_nothing_recorded(app: App, kit: Kit) -> None:
