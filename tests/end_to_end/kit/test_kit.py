@@ -290,3 +290,21 @@ async def test_a_store_that_was_used_before_goes_on_from_its_time(tmp_path: Path
         left = kit.now()
     async with Kit(app, path) as kit:
         assert kit.now() == left
+
+
+async def test_a_replay_at_every_record_does_not_interrupt_what_may_happen_only_once() -> None:
+    app, launched = App(":memory:"), list[str]()
+
+    @step.policy(at_most_once=True)
+    def launch(name: str) -> str:
+        launched.append(name)
+        return name
+
+    @app.task
+    async def work() -> list[str]:
+        first = await step(launch, "a")
+        return [first, *await gather(step(launch, "b"), step(str, "c"), step(launch, "d"))]
+
+    async with Kit(app, replay="every record") as kit:
+        assert await kit.run(work) == ["a", "b", "c", "d"]
+    assert sorted(launched) == ["a", "b", "d"]
