@@ -36,6 +36,7 @@ class Calls:
         self.made: list[DurableCall[Any]] = []
         self.consumed: dict[str, int] = {}
         self.is_live = False
+        self._is_repeat = False
         self.cancel_delivered = False
         self.is_cut_off = False
         self._told: Counter[Unit | None] = Counter()
@@ -44,12 +45,14 @@ class Calls:
 
     @property
     def is_replaying(self) -> bool:
-        """True until the first call that the journal does not answer."""
-        return not self.is_live and len(self.journal) > 0
+        """True until the first call that an earlier run has not recorded."""
+        return self._is_repeat and not self.is_live
 
     def remember(self, record: Record) -> None:
         """Takes a record over from an earlier run."""
         self.journal.add(record)
+        # The account of signals that an execution continues with is nothing that was called.
+        self._is_repeat = self._is_repeat or record.kind != "signals"
         self._has_warned = len(self.journal) > _MANY_RECORDS
         if record.facts.get("cancel_requested"):
             self.cancel_delivered = True

@@ -19,6 +19,7 @@ from flowfabric import (
     Handle,
     Signal,
     StepFailed,
+    changed,
     current,
     gather,
     logger,
@@ -387,6 +388,26 @@ async def test_current_says_whether_what_runs_is_a_repeat(app: App, kit: Kit) ->
     await kit.run(task)
 
     assert seen == [[False, False], [True, True, False, False]]
+
+
+async def test_a_first_run_is_no_repeat_whatever_it_asks_on_the_way(app: App, kit: Kit) -> None:
+    seen: dict[int, bool] = {}
+
+    @app.task(signals=[paid])
+    async def task(turn: int = 0) -> None:
+        now()
+        changed("new")
+        seen.setdefault(turn, current().replaying)
+        await wait_signal(paid)
+        if turn == 0:
+            task.continue_with(1)
+
+    handle = await task.submit()
+    for amount in (1, 2):
+        await kit.signal(handle, paid, amount)
+    await kit.finish(handle)
+
+    assert seen == {0: False, 1: False}
 
 
 async def test_the_logger_is_silent_while_replaying(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
