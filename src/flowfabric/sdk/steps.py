@@ -45,7 +45,9 @@ class Steps:
         return StepCall(require_unit("step"), fn, args, kwargs, self._called)
 
     @overload
-    def tx(self, fn: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Durable[Any]: ...
+    def tx(
+        self, fn: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Durable[T]: ...
     @overload
     def tx(self, fn: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
     def tx(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
