@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
+from flowfabric.sdk.accidents import Accidents
 from flowfabric.sdk.bodies import drop
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.journal import Journal, Made, Mismatch, Record, Scope
@@ -34,6 +35,7 @@ class Calls:
         self._run = run
         self.journal = Journal()
         self.made: list[DurableCall[Any]] = []
+        self.accidents = Accidents()
         self.consumed: dict[str, int] = {}
         self.is_live = False
         self._is_repeat = False

@@ -114,6 +114,8 @@ class Run:
         await cancel_left_over(self)
         await self.resting.settled()
         if not self.is_over and ending.error is None and self.mismatch is None:
+            for decide in self.calls.accidents.gone_by():
+                await decide()
             loose = self.calls.never_awaited()
             if loose is not None:
                 return Ending(error=loose)
