@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ def drop(run: Run) -> None:
         run.loop.call_soon_threadsafe(_finish, run.dropped)
 
 
-def cancel_code(run: Run, units: Set[Unit]) -> None:
+def cancel_code(run: Run, units: set[Unit]) -> None:
     """Cancels what branches are about: steps that run, and other code that awaits something of its own. Code that is
     parked, or is running just now, is told by its durable call."""
     busy = {*run.in_flight, asyncio.current_task()}

@@ -218,15 +218,14 @@ async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore
 async def test_a_worker_ends_what_a_task_leaves_running(store: TestStore, tmp_path: Path) -> None:
     worker = await a_worker(store, tmp_path, CARELESS)
     assert worker.stderr is not None
-    done = await asyncio.to_thread(
-        run, "--store", store.url, "submit", "careless", "{}", "--wait", "--timeout", "60s"
-    )
+    done = await asyncio.to_thread(run, "--store", store.url, "submit", "careless", "{}", "--wait", "--timeout", "60s")
     assert done.stdout == '"done"\n'
     worker.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(worker.wait(), 30) == 0
-    assert "careless left tasks of asyncio behind, which are cancelled: Event.wait" in (
-        await worker.stderr.read()
-    ).decode()
+    assert (
+        "careless left tasks of asyncio behind, which are cancelled: Event.wait"
+        in (await worker.stderr.read()).decode()
+    )
 
 
 async def a_worker(store: TestStore, folder: Path, app: str) -> asyncio.subprocess.Process:

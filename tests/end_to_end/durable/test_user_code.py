@@ -15,6 +15,7 @@ from flowfabric import (
     ExecutionFailed,
     Signal,
     StepFailed,
+    Unwind,
     gather,
     sleep,
     step,
@@ -22,7 +23,7 @@ from flowfabric import (
 )
 from flowfabric.engine import State, StepStatus
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit, statuses
+from tests.end_to_end.durable.kits import NewKit, begin, statuses
 
 go = Signal("go", int)
 
@@ -132,17 +133,27 @@ async def test_what_a_body_comes_to_that_swallowed_the_unwinding_is_discarded_wi
 
 
 async def test_gather_of_asyncio_with_return_exceptions_swallows_only_for_a_moment(app: App, kit: Kit) -> None:
-    done: list[str] = []
+    done, swallowed = list[str](), list[object]()
+
+    async def first() -> str:
+        if not swallowed:
+            run.drain()
+        return "first"
 
     @app.task
-    async def task() -> None:
-        await asyncio.gather(step(str), return_exceptions=True)
-        await sleep("1h")
-        await asyncio.gather(step(done.append, "once"), return_exceptions=True)
-        await step(str)
+    async def task() -> list[str]:
+        found = await asyncio.gather(step(first), step(str, "second"), return_exceptions=True)
+        swallowed.extend(item for item in found if isinstance(item, BaseException))
+        await step(done.append, "once")
+        return [str(item) for item in found]
 
-    await kit.run(task)
+    handle = await task.submit()
+    run = await begin(kit)
+    await run.perform()
 
+    assert {type(item) for item in swallowed} == {Unwind}
+    assert done == []
+    assert await kit.finish(handle) == ["first", "second"]
     assert done == ["once"]
 
 

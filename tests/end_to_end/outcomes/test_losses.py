@@ -320,15 +320,22 @@ async def test_a_waiting_branch_is_unwound_when_the_worker_stops(real_app: App) 
             raise
         return "never"
 
+    async def waits() -> None:
+        try:
+            await sleep("1h")
+        except Unwind:
+            left.append("wait unwound")
+            raise
+
     @real_app.task
     async def task() -> str:
-        return "again" if left else await step(long)
+        return "again" if left else (await gather(step(long), waits()))[0]
 
     async with real_app.worker() as worker:
         handle = await task.submit()
         await begun.wait()
         await worker.stop(grace=0)
-    assert left == ["step cancelled"]
+    assert sorted(left) == ["step cancelled", "wait unwound"]
     async with real_app.worker():
         assert await handle.result(timeout=20) == "again"
 
