@@ -53,6 +53,7 @@ class Running:
                 self._start(self._waiting.popleft())
             index = await self._next_ended()
             unit, future = self._running.pop(index)
+            unit.task = None  # Its context knows the unit, which would make a circle.
             self.run.resting.rests()
             yield index, self._complete(unit, ending_of(future))
 

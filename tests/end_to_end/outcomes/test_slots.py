@@ -12,9 +12,10 @@ from weakref import WeakSet
 
 import pytest
 
-from flowfabric import App, Received, Signal, gather, sync, wait_signal
+from flowfabric import App, Received, Signal, gather, step, sync, wait_signal
 from flowfabric.engine import Engine, State
 from flowfabric.sdk.run import Run
+from flowfabric.testing import Kit
 from flowfabric.worker.worker import Worker
 from tests.sizes import Size
 
@@ -159,3 +160,25 @@ async def test_a_parent_of_a_hundred_children_runs_its_body_at_most_three_times(
         handle = await (parent if colour == "async" else plain_parent).submit()
         assert await handle.result(timeout=60) == sum(number * number for number in range(100))
     assert len(bodies) <= 3
+
+
+async def test_a_run_that_has_ended_is_gone_without_a_look_for_garbage(app: App, memory_kit: Kit) -> None:
+    @app.task
+    async def task() -> int:
+        return await step(int, "7") + await step(int, "8")
+
+    @app.task
+    async def parent() -> tuple[int, int]:
+        await step(str)
+        return await gather(step(int, "7"), step(int, "8"))
+
+    await memory_kit.run(task)
+    gc.collect()
+    others = WeakSet(runs())
+    gc.disable()
+    try:
+        await memory_kit.run(task)
+        await memory_kit.run(parent)
+        assert [run.task.name for run in runs() if run not in others] == []
+    finally:
+        gc.enable()
