@@ -182,3 +182,26 @@ async def test_a_run_that_has_ended_is_gone_without_a_look_for_garbage(app: App,
         assert [run.task.name for run in runs() if run not in others] == []
     finally:
         gc.enable()
+
+
+async def test_the_workers_of_two_apps_on_one_store_each_do_what_their_app_knows(
+    real_app: App, real_engine: Engine
+) -> None:
+    other_app, seen = App("never-opened.db"), list[str]()
+    other_app.engines.adopt(real_engine)
+
+    @real_app.task
+    async def ours(number: int) -> str:
+        seen.append(await step(str, "ours"))
+        return f"ours {number}"
+
+    @other_app.task
+    async def theirs(number: int) -> str:
+        seen.append(await step(str, "theirs"))
+        return f"theirs {number}"
+
+    async with real_app.worker(concurrency=2), other_app.worker(concurrency=2):
+        handles = [*[await ours.submit(n) for n in range(3)], *[await theirs.submit(n) for n in range(3)]]
+        found = [await handle.result(timeout=60) for handle in handles]
+    assert found == [f"{name} {n}" for name in ("ours", "theirs") for n in range(3)]
+    assert sorted(seen) == ["ours"] * 3 + ["theirs"] * 3

@@ -61,7 +61,7 @@ def live_on() -> None:
     """Remembers what happened before this process began, and asks more often than every half minute."""
     known = Path(os.environ[FILE_VARIABLE])
     happened.extend(known.read_text().splitlines() if known.exists() else ())
-    polling.poll = lambda _, *call: poll("500ms", *call)  # type: ignore[assignment]
+    polling.poll = lambda _, *call: poll("500ms", *call)  # type: ignore[assignment, attr-defined]
 
 
 async def work(order: dict[str, Any]) -> None:
