@@ -78,6 +78,7 @@ FULL_SIZE = (
 FULL_SIZE_SIDE_BY_SIDE = (
     "tests/end_to_end/durable", "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes",
     "tests/end_to_end/programs/test_programs.py",
+    "tests/end_to_end/programs/test_killed.py::test_a_worker_killed_at_any_record_leaves_nothing_done_twice",
 )  # fmt: skip
 
 CHECKS = (

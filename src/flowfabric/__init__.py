@@ -11,13 +11,14 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "AllFailed", "AllOf", "AnyOf", "App", "Approval", "Approved", "Ask", "Backoff", "Call", "Callback",
-    "CancelRequested", "Cancelled", "Completed", "Conflict", "Count", "Current", "Decision", "Diverged", "Engine",
-    "ErrorInfo", "ExecutionCancelled", "ExecutionExpired", "ExecutionFailed", "ExecutionSkipped", "Expired", "Failed",
-    "Flow", "FlowFabricError", "FlowHandle", "Handle", "InputMismatch", "InvalidRequest", "LeaseLost", "Met", "Node",
-    "NotFound", "PermanentError", "Received", "Refused", "Rejected", "Signal", "Single", "Skipped", "StepFailed",
-    "Task", "TimedOut", "Unavailable", "Undo", "Unwind", "ValueRefused", "WaitOverridden", "Winner", "approval",
-    "callback", "changed", "connect", "current", "gather", "logger", "now", "poll", "progress", "race", "rng", "saga",
-    "settle", "sleep", "sleep_until", "step", "uuid4", "wait_for", "wait_signal",
+    "CancelRequested", "Cancelled", "Completed", "Conflict", "Count", "Current", "Decision", "Delivery", "Description",
+    "Diverged", "Durable", "Duration", "Engine", "ErrorInfo", "Event", "ExecutionCancelled", "ExecutionExpired",
+    "ExecutionFailed", "ExecutionSkipped", "Expired", "Failed", "Flow", "FlowFabricError", "FlowHandle", "Handle",
+    "InputMismatch", "InvalidRequest", "LeaseLost", "Met", "Node", "NotFound", "PermanentError", "Received", "Refused",
+    "Rejected", "Signal", "Single", "Skipped", "StepFailed", "Task", "TimedOut", "Unavailable", "Undo", "Unwind",
+    "ValueRefused", "WaitOverridden", "Winner", "Worker", "approval", "callback", "changed", "connect", "current",
+    "gather", "logger", "now", "poll", "progress", "race", "rng", "saga", "settle", "sleep", "sleep_until", "step",
+    "uuid4", "wait_for", "wait_signal",
 ]  # fmt: skip
 
 

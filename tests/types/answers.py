@@ -1,6 +1,7 @@
 """What the checkers must infer; nothing here is run."""
 # mypy: disable-error-code="unused-awaitable"
 
+import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_type
@@ -45,6 +46,14 @@ class Order:
 
 async def look(order: Order, *, fast: bool = False) -> int:
     return 1
+
+
+def debit(db: sqlite3.Connection, account: str, *, amount: int) -> int:
+    return amount
+
+
+async def debit_async(db: object, account: str, *, amount: int) -> int:
+    return amount
 
 
 def shown(order: Order) -> str:
@@ -95,6 +104,8 @@ async def of_steps(order: Order) -> None:
     assert_type(await step(look, order, fast=True), int)
     assert_type(await step(shown, order), str)
     assert_type(await step.options(key="a", retries=1)(look, order), int)
+    assert_type(await step.tx(debit, "a", amount=1), int)
+    assert_type(await step.tx(debit_async, "a", amount=1), int)
     assert_type(await poll("1s", found, order), float)
     await sleep("1s")
 
@@ -159,6 +170,8 @@ def of_plain_code(order: Order, when: datetime) -> None:
     assert_type(app.sync.submit_many([plain.call(order)]), list[sync.Handle[int]])
     assert_type(sync.step(look, order), int)
     assert_type(sync.step(shown, order), str)
+    assert_type(sync.step.tx(debit, "a", amount=1), int)
+    assert_type(sync.step.tx(debit_async, "a", amount=1), int)
     assert_type(sync.gather(lambda: 1, lambda: "a"), tuple[int, str])
     assert_type(sync.settle(lambda: 1, lambda: "a"), tuple[Completed[int] | Failed, Completed[str] | Failed])
     assert_type(sync.race(lambda: 1, lambda: "a"), Winner[int | str])

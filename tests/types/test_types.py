@@ -14,6 +14,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TOOLS = Path(sys.executable).parent
+RUN = ROOT / "tests" / "end_to_end" / "programs"
 RIGHT = [HERE / "answers.py", *sorted((HERE / "programs").glob("*.py"))]
 # Without the second option mypy says nothing about a `match` that leaves a case out where nothing is returned.
 MYPY = ("--strict", "--enable-error-code", "exhaustive-match", "--no-error-summary", "--config-file=")
@@ -59,6 +60,16 @@ def test_programs_are_right_and_answers_are_inferred(checker: Checker, tmp_path:
     for file, copy in zip(RIGHT, files, strict=True):
         copy.write_text(file.read_text())
     assert checker(files, tmp_path) == []
+
+
+def test_the_programs_that_are_run_are_right_for_pyright_too(tmp_path: Path) -> None:
+    """For mypy all tests are checked."""
+    files = [file for file in RUN.glob("*.py") if not file.name.startswith(("test_", "killed"))]
+    folder = tmp_path / RUN.relative_to(ROOT)
+    folder.mkdir(parents=True)
+    for file in files:
+        (folder / file.name).write_text(file.read_text())
+    assert by_pyright(files, tmp_path) == []
 
 
 def test_every_marked_mistake_is_reported_and_nothing_else(checker: Checker, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ GROUPS = (
 )  # fmt: skip
 # What is neither a class nor a function has no docstring of its own.
 _VALUES = {
+    "flowfabric.Durable": "What durable calls return: `Durable[T]` is `Coroutine[None, None, T]`, so it is awaited.",
     "flowfabric.logger": "The logger `flowfabric.task`, which is silent while a task only repeats what is recorded.",
     "flowfabric.step": "Calls a function once: its result is recorded, and answers in every later run.",
 }
@@ -26,7 +27,7 @@ _HIDDEN = {"hint", "hint_soon", "minting", "newest", "result_form", "submission"
 _ONLY = {"Approval": {"links", "tokens"}, "Callback": {"token", "url"}}
 _MADE_BY_US = {
     "Approval", "Callback", "Engine", "Flow", "FlowHandle", "Handle", "Node", "Subscription", "SyncKit", "Task", "Undo",
-    "WorkWatch",
+    "Worker", "WorkWatch",
 }  # fmt: skip
 _LONGEST_DEFAULT = 40
 _LONGEST_LINE = 100

@@ -113,5 +113,5 @@ def _outside_the_order(unit: Unit, name: str) -> Made:
 
 def _drawn(name: str) -> bytes:
     unit = require_unit(name)
-    made, lease = _outside_the_order(unit, name), unit.run.lease
-    return hashlib.sha256(f"{lease.execution_id}/{lease.generation}/{made.path}".encode()).digest()
+    made, run = _outside_the_order(unit, name), unit.run
+    return hashlib.sha256(f"{run.lease.execution_id}/{run.seed}/{made.path}".encode()).digest()

@@ -30,12 +30,13 @@ from flowfabric.sdk.signal_records import from_facts
 from flowfabric.sdk.step_policies import StepPolicy, step_name
 from flowfabric.sdk.steps import StepCall
 from flowfabric.sdk.units import Unit, require_unit
-from flowfabric.sdk.values import form_of
+from flowfabric.sdk.values import Form, form_of
 from flowfabric.sdk.waits import SignalWait, WaitCall, payload_of
 
 Ends: TypeAlias = Literal["escalate", "fail", "cancel", "expire"]
 Notify: TypeAlias = Callable[[Ask], object]
 R_co = TypeVar("R_co", covariant=True)
+_MOST_FORMS = 1_000
 
 
 @overload
@@ -187,7 +188,8 @@ class Approval(_Deciding[R_co]):
         then both count, as they do for what wakes the execution."""
         found: dict[tuple[str, str], Decision] = {}
         for signal in signals:
-            by = signal.waitpoint.rpartition("[")[2][:-1] if self.question.by else signal.source_identity
+            is_named = self.question.by is not None
+            by = signal.waitpoint.removeprefix(f"{self.path}[")[:-1] if is_named else signal.source_identity
             if signal.name in (APPROVE, REJECT):
                 said = Decision(by, signal.name == APPROVE, _comment(signal), signal.accepted_at)
                 found.setdefault((by, signal.name), said)
@@ -272,7 +274,7 @@ class Callback(_Deciding[R_co]):
     def __init__(self, unit: Unit, name: str, form: Any, timeout: Duration | None) -> None:
         super().__init__(unit, f"callback:{name}", "callback")
         self.form = form_of(form, what=f"callback {name!r}", limit=limits.SIGNAL_BYTES)
-        unit.run.app.callbacks[unit.run.task.name, self.path] = self.form
+        _remember(unit.run.app.callbacks, (unit.run.task.name, self.path), self.form)
         self.timeout = None if timeout is None else limits.duration(timeout, "timeout")
 
     def token(self) -> Durable[str]:
@@ -299,10 +301,6 @@ class Callback(_Deciding[R_co]):
     def wait(self, due: datetime | None, *, is_old: bool) -> Wait:
         return _CallbackWait(self, due, is_old=is_old or self.is_open)
 
-    def decided(self, verdict: Verdict) -> Record:
-        self.run.app.callbacks.pop((self.run.task.name, self.path), None)
-        return super().decided(verdict)
-
     def answer(self, record: Record) -> Any:
         [signal] = from_facts(record.facts["signals"])
         return Received(payload_of(signal, self.form, self.path), shown_source(signal), signal.accepted_at)
@@ -316,6 +314,14 @@ class _CallbackWait(SignalWait):
 
     def bindings(self) -> Sequence[Bound]:
         return (Fresh(self.call.path, ends_at=self.due),)
+
+
+def _remember(forms: dict[tuple[str, str], Form[Any]], key: tuple[str, str], form: Form[Any]) -> None:
+    """Remembers what a callback takes, however many executions wait for it; the oldest ones are forgotten."""
+    forms.pop(key, None)
+    forms[key] = form
+    for old in list(forms)[:-_MOST_FORMS] if len(forms) > _MOST_FORMS else ():
+        forms.pop(old, None)
 
 
 _Ends: TypeAlias = tuple[timedelta | None, OnTimeout | None]

@@ -33,20 +33,46 @@ async def run_body(run: Run, unit: Unit) -> Ending:
     except InputMismatch as error:
         run.mismatch = error
         return Ending()
+    if run.is_over:
+        return Ending()
     body = _start(run, unit, arguments)
     left = run.dropped = run.loop.create_future()
     body.add_done_callback(lambda _: _finish(left))
-    await left
+    try:
+        await left
+    except asyncio.CancelledError:
+        # Whoever performs the run has given it up; the body must not go on by itself.
+        run.abandon()
+        raise
     if not body.done():
         return Ending()
     unit.task = None
-    return body.result()
+    return ending_of(body)
+
+
+def ending_of(body: asyncio.Future[Ending]) -> Ending:
+    """How a body or a branch was left; one that was cancelled before it began was left by that."""
+    return Ending(error=asyncio.CancelledError()) if body.cancelled() else body.result()
 
 
 def drop(run: Run) -> None:
     """Stops waiting for a body that does not leave."""
     if run.dropped is not None:
         run.loop.call_soon_threadsafe(_finish, run.dropped)
+
+
+def cancel_code(run: Run, units: set[Unit]) -> None:
+    """Cancels what branches are about: steps that run, and other code that awaits something of its own. Code that is
+    parked, or is running just now, is told by its durable call."""
+    busy = {*run.in_flight, asyncio.current_task()}
+    for task, unit in list(run.in_flight.items()):
+        if unit in units:
+            task.cancel()
+    for unit in units.difference(run.resting.parked.values()):
+        if unit.group is not None:
+            unit.group.cancel_code()
+        elif unit.task is not None and unit.task not in busy and not unit.is_plain:
+            unit.task.cancel()
 
 
 def _finish(left: asyncio.Future[None]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError
+from flowfabric.sdk.bodies import cancel_code
 from flowfabric.sdk.closing import close_waitpoints
 from flowfabric.sdk.commits import persist
 from flowfabric.sdk.errors import Unwind
@@ -23,7 +24,7 @@ class Branches(Running):
     async def drop(self, *, cancel_steps: bool) -> None:
         """Ends the members that are still running: nothing new happens in them. Steps that run are waited for, or
         cancelled; children are cancelled, waitpoints closed."""
-        units = [unit for unit, _ in self._running.values()]
+        units = self.units()
         for unit in units:
             unit.drop()
         children, waitpoints = self.open_children(), self.open_waitpoints()
@@ -69,23 +70,19 @@ class Branches(Running):
 
     def cancel_code(self) -> None:
         """Cancels what members are about: steps that run, and other code that awaits something of its own."""
-        units = {unit for unit, _ in self._running.values()}
-        steps = [(task, unit) for task, unit in self.run.in_flight.items() if unit in units]
-        for task, _ in steps:
-            task.cancel()
-        for unit in units.difference((unit for _, unit in steps), self.run.resting.parked.values()):
-            if unit.group is not None:
-                unit.group.cancel_code()
-            elif unit.task is not None and not unit.is_plain:
-                unit.task.cancel()
+        cancel_code(self.run, set(self.units()))
+
+    def units(self) -> list[Unit]:
+        """The members that are running."""
+        return [unit for unit, _ in self._running.values()]
 
     def open_children(self) -> list[UUID]:
         """The children that members wait for."""
-        return [child for unit, _ in self._running.values() for child in unit.children]
+        return [child for unit in self.units() for child in unit.children]
 
     def open_waitpoints(self) -> list[str]:
         """The keys of the waitpoints that are there for members alone."""
-        return [key for unit, _ in self._running.values() for key in unit.waitpoints]
+        return [key for unit in self.units() for key in unit.waitpoints]
 
     async def close_waitpoints(self, keys: Collection[str]) -> None:
         """Closes what members wait at: what comes there would be lost."""

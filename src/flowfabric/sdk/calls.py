@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
+import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
+from flowfabric.sdk.accidents import Accidents
 from flowfabric.sdk.bodies import drop
 from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.journal import Journal, Made, Mismatch, Record, Scope
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("flowfabric")
 _MANY_RECORDS = 1_000
 _MOST_RECORDS = 10_000
-_MOST_SWALLOWED = 100
+_MOST_TOLD = 100
 _ADVICE = "use poll for polling, continue_with for endless work, children for many parts"
 
 
@@ -30,21 +34,26 @@ class Calls:
         self._run = run
         self.journal = Journal()
         self.made: list[DurableCall[Any]] = []
+        self.accidents = Accidents()
         self.consumed: dict[str, int] = {}
         self.is_live = False
+        self._is_repeat = False
         self.cancel_delivered = False
         self.is_cut_off = False
-        self._swallowed: dict[Unit | None, int] = {}
+        self._told: dict[Unit | None, int] = {}
         self._has_warned = False
+        self._has_said = False
 
     @property
     def is_replaying(self) -> bool:
-        """True until the first call that the journal does not answer."""
-        return not self.is_live and len(self.journal) > 0
+        """True until the first call that an earlier run has not recorded."""
+        return self._is_repeat and not self.is_live
 
     def remember(self, record: Record) -> None:
         """Takes a record over from an earlier run."""
         self.journal.add(record)
+        # The account of signals that an execution continues with is nothing that was called.
+        self._is_repeat = self._is_repeat or record.kind != "signals"
         self._has_warned = len(self.journal) > _MANY_RECORDS
         if record.facts.get("cancel_requested"):
             self.cancel_delivered = True
@@ -79,22 +88,38 @@ class Calls:
             # Steps in flight finish and are recorded first.
             if not self._run.in_flight:
                 self._run.unwind()
-            raise Unwind
+            raise self.tell(unit)
         if unit.is_dropped:
             raise Unwind
 
     def check_over(self) -> None:
-        """Raises once the lease is given up or lost; code that swallows it for ever is cut off."""
-        if not self._run.is_over:
-            return
+        """Raises once the lease is given up or lost."""
+        if self._run.is_over:
+            raise self.tell(UNIT.get())
+
+    @property
+    def has_told(self) -> bool:
+        """True once some of the code was told to leave."""
+        return bool(self._told)
+
+    def tell(self, unit: Unit | None) -> Unwind:
+        """What is raised in a branch so that it is left; code that swallows it for ever is cut off."""
         # Each branch is told once at least, and there may be many.
-        unit = UNIT.get()
-        times = self._swallowed[unit] = self._swallowed.get(unit, 0) + 1
-        if times >= _MOST_SWALLOWED:
+        times = self._told[unit] = self._told.get(unit, 0) + 1
+        if times >= _MOST_TOLD:
             self.is_cut_off = True
             LOG.error("%s swallows Unwind for ever and is dropped; let BaseException pass", self._run.task.name)
             drop(self._run)
-        raise self._run.reason_to_leave()
+        elif self._told[unit] > 1 and unit is not None and _goes_on(unit):
+            self.note_swallowed()
+        return self._run.reason_to_leave()
+
+    def note_swallowed(self) -> None:
+        """Warns, once, of code that goes on after it was told to leave."""
+        if not self._has_said:
+            self._has_said = True
+            name = self._run.task.name
+            LOG.warning("%s swallowed Unwind, and what it came to is ignored; let BaseException pass", name)
 
     def check_cancel(self, call: DurableCall[Any]) -> None:
         """Delivers a request to cancel, once, at the first call that the journal does not answer."""
@@ -122,3 +147,12 @@ class Calls:
         if number >= _MOST_RECORDS:
             message = f"it has {number} records, the limit is {_MOST_RECORDS}; {_ADVICE}"
             raise InvalidRequest("too_many_steps", message, limit=_MOST_RECORDS)
+
+
+def _goes_on(unit: Unit) -> bool:
+    """True in the branch's own code, unless it only cleans up while it is being left."""
+    is_own = threading.get_ident() == unit.thread if unit.is_plain else asyncio.current_task() is unit.task
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, Unwind):
+        error = error.__context__
+    return is_own and error is None

@@ -19,6 +19,7 @@ from flowfabric.sdk.aliases import Durable, Duration
 from flowfabric.sdk.digests import arguments_digest
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.ending import FINAL_MARK
+from flowfabric.sdk.giving_up import look
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.journal import Record
 from flowfabric.sdk.parking import ChildEnded, ChildWait, Due
@@ -150,13 +151,23 @@ class RunChild(SubmitChild, _Awaits):
         return self.value_of(record)
 
     async def fresh(self) -> Any:
-        is_old, unit = self.record is not None, here(self)
-        unit.awaits(self.child_id)
-        if not is_old:
+        unit, former = here(self), await self._former()
+        child = former or self.child_id
+        unit.awaits(child)
+        if former is None:
             await self._submit(StepStatus.OPEN)
-        record = await self.ended(self.child_id, None, is_old=is_old)
-        unit.has_awaited(self.child_id)
+        record = await self.ended(child, None, is_old=former is not None)
+        unit.has_awaited(child)
         return self.value_of(record)
+
+    async def _former(self) -> UUID | None:
+        """The child that is recorded. One that a replay has kept may have been cancelled at the end of its generation:
+        then it counts as never submitted."""
+        child = None if self.record is None else UUID(self.record.facts["child"])
+        if child is None or child == self.child_id:
+            return child
+        ended = (await look(self.run, {}, [child])).children.get(child)
+        return None if ended is not None and ended.state is State.CANCELLED else child
 
 
 class AwaitOutcome(_Awaits):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.requests import StepStatus
+from flowfabric.sdk.accidents import Decide
 from flowfabric.sdk.closing import close_waitpoints
 from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.journal import KEYED, Made, Record
@@ -23,6 +24,8 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
     """What `step`, `sleep` and the others return. It is a coroutine, so that type checkers see a forgotten await and
     asyncio takes it as a task."""
 
+    decides: Sequence[Decide] = ()
+
     def __init__(self, unit: Unit, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> None:
         self.unit = unit
         self.run = unit.run
@@ -32,6 +35,8 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         else:
             self.made, self.record = unit.make(name, kind, key=key, digest=digest)
         self.is_awaited = False
+        if self.run.calls.accidents:
+            self.decides = self.run.calls.accidents.gone_by(unit)
         self._inner: Coroutine[Any, Any, T_co] | None = None
         self.run.calls.made.append(self)
 
@@ -92,7 +97,15 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
             message = f"{self.path} has been awaited already; keep its result"
             raise InvalidRequest("awaited_twice", message, path=self.path)
         self.is_awaited = True
+        if self.decides:
+            return self._perform_after(self.decides)
         return _never() if self.is_stuck else self.perform()
+
+    async def _perform_after(self, decides: Sequence[Decide]) -> T_co:
+        """Performs the call once groups are decided that failed by accident before it."""
+        for decide in decides:
+            await decide()
+        return await self.perform()
 
     def __await__(self) -> Generator[Any, None, T_co]:
         return self.begin().__await__()

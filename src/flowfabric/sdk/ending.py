@@ -31,8 +31,8 @@ _CONSUMED = "@signals"
 async def end(run: Run, ending: Ending) -> None:
     """Ends the lease as the body was left; nothing if the lease is gone already."""
     if run.is_given_up or run.loss is not None:
-        if not isinstance(ending.error, Unwind):
-            LOG.warning("%s swallowed Unwind, and what it came to is ignored; let BaseException pass", run.task.name)
+        if run.calls.has_told and not isinstance(ending.error, Unwind | asyncio.CancelledError):
+            run.calls.note_swallowed()
         return
     await run.commits.drained()
     if run.divergence is not None:
@@ -41,7 +41,7 @@ async def end(run: Run, ending: Ending) -> None:
         await _hold(run, "input_mismatch", str(run.mismatch))
     elif run.continuation is not None:
         await _continue(run, run.continuation)
-    elif run.is_draining and (run.is_over or isinstance(ending.error, Unwind)):
+    elif run.is_draining and (run.is_over or run.calls.has_told):
         await _release(run)
     elif ending.error is None:
         await _complete(run, ending)

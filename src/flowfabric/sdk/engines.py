@@ -113,8 +113,9 @@ class Engines:
         if self._forks != _Forks.number:
             self._begin()
         for known in (self._opening, self._open, self._adopted, self._ready):
-            for loop in [loop for loop in known if loop.is_closed()]:
-                known.pop(loop)
+            # Another thread may come or go with its loop meanwhile.
+            for loop in [loop for loop in list(known) if loop.is_closed()]:
+                known.pop(loop, None)
 
 
 async def _kept_open(connecting: Connecting) -> AsyncGenerator[Engine, None]:

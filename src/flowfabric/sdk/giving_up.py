@@ -60,14 +60,15 @@ async def look_around(run: Run, waits: Sequence[Wait]) -> Look | None:
         wait.is_unseen = False
     if not keys and not children:
         return None
-    seen = await _look(run, keys, children[:BATCH])
+    seen = await look(run, keys, children[:BATCH])
     for start in range(BATCH, len(children), BATCH):
-        more = await _look(run, {}, children[start : start + BATCH])
+        more = await look(run, {}, children[start : start + BATCH])
         seen = replace(more, signals=seen.signals, children={**seen.children, **more.children})
     return seen
 
 
-async def _look(run: Run, keys: Mapping[str, int], children: Sequence[UUID]) -> Look:
+async def look(run: Run, keys: Mapping[str, int], children: Sequence[UUID]) -> Look:
+    """What has come to these waitpoints, and how these executions ended."""
     seen = await insist(run, lambda: run.engine.leases.look(run.lease.fence, keys, children))
     run.calls.check_over()
     if seen is None:

@@ -166,15 +166,19 @@ class Group(DurableCall[Any]):
         await self._end_members(branches, status, cancel_steps=cancel_steps, member=index)
 
     async def _end_members(self, branches: Branches, status: StepStatus, *, cancel_steps: bool, **why: Any) -> None:
-        losers, closed = branches.open_children(), branches.open_waitpoints()
-        facts: dict[str, Any] = {**why, "losers": [str(child) for child in losers], "closed": closed}
+        facts = await self._note(branches.open_children(), branches.open_waitpoints(), **why)
+        await branches.drop(cancel_steps=cancel_steps)
+        self.remember(status, **facts)
+
+    async def _note(self, losers: Sequence[UUID], closed: Sequence[str], **why: Any) -> Mapping[str, Any]:
+        """Records what decided the group before its other members are ended; answers what is recorded."""
+        facts = {**why, "losers": [str(child) for child in losers], "closed": list(closed)}
         record = self.made.record(StepStatus.OPEN, **facts)
         if losers or closed:
             await self.run.commits.write(record)
         else:
             self.run.commits.ride(record)
-        await branches.drop(cancel_steps=cancel_steps)
-        self.remember(status, **facts)
+        return facts
 
     async def cancel_again(self, branches: Branches) -> None:
         """Cancels what a run that was interrupted may not have got to."""
@@ -212,11 +216,25 @@ class Gather(Group):
     async def _fail(self, branches: Branches, index: int, error: BaseException) -> None:
         if self.is_left(error):
             await branches.ended()
-        elif is_final(error, self.run.task.settings.raises) or isinstance(error, asyncio.CancelledError):
+        elif self._is_settled(error):
             await self.conclude(branches, index, StepStatus.FAILED, cancel_steps=False)
         else:
-            # An accident that nothing has recorded: the next attempt tries all of them again.
+            units = branches.units()
             await branches.let_go()
+            self.run.calls.accidents.add(here(self), error, lambda: self._accept(branches, units, index))
+
+    def _is_settled(self, error: BaseException) -> bool:
+        is_known = self.decided() is not None or isinstance(error, asyncio.CancelledError)
+        return is_known or is_final(error, self.run.task.settings.raises)
+
+    async def _accept(self, branches: Branches, units: Sequence[Unit], index: int) -> None:
+        """The function goes on after an accident of a member, so that has decided the group."""
+        losers = [child for unit in units for child in unit.children]
+        closed = [key for unit in units for key in unit.waitpoints]
+        facts = await self._note(losers, closed, member=index)
+        await branches.cancel_children(losers)
+        await branches.close_waitpoints(closed)
+        self.remember(StepStatus.FAILED, **facts)
 
 
 class Tolerant(Group):

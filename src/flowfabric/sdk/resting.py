@@ -108,8 +108,11 @@ class Resting:
 
     async def _settle_waits(self) -> None:
         try:
-            if await self._judge(look=any(wait.is_unseen for wait in self.parked)) or not self.parked:
+            seen = set(self.parked)
+            if await self._judge(look=any(wait.is_unseen for wait in seen)) or not self.parked:
                 return
+            if self.active == 0 and not seen.issuperset(self.parked):
+                return  # What was parked meanwhile may be over too, and is looked at next.
             if self.active == 0 and self._run.is_draining:
                 self._run.unwind()
             elif self.active == 0:

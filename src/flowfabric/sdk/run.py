@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.outcomes import Lease
 from flowfabric.engine.engine import Engine
-from flowfabric.sdk.bodies import Ending, run_body
+from flowfabric.sdk.bodies import Ending, cancel_code, run_body
 from flowfabric.sdk.calls import Calls
 from flowfabric.sdk.commits import Commits, insist
 from flowfabric.sdk.ending import end, put_off
@@ -56,6 +56,7 @@ class Run:
         self.mismatch: InputMismatch | None = None
         self.continuation: bytes | None = None
         self.cancel_due_at = lease.cancel_due_at
+        self.seed = lease.generation
         self.dropped: asyncio.Future[None] | None = None
         self.beside: set[asyncio.Task[None]] = set()
         self.raw_tasks: set[asyncio.Task[Any]] = set()
@@ -66,14 +67,15 @@ class Run:
         self.commits = Commits(self)
         self.resting = Resting(self)
         self.in_flight: dict[asyncio.Task[Any], Unit] = {}
+        self._body = Unit(self, Scope(), is_plain=not self.task.is_async)
 
     async def perform(self) -> None:
         """Runs the body until the lease is ended, given up or lost."""
         try:
-            await self._load(may_be_new=True)
+            await _load(self, may_be_new=True)
             ending = await self._run_once()
             while self.must_restart:
-                await self._restart()
+                await _restart(self)
                 ending = await self._run_once()
             await end(self, ending)
         except Unwind:
@@ -82,12 +84,7 @@ class Run:
             LOG.warning("%s %s is put off: %s", self.task.name, self.lease.execution_id, error)
             await put_off(self, error)
         finally:
-            self._dissolve()
-
-    def _dissolve(self) -> None:
-        """Takes the run apart, so that nothing of it waits for the garbage collector."""
-        self.is_over = True
-        del self.calls, self.commits, self.resting
+            _dissolve(self)
 
     def __getattr__(self, name: str) -> Any:
         """What is asked for after the end: nothing durable happens any more."""
@@ -95,40 +92,32 @@ class Run:
             raise self.reason_to_leave()
         raise AttributeError(name)
 
-    async def _load(self, *, may_be_new: bool) -> None:
-        """Reads the journal, unless nobody has had a lease before."""
-        if may_be_new and self.lease.epoch <= 1:
-            return
-        for step in await insist(self, lambda: self.engine.leases.recorded(self.lease.fence)) or ():
-            self.calls.remember(Record.from_step(step))
-
     async def _run_once(self) -> Ending:
         self.probe.begins(self)
-        unit = Unit(self, Scope(), is_plain=not self.task.is_async)
         self.resting.goes()
-        ending = await run_body(self, unit)
+        ending = await run_body(self, self._body)
         await cancel_left_over(self)
         await self.resting.settled()
         if not self.is_over and ending.error is None and self.mismatch is None:
+            for decide in self.calls.accidents.gone_by():
+                await decide()
             loose = self.calls.never_awaited()
             if loose is not None:
                 return Ending(error=loose)
-            report = self.calls.journal.unreached(unit.scope)
+            report = self.calls.journal.unreached(self._body.scope)
             self.divergence = report and f"{self.task.name} {self.lease.execution_id}: {report}"
         return ending
-
-    async def _restart(self) -> None:
-        await self.commits.flushed()
-        await self.commits.drained()
-        self.must_restart, self.is_over = False, self.loss is not None
-        self._begin_anew()
-        await self._load(may_be_new=False)
 
     def lease_lost(self, error: FlowFabricError) -> None:
         """Stops everything: the lease is no longer ours."""
         self.loss = error
         if not self.is_over:
-            self.unwind()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leaves the body wherever it is: what awaits something of its own is cancelled."""
+        cancel_code(self, {self._body})
+        self.unwind()
 
     def cancel_requested(self, due_at: datetime) -> None:
         """Lets the body clean up: it is told at the open wait, or at the next durable call."""
@@ -165,8 +154,8 @@ class Run:
     def _leave(self) -> None:
         for task in self.in_flight:
             task.cancel()
-        for wait in reversed(list(self.resting.parked)):
-            self.resting.resolve(wait, self.reason_to_leave())
+        for wait, unit in reversed(list(self.resting.parked.items())):
+            self.resting.resolve(wait, self.calls.tell(unit))
 
     def reason_to_leave(self) -> Unwind:
         """What is raised in the body so that it is left."""
@@ -175,6 +164,31 @@ class Run:
     def now(self) -> datetime:
         """About the store's time, never before the lease was given out."""
         return max(self.engine.now(), self.lease.acquired_at)
+
+
+async def _load(run: Run, *, may_be_new: bool) -> None:
+    """Reads the journal, unless nobody has had a lease before."""
+    if may_be_new and run.lease.epoch <= 1:
+        return
+    steps = await insist(run, lambda: run.engine.leases.recorded(run.lease.fence)) or ()
+    for step in steps:
+        run.calls.remember(Record.from_step(step))
+    # What a replay has kept still answers, so what was drawn before it must be drawn again.
+    run.seed = steps[0].generation if steps else run.lease.generation
+
+
+async def _restart(run: Run) -> None:
+    await run.commits.flushed()
+    await run.commits.drained()
+    run.must_restart, run.is_over = False, run.loss is not None
+    run._begin_anew()
+    await _load(run, may_be_new=False)
+
+
+def _dissolve(run: Run) -> None:
+    """Takes the run apart, so that nothing of it waits for the garbage collector."""
+    run.is_over = True
+    del run.calls, run.commits, run.resting, run._body
 
 
 class Runner:

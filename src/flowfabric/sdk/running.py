@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.sdk.bodies import Ending, start_branch, start_thread
+from flowfabric.sdk.bodies import Ending, ending_of, start_branch, start_thread
 from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.durable import DurableCall, here
+from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import Scope
 from flowfabric.sdk.parking import Group, Together
 from flowfabric.sdk.units import Unit
@@ -52,8 +53,9 @@ class Running:
                 self._start(self._waiting.popleft())
             index = await self._next_ended()
             unit, future = self._running.pop(index)
+            unit.task = None  # Its context knows the unit, which would make a circle.
             self.run.resting.rests()
-            yield index, self._complete(unit, future.result())
+            yield index, self._complete(unit, ending_of(future))
 
     async def _answered(self) -> AsyncIterator[tuple[int, Ending]]:
         """Members that the journal answers need no branch of their own."""
@@ -97,7 +99,10 @@ class Running:
         return self._ended.popleft()
 
     def _complete(self, unit: Unit, ending: Ending) -> Ending:
-        """A branch must have reached what was recorded in it, as the function must."""
+        """A branch must have reached what was recorded in it, as the function must. Once somebody was told to leave,
+        nothing is decided any more: what a branch comes to may be due to that."""
+        if self.run.calls.has_told and not isinstance(ending.error, Unwind):
+            return Ending(error=Unwind())
         if ending.error is None and unit.scope is not self._parent.scope and not self.run.is_over:
             report = self.run.calls.journal.unreached(unit.scope)
             if report is not None:

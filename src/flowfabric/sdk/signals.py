@@ -99,7 +99,9 @@ async def _open_wait(engine: Engine, id_: UUID, name: str) -> WaitpointView:
 def _waits_for(waitpoints: list[WaitpointView], name: str) -> Iterator[WaitpointView]:
     wanted = wait_key(name)
     for waitpoint in waitpoints:
-        label = waitpoint.key.rpartition("/")[2]
+        # Both the scope of a branch and the name of a signal may have slashes.
+        scope, found, more = waitpoint.key.rpartition(wanted)
+        is_wanted = bool(found) and scope[-1:] in ("", "/") and more[:1] in ("", "#", "[")
         is_open = waitpoint.state is not WaitpointState.CLOSED and waitpoint.kind is WaitpointKind.ADDRESSED
-        if is_open and (label == wanted or label.startswith((f"{wanted}#", f"{wanted}["))):
+        if is_open and is_wanted:
             yield waitpoint

@@ -45,7 +45,9 @@ class Steps:
         return StepCall(require_unit("step"), fn, args, kwargs, self._called)
 
     @overload
-    def tx(self, fn: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Durable[Any]: ...
+    def tx(
+        self, fn: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Durable[T]: ...
     @overload
     def tx(self, fn: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
     def tx(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +164,7 @@ class StepCall(DurableCall[Any]):
             return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._in_thread())
         except asyncio.CancelledError as error:
             if run.is_over:
-                raise Unwind from None
+                raise run.calls.tell(here(self)) from None
             if not task.cancelling():
                 # Nobody gave the call up, something within it did: a failure like any other.
                 raise RuntimeError(f"{self.path} was cancelled by its own code") from error

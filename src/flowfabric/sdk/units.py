@@ -134,8 +134,11 @@ class StepContext:
 
     @property
     def key(self) -> str:
-        """The same for every try of this step."""
-        return f"{self.run.lease.execution_id}/{self.path}"
+        """The same for every try of this step, and another one when it is replayed or the execution has continued: then
+        it is to happen anew."""
+        lease = self.run.lease
+        turn = f"@{lease.generation}" if lease.generation else ""
+        return f"{lease.execution_id}{turn}/{self.path}"
 
     def idempotency_key(self, verb: str) -> str:
         """The key of the next use of a client's verb in this step."""

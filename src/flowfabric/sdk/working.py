@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.sdk import raw_tasks, surroundings
+from flowfabric.sdk import surroundings
 from flowfabric.sdk.aliases import Duration
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def _in_own_loop(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         with surroundings.own_runner() as runner:
-            raw_tasks.watch(runner.get_loop())
             return runner.run(work)
     work.close()
     message = "app.run starts an event loop of its own, and one is running here; use `async with app.worker():`"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from random import Random
 from typing import Any, Concatenate, Generic, TypeVar, overload
@@ -87,7 +87,9 @@ class Steps:
         return bridge.call(lambda: self._inner(fn, *args, **kwargs))
 
     @overload
-    def tx(self, fn: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def tx(
+        self, fn: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
 
     @overload
     def tx(self, fn: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...

@@ -55,7 +55,7 @@ class Kit:
         self.app = app
         self.clock = VirtualClock() if clock is None else clock
         self.watch = Watch(replay)
-        self._concurrency = limits.whole(concurrency, "concurrency", 1, limits.BATCH)
+        self.concurrency = limits.whole(concurrency, "concurrency", 1, limits.BATCH)
         self._connecting = connect(store, namespace=app.namespace, clock=self.clock, notify=False, **options)
         self._is_own = store == ":memory:"
         self._deliveries = Deliveries()
@@ -68,7 +68,7 @@ class Kit:
         # Time does not go back in a store that was used before.
         self.clock.advance_to(await self.engine.reconcilers.now())
         self.app.engines.adopt(self.engine)
-        self._driver = Driver(self.app, self.engine, self.clock, self.watch, self._concurrency)
+        self._driver = Driver(self.app, self.engine, self.clock, self.watch, self.concurrency)
         return self
 
     async def __aexit__(

@@ -45,8 +45,9 @@ async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] 
     for moment in _MOMENTS:
         for number in range(plain.told[moment]):
             crash = Crash(moment, number=number)
-            _compare(plain, await _run(make, program, effects, f"with {crash}", None, crash))
-            crashes += 1
+            found = await _run(make, program, effects, f"with {crash}", None, crash)
+            _compare(plain, found)
+            crashes += found.has_crashed
     return Swept(plain.result, happened, crashes)
 
 
@@ -58,6 +59,7 @@ class _Found(Generic[T]):
     interrupted: Counter[Seen]
     effects: Counter[str]
     told: dict[Literal["before", "after"], int]
+    has_crashed: bool
 
 
 async def _run(
@@ -72,15 +74,18 @@ async def _run(
     try:
         async with kit:
             result = await program(kit)
-            # Executions side by side need not come to that record again.
-            kit.watch.crashes.clear()
+            has_crashed = crash is not None and not kit.watch.crashes
+            if kit.concurrency > 1:
+                # Executions side by side need not come to that record again.
+                kit.watch.crashes.clear()
     except Exception as error:
         error.add_note(f"while the program was run {how}")
         raise
     watch = kit.watch
     return _Found(
-        how, result, Counter(watch.performed), watch.interrupted, Counter(map(repr, effects or ())), dict(watch.told)
-    )
+        how, result, Counter(watch.performed), watch.interrupted, Counter(map(repr, effects or ())), dict(watch.told),
+        has_crashed,
+    )  # fmt: skip
 
 
 def _compare(plain: _Found[Any], found: _Found[Any]) -> None:

@@ -52,6 +52,7 @@ class Watch:
         self._is_due: set[UUID] = set()
         self.told: dict[Moment, int] = {"before": 0, "after": 0}
         self._performing: Counter[tuple[UUID, str]] = Counter()
+        self._begun: dict[UUID, set[str]] = {}
         self.crashes: list[Crash] = []
         self.dead: list[Lease] = []
         self.runs = 0
@@ -77,6 +78,7 @@ class Watch:
         """Crashes after the record is stored, or runs the body again."""
         if record.is_final:
             self._performing.pop((run.lease.execution_id, record.path), None)
+        self._note_begun(run, record)
         self._crash(run, record, "after")
         if self._replay == "every record" and not run.is_over:
             self._is_due.add(run.lease.execution_id)
@@ -90,9 +92,17 @@ class Watch:
             self._is_due.add(id_)
             self._restart(run)
 
+    def _note_begun(self, run: Run, record: Record) -> None:
+        """A step that happens at most once is in flight from the record of its beginning on."""
+        begun = self._begun.setdefault(run.lease.execution_id, set())
+        begun.discard(record.path)
+        if record.facts.get("begun") and not record.is_final:
+            begun.add(record.path)
+
     def _restart(self, run: Run) -> None:
         """With a step in flight it waits for the next record: that step would be repeated, as in no real run."""
-        if run.lease.execution_id in self._is_due and not run.in_flight and not run.is_over:
+        in_flight = run.in_flight or self._begun.get(run.lease.execution_id)
+        if run.lease.execution_id in self._is_due and not in_flight and not run.is_over:
             self._is_due.discard(run.lease.execution_id)
             run.restart()
 

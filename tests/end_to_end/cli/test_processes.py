@@ -33,6 +33,17 @@ async def refund(order: int) -> str:
     return f"refunded {order}"
 """
 
+CARELESS = """
+import asyncio
+from flowfabric import App
+app = App()
+
+@app.task
+async def careless() -> str:
+    asyncio.create_task(asyncio.Event().wait())
+    return "done"
+"""
+
 INTERRUPT = "^C"
 OWN = "from flowfabric import App\napp = App('own.db')"
 SCHEMA = "from flowfabric import App\napp = App('own.db', options={'schema': 'jobs', 'pooler': False})"
@@ -209,13 +220,7 @@ async def test_whoever_waits_on_a_terminal_sees_the_progress(store: TestStore) -
 
 async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore, tmp_path: Path) -> None:
     """Where the options for the store lead: the app has none of its own."""
-    (tmp_path / "shop.py").write_text(SHOP)
-    async with opened(store):
-        pass
-    worker = await asyncio.create_subprocess_exec(
-        *command(*words_for(store), "worker", "shop:app", "--json", "--concurrency", "2"), cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
+    worker = await a_worker(store, tmp_path, SHOP)
     assert worker.stdout is not None and worker.stderr is not None
     begun = json.loads(await asyncio.wait_for(worker.stdout.readline(), 60))
     assert (begun["status"], begun["tasks"], begun["lanes"]) == ("working", ["refund"], ["default"])
@@ -230,6 +235,31 @@ async def test_a_worker_works_on_an_app_until_it_is_told_to_end(store: TestStore
         assert (ended["status"], await asyncio.wait_for(worker.wait(), 30)) == ("stopped", 0)
         assert (await worker.stderr.read()).decode() == ""
         assert await engine.workers.list() == []
+
+
+@SQLITE
+async def test_a_worker_ends_what_a_task_leaves_running(store: TestStore, tmp_path: Path) -> None:
+    worker = await a_worker(store, tmp_path, CARELESS)
+    assert worker.stderr is not None
+    done = await asyncio.to_thread(run, "--store", store.url, "submit", "careless", "{}", "--wait", "--timeout", "60s")
+    assert done.stdout == '"done"\n'
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(worker.wait(), 30) == 0
+    assert (
+        "careless left tasks of asyncio behind, which are cancelled: Event.wait"
+        in (await worker.stderr.read()).decode()
+    )
+
+
+async def a_worker(store: TestStore, folder: Path, app: str) -> asyncio.subprocess.Process:
+    """A worker in a process of its own, on an app of this text."""
+    (folder / "shop.py").write_text(app)
+    async with opened(store):
+        pass
+    return await asyncio.create_subprocess_exec(
+        *command(*words_for(store), "worker", "shop:app", "--json", "--concurrency", "2"), cwd=folder,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+    )  # fmt: skip
 
 
 async def test_what_an_app_does_wrong_is_one_line(bare: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

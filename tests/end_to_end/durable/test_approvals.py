@@ -333,3 +333,18 @@ async def test_an_approval_that_is_made_and_never_awaited_fails_the_execution(ap
 
     with pytest.raises(ExecutionFailed, match="made but never awaited: approval:refund"):
         await kit.run(task)
+
+
+async def test_an_approver_may_have_brackets_in_the_name(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> list[str]:
+        match await approval("refund", by=["team[1]", "ops"]):
+            case Approved(by=who):
+                return list(who)
+        return []
+
+    handle = await kit.start(task)
+    for who in ("team[1]", "ops"):
+        await kit.approve(handle, "refund", by=who)
+
+    assert await kit.finish(handle) == ["team[1]", "ops"]

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from flowfabric import AllFailed, App, Completed, Failed, PermanentError, race, settle, sleep, step
+from contextlib import suppress
+
+import pytest
+
+from flowfabric import (
+    AllFailed,
+    App,
+    Completed,
+    Failed,
+    PermanentError,
+    approval,
+    gather,
+    race,
+    settle,
+    sleep,
+    step,
+)
+from flowfabric.engine import State, WaitpointState
 from flowfabric.testing import Kit
+from tests.end_to_end.durable.kits import children_of, statuses
 
 
 def fail(why: str = "no") -> int:
@@ -83,3 +101,95 @@ async def test_a_branch_that_was_settled_well_does_not_fail_in_a_later_run(app: 
 
     assert seen == [True, True]
     assert (await handle.status()).attempt_index == 1
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_an_accident_in_a_gather_that_the_function_goes_on_after_ends_the_others(
+    app: App, kit: Kit, goes_on: bool
+) -> None:
+    @app.task
+    async def child() -> None:
+        await sleep("10d")
+
+    async def branch() -> None:
+        await sleep("1m")
+        raise KeyError("lost")
+
+    async def part() -> None:
+        await gather(child.run(), approval("refund", by="ops"), branch())
+
+    @app.task
+    async def task() -> str:
+        with suppress(KeyError):
+            await gather(part(), sleep("20d"))
+        if goes_on:
+            await sleep("1d")
+        return "went on"
+
+    handle = await kit.start(task)
+    await kit.advance("1h")
+
+    assert await children_of(kit, "child") == [State.CANCELLED]
+    asked = [item for item in await kit.engine.waitpoints.list(handle.id) if "approval" in item.key]
+    assert [item.state for item in asked] == [WaitpointState.CLOSED]
+    assert await kit.finish(handle) == "went on"
+    assert (await statuses(kit, handle))["gather"] == "failed"
+    assert (await handle.status()).attempt_index == 0
+
+
+async def test_an_accident_in_a_gather_that_the_function_fails_with_is_tried_again_with_the_others(
+    app: App, kit: Kit
+) -> None:
+    attempts: list[str] = []
+
+    @app.task
+    async def child() -> str:
+        await sleep("1h")
+        return "child"
+
+    async def branch() -> str:
+        attempts.append("tried")
+        if len(attempts) == 1:
+            raise KeyError("lost")
+        return await step(str, "branch")
+
+    @app.task
+    async def task() -> tuple[str, str]:
+        try:
+            return await gather(child.run(), branch())
+        finally:
+            await step(str, "released")
+
+    handle = await kit.start(task)
+
+    assert await kit.finish(handle) == ("child", "branch")
+    assert await children_of(kit, "child") == [State.COMPLETED]
+
+
+async def test_an_accident_that_is_waited_after_where_it_is_caught_ends_the_others_when_the_function_has_ended(
+    app: App, kit: Kit
+) -> None:
+    runs: list[str] = []
+
+    @app.task
+    async def child() -> None:
+        await sleep("10d")
+
+    async def branch() -> None:
+        await sleep("1m")
+        raise KeyError("lost")
+
+    @app.task
+    async def task() -> str:
+        runs.append("run")
+        try:
+            await gather(child.run(), branch())
+        except KeyError:
+            # Until the handler has ended it may still raise the failure again.
+            await sleep("1d")
+            return "went on"
+        return "went well"
+
+    assert await kit.run(task) == "went on"
+    assert await children_of(kit, "child") == [State.CANCELLED]
+    assert len(runs) == 3

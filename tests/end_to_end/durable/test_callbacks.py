@@ -10,6 +10,7 @@ import pytest
 from flowfabric import App, ExecutionFailed, InvalidRequest, Received, TimedOut, callback, sleep, step
 from flowfabric.engine import WaitpointState
 from flowfabric.testing import Kit
+from tests.end_to_end.asgi.browsing import Browser
 from tests.end_to_end.durable.kits import NewKit
 
 
@@ -151,3 +152,40 @@ async def test_an_answer_that_does_not_fit_fails_the_execution_for_good(app: App
 
     with pytest.raises(ExecutionFailed, match="callback:export got a payload that does not fit"):
         await handle
+
+
+async def test_a_payload_that_does_not_fit_is_refused_at_the_door_for_everyone_who_still_waits(
+    app: App, kit: Kit
+) -> None:
+    addresses: list[str] = []
+
+    @app.task
+    async def task() -> int:
+        reply = callback("export", Export)
+        await step(addresses.append, await reply.url())
+        return (await reply).value.rows
+
+    first, second = await kit.start(task), await kit.start(task)
+    doors = [address.removeprefix("https://shop.example/ff") for address in addresses]
+    browser = Browser(app.asgi())
+    assert (await browser.post_json(doors[0], {"rows": 3})).status == 200
+    assert await kit.finish(first) == 3
+
+    refused = await browser.post_json(doors[1], {"row": 4})
+
+    assert (refused.status, "rows" in refused.value["error"]) == (422, True)
+    assert (await browser.post_json(doors[1], {"rows": 4})).status == 200
+    assert await kit.finish(second) == 4
+
+
+async def test_the_forms_of_callbacks_are_remembered_up_to_a_limit(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> None:
+        for number in range(1_001):
+            reply = callback(f"export-{number}", int)
+            reply.is_awaited = True
+
+    await kit.run(task)
+
+    assert len(app.callbacks) == 1_000
+    assert ("task", "callback:export-0") not in app.callbacks

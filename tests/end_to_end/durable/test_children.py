@@ -15,12 +15,15 @@ from flowfabric import (
     PermanentError,
     Signal,
     TimedOut,
+    gather,
     settle,
     sleep,
+    step,
     wait_signal,
 )
 from flowfabric.engine import State
 from flowfabric.testing import Kit
+from tests.end_to_end.durable.kits import children_of
 
 go = Signal("go", int)
 
@@ -298,3 +301,59 @@ async def test_the_history_of_a_parent_lists_its_children_and_how_they_ended(app
     assert len({event.execution_id for event in events}) == 3
     assert [event.at for event in events] == sorted(event.at for event in events)
     assert "completion.completed" in {f"{event.family}.{event.name}" for event in await handle.history()}
+
+
+@pytest.mark.parametrize("pause", ["1m", "2h"])
+async def test_a_replay_from_a_step_waits_for_the_child_that_it_keeps(app: App, kit: Kit, pause: str) -> None:
+    @app.task
+    async def child() -> str:
+        await sleep("1h")
+        return "child"
+
+    async def later() -> str:
+        await sleep("1m")
+        return await step(str, "later")
+
+    @app.task
+    async def parent() -> tuple[str, str]:
+        return await gather(child.run(), later())
+
+    handle = await kit.start(parent)
+    await kit.advance("2m")
+    await kit.engine.operator.cancel(handle.id, "by the test")
+    await kit.advance(pause)
+    await handle.replay(from_step="gather[1]/str")
+
+    assert await kit.finish(handle) == ("child", "later")
+    assert await children_of(kit, "child") == [State.COMPLETED]
+
+
+async def test_a_replay_from_a_step_submits_a_child_anew_that_the_failure_had_cancelled(app: App, kit: Kit) -> None:
+    is_broken = True
+
+    @app.task
+    async def child() -> str:
+        await sleep("1h")
+        return "child"
+
+    def work() -> str:
+        if is_broken:
+            raise PermanentError("not yet")
+        return "work"
+
+    async def later() -> str:
+        await sleep("1m")
+        return await step(work)
+
+    @app.task
+    async def parent() -> tuple[str, str]:
+        return await gather(child.run(), later())
+
+    handle = await kit.start(parent)
+    with pytest.raises(ExecutionFailed):
+        await kit.finish(handle)
+    is_broken = False
+    await handle.replay(from_step="gather[1]/work")
+
+    assert await kit.finish(handle) == ("child", "work")
+    assert await children_of(kit, "child") == [State.CANCELLED, State.COMPLETED]

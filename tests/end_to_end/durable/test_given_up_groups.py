@@ -147,7 +147,7 @@ async def test_whoever_gives_a_group_up_while_it_ends_comes_too_late_but_does_no
     @app.task
     async def task() -> str:
         try:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(0.5):
                 await gather(step(fail), step(for_ever))
         except (StepFailed, TimeoutError) as failed:
             await sleep("1h")

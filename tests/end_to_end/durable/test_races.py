@@ -191,7 +191,6 @@ async def test_in_later_runs_only_the_branch_of_the_winner_runs(app: App, kit: K
     @app.task
     async def task() -> str:
         won = await race(branch("slow", 5), branch("fast", 1))
-        runs.clear()
         await sleep("1d")
         return won.value
 
@@ -201,7 +200,7 @@ async def test_in_later_runs_only_the_branch_of_the_winner_runs(app: App, kit: K
     await kit.advance("2d")
 
     assert await kit.finish(handle) == "fast"
-    assert runs == []
+    assert runs == ["fast"]
     assert await kit.steps(handle) == ["race[0]/sleep", "race[1]/sleep", "race", "sleep"]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,11 +19,14 @@ from flowfabric import (
     Handle,
     Signal,
     StepFailed,
+    changed,
     current,
     gather,
     logger,
     now,
     progress,
+    race,
+    rng,
     sleep,
     step,
     uuid4,
@@ -188,6 +195,74 @@ async def test_a_drained_run_finishes_its_step_and_goes_on_elsewhere_in_the_same
     assert done == ["slow", "next"]
 
 
+@pytest.mark.parametrize("group", [gather, race])
+async def test_what_comes_of_swallowing_while_a_step_finishes_before_the_drain_is_ignored(
+    app: App, kit: Kit, group: Callable[..., Awaitable[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, is_drained, was_told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        begun.set()
+        await was_told.wait()
+        return "slow"
+
+    async def careless() -> str:
+        await is_drained.wait()
+        try:
+            return await step(str, "done")
+        except BaseException:
+            was_told.set()
+            return "swallowed"
+
+    @app.task
+    async def task() -> str:
+        return str(await group(careless(), step(slow)))
+
+    handle = await task.submit()
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    await begun.wait()
+    run.drain()
+    is_drained.set()
+    await performing
+
+    assert (await handle.status()).state is State.WAITING
+    assert (await statuses(kit, handle))["slow"] == "ok"
+    assert "swallowed" not in await kit.finish(handle)
+
+
+async def test_a_body_that_swallows_the_drain_for_ever_is_dropped_and_goes_on_elsewhere(app: App, kit: Kit) -> None:
+    begun, is_drained, was_told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await was_told.wait()
+
+    async def careless() -> None:
+        await is_drained.wait()
+        for _ in range(1000):
+            with suppress(BaseException):
+                await step(str)
+                return
+
+    @app.task
+    async def task() -> str:
+        await gather(careless(), step(slow))
+        return "done"
+
+    handle = await task.submit()
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    await begun.wait()
+    run.drain()
+    is_drained.set()
+    await performing
+    was_told.set()
+
+    assert (await handle.status()).state is State.WAITING
+    assert await kit.finish(handle) == "done"
+
+
 async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit) -> None:
     done: list[str] = []
 
@@ -203,6 +278,30 @@ async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit
     assert await kit.finish(handle) == 1
     assert done == ["a", "b", "c", "b", "c"]
     assert await kit.steps(handle) == ["list.append", "list.append#2", "list.append#3"]
+
+
+async def test_a_replay_from_a_step_draws_what_was_drawn_before_and_one_from_the_start_draws_anew(
+    app: App, kit: Kit
+) -> None:
+    drawn: list[str] = []
+
+    @app.task
+    async def task() -> int:
+        drawn.append(f"{uuid4()} {rng().random()}")
+        await step(str, drawn[-1])
+        await sleep("1h")
+        await step(str, current().epoch)
+        return current().attempt
+
+    handle = await kit.start(task)
+    await kit.finish(handle)
+    for name in ("str#2", "sleep"):
+        await handle.replay(from_step=name)
+        await kit.finish(handle)
+    assert len(set(drawn)) == 1
+    await handle.replay()
+    await kit.finish(handle)
+    assert len(set(drawn)) == 2
 
 
 async def test_continue_with_starts_the_same_execution_over_with_nothing_recorded(app: App, kit: Kit) -> None:
@@ -289,6 +388,26 @@ async def test_current_says_whether_what_runs_is_a_repeat(app: App, kit: Kit) ->
     await kit.run(task)
 
     assert seen == [[False, False], [True, True, False, False]]
+
+
+async def test_a_first_run_is_no_repeat_whatever_it_asks_on_the_way(app: App, kit: Kit) -> None:
+    seen: dict[int, bool] = {}
+
+    @app.task(signals=[paid])
+    async def task(turn: int = 0) -> None:
+        now()
+        changed("new")
+        seen.setdefault(turn, current().replaying)
+        await wait_signal(paid)
+        if turn == 0:
+            task.continue_with(1)
+
+    handle = await task.submit()
+    for amount in (1, 2):
+        await kit.signal(handle, paid, amount)
+    await kit.finish(handle)
+
+    assert seen == {0: False, 1: False}
 
 
 async def test_the_logger_is_silent_while_replaying(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:

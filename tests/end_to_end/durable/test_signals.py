@@ -303,3 +303,25 @@ async def test_a_signal_and_a_timeout_at_once_do_not_disturb_other_branches(app:
     await kit.signal(handle, paid, 1)
 
     assert await kit.finish(handle) == ["Received", "TimedOut", "TimedOut"]
+
+
+async def test_a_signal_with_a_slash_in_its_name_reaches_the_branch_that_awaits_it(app: App, kit: Kit) -> None:
+    odd, short = Signal("shop/paid", int), Signal("paid", int)
+
+    async def branch() -> int:
+        return (await wait_signal(odd)).value
+
+    @app.task
+    async def task() -> tuple[int, int, int]:
+        return await gather(wait_signal_value(odd), branch(), wait_signal_value(short))
+
+    async def wait_signal_value(signal: Signal[int]) -> int:
+        return (await wait_signal(signal)).value
+
+    handle = await kit.start(task)
+    await kit.signal(handle, short, 3)
+    for value in (1, 2):
+        await kit.signal(handle, odd, value)
+        await kit.work()
+
+    assert await kit.finish(handle) == (1, 2, 3)

@@ -15,6 +15,7 @@ from flowfabric import (
     ExecutionFailed,
     Signal,
     StepFailed,
+    Unwind,
     gather,
     sleep,
     step,
@@ -22,7 +23,7 @@ from flowfabric import (
 )
 from flowfabric.engine import State, StepStatus
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit, statuses
+from tests.end_to_end.durable.kits import NewKit, begin, statuses
 
 go = Signal("go", int)
 
@@ -87,11 +88,33 @@ async def test_swallowing_the_unwinding_does_no_harm_and_is_warned_about(
         await step(done.append, found)
         return found
 
-    handle = await kit.start(careless)
-    assert (await handle.status()).state is State.DELAYED
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        handle = await kit.start(careless)
 
+    assert (await handle.status()).state is State.DELAYED
+    assert caplog.text.count("careless swallowed Unwind") == 1
     assert await kit.finish(handle) == "slept"
     assert done == ["slept"]
+
+
+async def test_clean_up_that_makes_durable_calls_is_not_taken_for_swallowing(
+    app: App, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def careful() -> str:
+        try:
+            await sleep("1h")
+        finally:
+            try:
+                await step(str, "first")
+            finally:
+                await step(str, "second")
+        return "slept"
+
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        assert await kit.run(careful) == "slept"
+
+    assert "swallowed" not in caplog.text
 
 
 @pytest.mark.parametrize("swallows", [bare_except, suppressed])
@@ -110,17 +133,27 @@ async def test_what_a_body_comes_to_that_swallowed_the_unwinding_is_discarded_wi
 
 
 async def test_gather_of_asyncio_with_return_exceptions_swallows_only_for_a_moment(app: App, kit: Kit) -> None:
-    done: list[str] = []
+    done, swallowed = list[str](), list[object]()
+
+    async def first() -> str:
+        if not swallowed:
+            run.drain()
+        return "first"
 
     @app.task
-    async def task() -> None:
-        await asyncio.gather(step(str), return_exceptions=True)
-        await sleep("1h")
-        await asyncio.gather(step(done.append, "once"), return_exceptions=True)
-        await step(str)
+    async def task() -> list[str]:
+        found = await asyncio.gather(step(first), step(str, "second"), return_exceptions=True)
+        swallowed.extend(item for item in found if isinstance(item, BaseException))
+        await step(done.append, "once")
+        return [str(item) for item in found]
 
-    await kit.run(task)
+    handle = await task.submit()
+    run = await begin(kit)
+    await run.perform()
 
+    assert {type(item) for item in swallowed} == {Unwind}
+    assert done == []
+    assert await kit.finish(handle) == ["first", "second"]
     assert done == ["once"]
 
 
@@ -139,7 +172,7 @@ async def test_code_that_swallows_for_ever_is_cut_off(app: App, kit: Kit, caplog
     with caplog.at_level(logging.ERROR, "flowfabric"):
         handle = await kit.start(stubborn)
 
-    assert len(swallowed) == 101, "at the wait, and at a hundred calls after it"
+    assert len(swallowed) == 100, "at the wait, and at the calls after it"
     assert "stubborn swallows Unwind for ever and is dropped" in caplog.text
     assert (await handle.status()).state is State.DELAYED
 

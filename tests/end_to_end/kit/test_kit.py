@@ -290,3 +290,39 @@ async def test_a_store_that_was_used_before_goes_on_from_its_time(tmp_path: Path
         left = kit.now()
     async with Kit(app, path) as kit:
         assert kit.now() == left
+
+
+async def test_a_replay_at_every_record_does_not_interrupt_what_may_happen_only_once() -> None:
+    app, launched = App(":memory:"), list[str]()
+
+    @step.policy(at_most_once=True)
+    def launch(name: str) -> str:
+        launched.append(name)
+        return name
+
+    @app.task
+    async def work() -> list[str]:
+        first = await step(launch, "a")
+        return [first, *await gather(step(launch, "b"), step(str, "c"), step(launch, "d"))]
+
+    async with Kit(app, replay="every record") as kit:
+        assert await kit.run(work) == ["a", "b", "c", "d"]
+    assert sorted(launched) == ["a", "b", "d"]
+
+
+async def test_a_sweep_counts_crashes_that_happened_and_tells_of_one_that_did_not() -> None:
+    app, skips = App(":memory:"), list[bool]()
+
+    @app.task
+    async def work(number: int) -> None:
+        for turn in range(number):
+            await step(int, turn)
+
+    async def program(kit: Kit) -> None:
+        is_last = [crash.number for crash in kit.watch.crashes] == [1]
+        await kit.run(work, 1 if is_last and skips else 2)
+
+    assert (await sweep(app, program)).crashes == 4
+    skips.append(True)
+    with pytest.raises(Stuck, match="never happened: a crash after record 1"):
+        await sweep(app, program)

@@ -503,7 +503,7 @@ async def test_a_poll_asks_again_after_a_crash_and_has_one_record() -> None:
         assert await kit.steps(handle) == ["ready"]
 
 
-async def test_a_step_that_may_happen_only_once_fails_after_a_crash() -> None:
+async def test_a_step_that_may_happen_only_once_is_done_after_a_crash_before_it_began() -> None:
     app = App(":memory:")
 
     @step.policy(at_most_once=True)

@@ -120,6 +120,72 @@ async def test_a_key_of_the_callers_own_goes_before_the_automatic_one(app: App, 
     assert ids[0] == ids[1]
 
 
+async def test_every_turn_of_an_execution_that_continues_sends_its_own_signals(app: App, kit: Kit) -> None:
+    @app.task(signals=[GO])
+    async def hears() -> list[int]:
+        return [(await wait_signal(GO)).value for _ in range(3)]
+
+    @app.task
+    async def beats(other: Handle[list[int]], beat: int = 0) -> None:
+        await other.signal(GO, beat)
+        if beat < 2:
+            beats.continue_with(other, beat + 1)
+
+    other = await kit.start(hears)
+    await kit.run(beats, other)
+
+    assert await kit.finish(other) == [0, 1, 2]
+
+
+async def test_every_turn_of_an_execution_that_continues_submits_anew_under_a_key_of_its_own(
+    app: App, kit: Kit
+) -> None:
+    fail, ids, keys = failing_once(), list[UUID](), list[str]()
+
+    @app.task
+    async def other() -> None: ...
+
+    async def order() -> None:
+        keys.append(current().idempotency_key)
+        ids.append((await other.submit()).id)
+        fail()
+
+    @app.task
+    async def parent(turn: int = 0) -> None:
+        await step(order)
+        if turn < 2:
+            parent.continue_with(turn + 1)
+
+    await kit.run(parent)
+
+    assert len(ids) == 4
+    assert ids[0] == ids[1]
+    assert keys[0] == keys[1]
+    assert len(set(ids)) == len(set(keys)) == 3
+
+
+async def test_a_step_that_is_replayed_submits_anew_and_one_that_is_kept_does_not(app: App, kit: Kit) -> None:
+    ids: dict[str, list[UUID]] = {"kept": [], "again": []}
+
+    @app.task
+    async def other() -> None: ...
+
+    async def order(name: str) -> None:
+        ids[name].append((await other.submit()).id)
+
+    @app.task
+    async def parent() -> None:
+        for name in ids:
+            await step(order, name)
+
+    handle = await kit.start(parent)
+    await handle.replay(from_step="order#2")
+    await kit.finish(handle)
+
+    assert len(ids["kept"]) == 1
+    assert len(set(ids["again"])) == 2
+
+
 async def test_a_signal_sent_by_a_step_is_delivered_once_however_often_the_step_is_tried(app: App, kit: Kit) -> None:
     fail = failing_once()
 

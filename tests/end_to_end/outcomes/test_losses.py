@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,12 +16,14 @@ from flowfabric import (
     Handle,
     Unwind,
     current,
+    gather,
     sleep,
     step,
     sync,
 )
-from flowfabric.engine import State
+from flowfabric.engine import Refused, State
 from flowfabric.testing import Kit
+from tests.end_to_end.durable.kits import begin
 
 
 async def test_a_lost_lease_unwinds_the_body_and_cancels_the_step_which_runs_again_elsewhere(app: App) -> None:
@@ -58,6 +62,146 @@ async def test_a_lost_lease_unwinds_the_body_and_cancels_the_step_which_runs_aga
         assert await kit.finish(handle) == 2
         assert seen == ["CancelledError", "Unwind"]
         assert keys[0] == keys[1]
+
+
+async def test_a_lost_lease_cancels_a_body_that_awaits_something_of_its_own(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+    begun = asyncio.Event()
+
+    @app.task
+    async def task() -> str:
+        if seen:
+            return "again"
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("CancelledError")
+            raise
+        return "never"
+
+    handle = await task.submit()
+    await lose_lease(kit, begun)
+
+    assert seen == ["CancelledError"]
+    assert await kit.finish(handle) == "again"
+
+
+async def test_a_lost_lease_leaves_every_branch_whatever_it_is_about(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+    begun = asyncio.Event()
+
+    async def branch(name: str, awaits: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await awaits()
+        except BaseException as error:
+            seen.append(f"{name}: {type(error).__name__}")
+            raise
+
+    async def long() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @app.task
+    async def task() -> str:
+        if seen:
+            return "again"
+        await gather(
+            branch("waits", lambda: sleep("1h")),
+            branch("plain", asyncio.Event().wait),
+            gather(branch("within", asyncio.Event().wait), step(str)),
+            branch("step", lambda: step(long)),
+        )
+        return "never"
+
+    handle = await task.submit()
+    await lose_lease(kit, begun)
+
+    assert sorted(seen) == [
+        "plain: CancelledError", "step: LeaseLost", "waits: LeaseLost", "within: CancelledError",
+    ]  # fmt: skip
+    assert await kit.finish(handle) == "again"
+
+
+async def test_a_body_that_returns_while_its_lease_is_lost_has_swallowed_nothing(
+    app: App, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def task() -> str:
+        if current().epoch == 1:
+            run.lease_lost(Refused("lease_revoked", "by the test"))
+        return "done"
+
+    handle = await task.submit()
+    run = await begin(kit)
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        await run.perform()
+
+    assert "swallowed" not in caplog.text
+    await kit.engine.operator.revoke_lease(handle.id)
+    assert await kit.finish(handle) == "done"
+
+
+async def test_a_body_is_not_left_behind_when_its_performance_is_cancelled(app: App, kit: Kit) -> None:
+    seen: list[str] = []
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def task() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("CancelledError")
+            raise
+        finally:
+            left.set()
+
+    _ = await task.submit()
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    await begun.wait()
+    performing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+    await left.wait()
+
+    assert seen == ["CancelledError"]
+
+
+async def test_a_worker_that_stops_without_grace_cancels_a_body_in_a_plain_await(real_app: App) -> None:
+    seen: list[str] = []
+    begun = asyncio.Event()
+
+    @real_app.task
+    async def task() -> str:
+        if seen:
+            return "again"
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("CancelledError")
+            raise
+        return "never"
+
+    async with real_app.worker() as worker:
+        handle = await task.submit()
+        await begun.wait()
+        await worker.stop(grace=0)
+    assert seen == ["CancelledError"]
+    async with real_app.worker():
+        assert await handle.result(timeout=20) == "again"
+
+
+async def lose_lease(kit: Kit, begun: asyncio.Event) -> None:
+    """Performs what is next, and has its lease taken away once the event has come."""
+    run = await begin(kit)
+    performing = asyncio.create_task(run.perform())
+    await begun.wait()
+    await kit.engine.operator.revoke_lease(run.lease.execution_id)
+    run.lease_lost(Refused("lease_revoked", "by the test"))
+    await performing
 
 
 async def test_after_a_lost_lease_durable_calls_are_refused(app: App, kit: Kit) -> None:
@@ -176,15 +320,22 @@ async def test_a_waiting_branch_is_unwound_when_the_worker_stops(real_app: App) 
             raise
         return "never"
 
+    async def waits() -> None:
+        try:
+            await sleep("1h")
+        except Unwind:
+            left.append("wait unwound")
+            raise
+
     @real_app.task
     async def task() -> str:
-        return "again" if left else await step(long)
+        return "again" if left else (await gather(step(long), waits()))[0]
 
     async with real_app.worker() as worker:
         handle = await task.submit()
         await begun.wait()
         await worker.stop(grace=0)
-    assert left == ["step cancelled"]
+    assert sorted(left) == ["step cancelled", "wait unwound"]
     async with real_app.worker():
         assert await handle.result(timeout=20) == "again"
 

@@ -28,6 +28,7 @@ from flowfabric import (
 )
 from flowfabric.engine import State
 from flowfabric.testing import Kit
+from tests.end_to_end.durable.kits import begin
 
 TRACE: contextvars.ContextVar[str] = contextvars.ContextVar("trace", default="empty")
 
@@ -288,37 +289,36 @@ async def test_a_child_that_nobody_awaits_goes_on_and_the_records_of_its_parent_
     assert str(left.id).encode() in recorded.payload
 
 
-async def test_the_writes_of_an_old_run_are_refused_and_its_epoch_is_older(app: App) -> None:
+async def test_the_writes_of_an_old_run_are_refused_and_its_epoch_is_older(app: App, kit: Kit) -> None:
     in_step, goes_on = asyncio.Event(), asyncio.Event()
     epochs: list[int] = []
-    written: list[str] = []
 
     async def work() -> str:
         epochs.append(current().epoch)
-        if len(epochs) == 1:
+        number = len(epochs)
+        if number == 1:
             in_step.set()
-            try:
-                await goes_on.wait()
-            finally:
-                written.append("the old run is in its finally")
-        return f"by number {len(epochs)}"
+            await goes_on.wait()
+        return f"by number {number}"
 
     @app.task
     async def task() -> str:
         return await step(work)
 
-    @app.task
-    async def revoker(other: Handle[str]) -> None:
-        await in_step.wait()
-        await kit.engine.operator.revoke_lease(other.id)
+    handle = await task.submit()
+    old = await begin(kit)
+    performing = asyncio.create_task(old.perform())
+    await in_step.wait()
+    await kit.engine.operator.revoke_lease(handle.id)
+    assert await kit.finish(handle) == "by number 2"
+    goes_on.set()
+    await performing
 
-    async with Kit(app, concurrency=2) as kit:
-        handle = await task.submit()
-        _ = await kit.start(revoker, handle)
-
-        assert await kit.finish(handle) == "by number 2"
-        assert epochs[0] < epochs[1]
-        assert written == ["the old run is in its finally"]
+    assert old.loss is not None, "the store has refused what the old run recorded"
+    assert await handle == "by number 2"
+    [recorded] = await kit.engine.executions.steps(handle.id)
+    assert b"by number 2" in recorded.payload
+    assert epochs[0] < epochs[1]
 
 
 async def test_a_run_starts_with_an_empty_context_and_tags_travel(app: App, kit: Kit) -> None:

@@ -72,7 +72,7 @@ async def test_results_of_handles_in_a_group_are_waited_for_together(app: App, k
     assert len(bodies) == 2
 
 
-async def test_a_parked_branch_leaves_its_thread_at_once(app: App, kit: Kit) -> None:
+async def test_branches_that_are_all_parked_leave_their_threads(app: App, kit: Kit) -> None:
     left: list[str] = []
 
     def branch() -> None:

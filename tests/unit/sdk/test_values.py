@@ -250,6 +250,13 @@ def test_a_comparison_that_fails_is_a_loss_and_not_a_crash() -> None:
     assert stored.lossy is not None
 
 
+def test_a_text_that_looks_like_a_date_is_a_loss_where_both_may_come_back() -> None:
+    stored = _form(datetime | str).stored("2026-01-02T00:00:00Z")
+    assert isinstance(stored.value, datetime)
+    assert stored.lossy is not None and "comes back as" in stored.lossy
+    assert _form(datetime | str).stored("tomorrow").lossy is None
+
+
 def test_sets_are_written_in_one_order() -> None:
     """Or a submit that is repeated under its key by another process would contradict itself."""
 
