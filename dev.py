@@ -62,23 +62,25 @@ SIDE_BY_SIDE = (
     "tests/test_postgres_server.py", "tests/test_public_api.py", "tests/test_tidy.py",
 )  # fmt: skip
 
-# What `dev.py faults` runs at full size.
+# What `dev.py faults` runs at full size: what kills, freezes and times goes alone.
 FULL_SIZE = (
+    "tests/faults/test_kills.py", "tests/faults/test_killed_flows.py", "tests/faults/test_killed_waits.py",
+    "tests/faults/test_outages.py", "tests/faults/test_zombies.py",
+    "tests/adversity/test_reconciler_processes.py",
+    "tests/adversity/test_wakeups.py::test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once",
+    "tests/test_installing.py",
+)  # fmt: skip
+
+# The same, for what only needs a store of its own.
+FULL_SIZE_SIDE_BY_SIDE = (
     "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
     "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
     "tests/concurrency/test_unlocked.py", "tests/adversity/test_many_signals.py",
     "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
-    "tests/test_installing.py",
-    "tests/concurrency/test_outbox.py", "tests/adversity/test_reconciler_processes.py", "tests/model",
-    "tests/adversity/test_wakeups.py::test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once",
-)  # fmt: skip
-
-# The same, for what only needs a store of its own.
-FULL_SIZE_SIDE_BY_SIDE = (
+    "tests/concurrency/test_outbox.py", "tests/model",
     "tests/end_to_end/durable", "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes",
-    "tests/end_to_end/programs/test_programs.py",
-    "tests/end_to_end/programs/test_killed.py::test_a_worker_killed_at_any_record_leaves_nothing_done_twice",
+    "tests/end_to_end/programs",
 )  # fmt: skip
 
 CHECKS = (
@@ -138,7 +140,8 @@ def test_everything(arguments: list[str]) -> int:
 def faults(arguments: list[str]) -> int:
     prepare()
     began = time.monotonic()
-    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", *FULL_SIZE_SIDE_BY_SIDE, "--full", *arguments)
+    apart = [f"--ignore={path}" for path in FULL_SIZE if "::" not in path]
+    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", *FULL_SIZE_SIDE_BY_SIDE, *apart, "--full", *arguments)
     alone = run(PYTHON, "-m", "pytest", "-q", *FULL_SIZE, "--full", *arguments)
     report_test_time(time.monotonic() - began, whole_suite=False)
     return together or alone
