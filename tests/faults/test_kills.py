@@ -45,7 +45,8 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
     kills, times = len(crew.kills), recoveries(found, crew.kills)
     scoreboard(
         f"{kills} kills (at least {least_kills}), {inside / kills:.0%} inside a transaction (at least "
-        f"{least_inside:.0%}) and {single / kills:.0%} in a single statement, {load.acknowledged} executions (at least {least_executions}), "
+        f"{least_inside:.0%}) and {single / kills:.0%} in a single statement, {load.acknowledged} executions "
+        f"(at least {least_executions}), "
         f"{len(load.signals)} signals accepted, {len(times)} leases recovered: {spread(times)}; "
         f"all ended {settled_s:.1f} s after the last kill"
     )
