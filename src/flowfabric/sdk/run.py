@@ -115,9 +115,13 @@ class Run:
             self.abandon()
 
     def abandon(self) -> None:
-        """Leaves the body wherever it is: what awaits something of its own is cancelled."""
+        """Leaves the body wherever it is, and cancels what awaits something of its own. May be called in any thread."""
+        self.is_over = True
+        self.on_loop(self._abandon)
+
+    def _abandon(self) -> None:
         cancel_code(self, {self._body})
-        self.unwind()
+        self._leave()
 
     def cancel_requested(self, due_at: datetime) -> None:
         """Lets the body clean up: it is told at the open wait, or at the next durable call."""
