@@ -102,7 +102,7 @@ _NOT_LIMITS = {
     "core.looking": {"MOST_SIGNALS"},
     "core.subscribing": {"SCAN"},
     "core.tokens": {"NONCE_BYTES"},
-    "core.trimming": {"POSTPONED"},
+    "core.trimming": {"PAGE", "POSTPONED"},
     "ops.waiting": {"MOST_OBSERVED"},
     "reconcilers.duty": {"BATCH"},
     "sdk.journal": {"KEYED"},
