@@ -103,7 +103,6 @@ _NOT_LIMITS = {
     "core.subscribing": {"SCAN"},
     "core.tokens": {"NONCE_BYTES"},
     "core.trimming": {"PAGE", "POSTPONED"},
-    "ops.waiting": {"MOST_OBSERVED"},
     "reconcilers.duty": {"BATCH"},
     "sdk.journal": {"KEYED"},
 }
