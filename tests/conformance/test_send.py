@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from flowfabric.core.errors import Conflict
 from flowfabric.core.outcomes import Satisfied
 from flowfabric.engine import (
@@ -138,6 +140,15 @@ async def test_its_token_if_it_has_one_brings_signals_of_any_name(engine: Engine
     answer = await engine.leases.suspend(later.fence, [Standing("mail")])
     assert isinstance(answer, Satisfied), "the dull one is still in the queue"
     assert [signal.name for signal in answer.signals] == ["dull"]
+
+
+async def test_of_two_that_it_could_repeat_a_signal_repeats_the_one_with_its_id(engine: Engine) -> None:
+    """As by token: ids are asked first, then keys."""
+    id_ = await submitted(engine, signals=["go"])
+    first, second = UUID(int=1), UUID(int=2)
+    await engine.signals.send(id_, "go", signal_id=first, key="once")
+    await engine.signals.send(id_, "go", signal_id=second)
+    assert await engine.signals.send(id_, "go", signal_id=second, key="once") == DuplicateSignal(second)
 
 
 async def test_a_repeated_submit_declares_nothing_twice_and_other_names_are_another_submission(

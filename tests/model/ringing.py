@@ -48,6 +48,7 @@ class Keys:
             KeyView(
                 key.kid, state_of(self._world, key), key.created_at, key.retired_at, key.verifies_until,
                 key.retired_at is not None and key.collected_at is None and minted_under(self._world, key) > 0,
+                known=key.collected_at is None,
             )
             for key in newest
         )  # fmt: skip

@@ -170,7 +170,8 @@ async def _deliver(
     around, suspensions, heard, ring = await tx.waits.before_signalling(ids, [_asked(item) for item in items])
     ring = completed(ring, keys)
     targets = await _targets(tx, items, around, now)
-    earlier = {**heard.accepted, **await _accepted_by_key(tx, items, targets)}
+    # Whoever is known by its id is not asked for its key.
+    earlier = {**await _accepted_by_key(tx, items, targets), **heard.accepted}
     waits = bound_waits(suspensions, around)
     answers: dict[UUID, Answer | FlowFabricError] = {}
     decisions: list[Decision[Accepted]] = []
