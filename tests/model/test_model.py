@@ -49,10 +49,11 @@ def sides(postgres: PostgresServer, tmp_path: Path) -> Iterator[Sides]:
 def test_both_stores_and_the_model_agree_whatever_happens(
     sides: Sides, size: Size, machine: type[Beginning], scoreboard: Callable[[str], None]
 ) -> None:  # fmt: skip
+    examples = EXAMPLES * size.of(1, 4, 1)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     chosen = settings(
-        max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, print_blob=True, suppress_health_check=checks,
-        derandomize=size.name == "short", report_multiple_bugs=False,
+        max_examples=examples, stateful_step_count=STEPS, deadline=None, print_blob=True, suppress_health_check=checks,
+        derandomize=size.name != "long", report_multiple_bugs=False,
         phases=[phase for phase in Phase if phase is not Phase.explain],
     )  # fmt: skip
 
@@ -60,8 +61,8 @@ def test_both_stores_and_the_model_agree_whatever_happens(
         def __init__(self) -> None:
             super().__init__(sides)
 
-    seconds, began, runs = size.of(0.0, 20.0, 600.0), time.monotonic(), 0
+    seconds, began, runs = size.of(0.0, 0.0, 600.0), time.monotonic(), 0
     while not runs or time.monotonic() - began < seconds:
         run_state_machine_as_test(OnTheseSides, settings=chosen)
         runs += 1
-    scoreboard(f"{machine.__name__}: {runs} x {EXAMPLES} x {STEPS} moves agree")
+    scoreboard(f"{machine.__name__}: {runs} x {examples} x {STEPS} moves agree")
