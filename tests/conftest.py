@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that starts the tests in the background has interrupts ignored, and every process of theirs would too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("all" if config.getoption("--all") else "default")
 
 

@@ -52,14 +52,6 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-@pytest.fixture(autouse=True)
-def interrupts_arrive() -> Iterator[None]:
-    """A shell that runs the tests in the background may have interrupts ignored, which children would inherit."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @contextmanager
 def playing(
     env: dict[str, str], *, stdin: int = subprocess.DEVNULL, output: int = subprocess.PIPE
