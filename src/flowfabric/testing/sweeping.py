@@ -75,9 +75,8 @@ async def _run(
         async with kit:
             result = await program(kit)
             has_crashed = crash is not None and not kit.watch.crashes
-            if kit.concurrency > 1:
-                # Executions side by side need not come to that record again.
-                kit.watch.crashes.clear()
+            # What runs side by side need not come to as many records again; a crash that did not come is not counted.
+            kit.watch.crashes.clear()
     except Exception as error:
         error.add_note(f"while the program was run {how}")
         raise
