@@ -1,4 +1,4 @@
-"""How an event is shown: one line for people, or one JSON document a line for programs."""
+"""How an event is shown: on one line, folded where that has no room, or as one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 from uuid import UUID
 
 from flowfabric.cli.documents import plain
-from flowfabric.cli.screen import escaped
+from flowfabric.cli.screen import Screen
+from flowfabric.cli.tables import folded
 from flowfabric.core.records import Event
 
 
-def line(event: Event, *, as_json: bool, of: UUID | None = None) -> str:
-    """One event on one line. Where all are `of` one execution, people need not be told so each time."""
-    return _document(event) if as_json else _sentence(event, of)
+def event_lines(event: Event, screen: Screen, *, of: UUID | None = None) -> list[str]:
+    """An event for people. Where all are `of` one execution, they need not be told so each time."""
+    return folded(_parts(event, of), screen)
 
 
-def _document(event: Event) -> str:
+def event_document(event: Event) -> str:
     """What there is to say of the event; fields without a value are left out."""
     return json.dumps({name: value for name, value in plain(event).items() if value is not None})
 
 
-def _sentence(event: Event, of: UUID | None) -> str:
+def _parts(event: Event, of: UUID | None) -> list[str]:
     parts = [event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3], f"{event.family}.{event.name}"]
     if event.execution_id is not None and event.execution_id == of:
         parts += _version(event)
@@ -37,7 +38,7 @@ def _sentence(event: Event, of: UUID | None) -> str:
     parts += _signal(event)
     if event.reason:
         parts.append(f"({event.reason})")
-    return escaped("  ".join(parts))
+    return parts
 
 
 def _version(event: Event) -> list[str]:

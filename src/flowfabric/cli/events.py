@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from flowfabric.cli.event_lines import line
+from flowfabric.cli.event_lines import event_document, event_lines
 from flowfabric.cli.opening import looking
 from flowfabric.cli.reading import tags_of
+from flowfabric.cli.saying import on_screen, say_lines
 
 
 async def show_events(arguments: argparse.Namespace) -> None:
@@ -20,4 +22,6 @@ async def show_events(arguments: argparse.Namespace) -> None:
         )  # fmt: skip
         async with subscription as events:
             async for event in events:
-                print(line(event, as_json=arguments.json), flush=arguments.follow)
+                say_lines([event_document(event)] if arguments.json else event_lines(event, on_screen()))
+                if arguments.follow:
+                    sys.stdout.flush()

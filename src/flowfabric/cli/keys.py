@@ -18,7 +18,7 @@ from flowfabric.engine import KeyView, Rotated, Seeded
 from flowfabric.engine.key_source import draw_key
 
 _COLUMNS = (
-    Column("KID", 12), Column("STATE"), Column("AGE", right=True), Column("VERIFIES FOR", right=True),
+    Column("KID"), Column("STATE"), Column("AGE", right=True), Column("VERIFIES FOR", right=True),
     Column("IN USE", spare=True), Column("SECRET"),
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from flowfabric.cli.screen import Screen
 from flowfabric.cli.tables import Column, table
 from flowfabric.engine import Backlog, LaneState, Tally, Worker
 
-_COLUMNS = (Column("LANE", 12), Column("STATE"), Column("WAITING", right=True), Column("WORKERS", right=True))
+_COLUMNS = (Column("LANE"), Column("STATE"), Column("WAITING", right=True), Column("WORKERS", right=True, spare=True))
 
 
 async def list_lanes(arguments: argparse.Namespace) -> None:

@@ -79,7 +79,11 @@ def _add(parser: argparse.ArgumentParser, arguments: Iterable[Argument], *, comm
         if common:
             # Given before the command it must not be overwritten by the absence after it.
             settings["default"] = argparse.SUPPRESS
-        place.add_argument(*item.names, help=item.help, **settings)
+        about = item.help
+        if item.choices and item.is_option:
+            # Among the words of the help they are folded; in the place of the value they would be one long word.
+            settings["metavar"], about = item.label, f"{item.help}: {', '.join(item.choices)}"
+        place.add_argument(*item.names, help=about, **settings)
 
 
 def _hint(value: str, choices: list[str]) -> str:

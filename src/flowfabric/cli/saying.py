@@ -9,14 +9,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flowfabric.cli.documents import document
-from flowfabric.cli.screen import Screen, escaped, screen
+from flowfabric.cli.screen import Screen, screen
+from flowfabric.cli.tables import paragraph
 
 _AGES = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def say(arguments: argparse.Namespace, sentence: str, answer: Any) -> None:
     """One answer."""
-    print(document(answer) if arguments.json else escaped(sentence))
+    say_lines([document(answer)] if arguments.json else paragraph(sentence, on_screen()))
 
 
 def say_lines(lines: Iterable[str]) -> None:
@@ -27,7 +28,8 @@ def say_lines(lines: Iterable[str]) -> None:
 
 def hint(text: str) -> None:
     """Something beside the answer, where it does not get into a pipe."""
-    print(escaped(text), file=sys.stderr)
+    for line in paragraph(text, screen(sys.stderr)):
+        print(line, file=sys.stderr)
 
 
 def on_screen() -> Screen:

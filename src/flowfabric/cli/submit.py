@@ -11,7 +11,7 @@ from uuid import UUID
 
 from flowfabric.cli import exit_codes
 from flowfabric.cli.bar import Bar
-from flowfabric.cli.documents import plain
+from flowfabric.cli.documents import document, plain
 from flowfabric.cli.opening import writing
 from flowfabric.cli.reading import json_bytes, tags_of
 from flowfabric.cli.saying import hint, say
@@ -108,21 +108,17 @@ async def _watch(engine: Engine, id_: UUID, bar: Bar) -> None:
 def _tell(arguments: argparse.Namespace, id_: UUID, outcome: Outcome | None) -> int:
     if outcome is None:
         if arguments.json:
-            say(arguments, "", {"id": id_, "state": None})
+            print(document({"id": id_, "state": None}))
         hint(f"{id_} has not ended yet; it goes on")
         return exit_codes.TIMED_OUT
-    told = _result(outcome) if outcome.state is State.COMPLETED else _bad_end(id_, outcome)
-    if outcome.state is State.COMPLETED or arguments.json:
-        say(arguments, told, {"id": id_, **plain(outcome)})
+    if arguments.json:
+        print(document({"id": id_, **plain(outcome)}))
+    elif outcome.state is State.COMPLETED:
+        # Never folded, however wide the terminal is: it is a document too.
+        print(document(outcome.result))
     else:
-        hint(told)
+        hint(_bad_end(id_, outcome))
     return exit_codes.OK if outcome.state is State.COMPLETED else exit_codes.FAILED
-
-
-def _result(outcome: Outcome) -> str:
-    from flowfabric.cli.documents import document
-
-    return document(outcome.result)
 
 
 def _bad_end(id_: UUID, outcome: Outcome) -> str:

@@ -12,6 +12,7 @@ from textwrap import wrap
 from flowfabric.cli.screen import Screen, escaped, width_of
 
 _GAP = 2
+_FOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,25 @@ def facts(pairs: Sequence[tuple[str, object]], screen: Screen) -> list[str]:
 
 
 def paragraph(text: str, screen: Screen, indent: int = 0) -> list[str]:
-    """A text in lines that have room beside an indent; a word that has none is cut."""
+    """A text in lines that have room beside an indent; a word that has none goes on below."""
     safe = escaped(text)
     if screen.width is None:
         return [safe]
     room = max(screen.width - indent, 10)
-    lines = wrap(safe, room, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = wrap(safe, room, break_on_hyphens=False) or [""]
     return [screen.cut(line, room) for line in lines]
+
+
+def folded(parts: Sequence[str], screen: Screen) -> list[str]:
+    """Parts side by side; those that have no room go on below, indented, each as whole as it can be."""
+    lines: list[str] = []
+    for part in map(escaped, parts):
+        beside = f"{lines[-1]}{' ' * _GAP}{part}" if lines else part
+        if screen.width is None or width_of(beside) <= screen.width:
+            lines[-1:] = [beside]
+        else:
+            lines += [" " * _FOLD + line for line in paragraph(part, screen, _FOLD)]
+    return lines
 
 
 def _natural(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[int]:

@@ -16,7 +16,7 @@ from flowfabric.core.workers import worker_not_found
 from flowfabric.engine import AlreadySatisfied, Worker
 
 _COLUMNS = (
-    Column("INSTANCE", 24), Column("NAME", 8, spare=True), Column("BUSY", right=True), Column("LANES", 8),
+    Column("INSTANCE"), Column("NAME", 8, spare=True), Column("BUSY", right=True), Column("LANES", 8),
     Column("OFFERS", 8, spare=True), Column("VERSION", spare=True), Column("UP", right=True),
     Column("SEEN", right=True, spare=True),
 )  # fmt: skip

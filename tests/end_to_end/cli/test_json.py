@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -57,16 +58,26 @@ def test_no_verb_is_left_out() -> None:
 async def test_every_verb_prints_documents(
     store: TestStore, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / FILE).write_text("ab" * 32)
-    (tmp_path / SOURCE).write_text(WRONG)
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
+    async for path, words in calls(store):
+        assert_documents(path, await shell.run(*words, "--json"))
+
+
+def write_files(folder: Path) -> None:
+    """What some of the calls read."""
+    (folder / FILE).write_text("ab" * 32)
+    (folder / SOURCE).write_text(WRONG)
+
+
+async def calls(store: TestStore) -> AsyncIterator[tuple[str, list[str]]]:
+    """Every verb, and the words of a good call of it, on what was made for it just before."""
     asks = {" ".join(path) for path, verb in every() if verb.asks}
     # The first key is given before the first token makes one.
     for path, prepare in sorted(OPERATED + LOOKED, key=lambda item: item[0] != "keys seed"):
         async with opened(store) as engine:
             words = await prepare(engine)
-        said = await shell.run(*path.split(), *words, *(["--yes"] if path in asks else []), "--json")
-        assert_documents(path, said)
+        yield path, [*path.split(), *words, *(["--yes"] if path in asks else [])]
 
 
 def assert_documents(path: str, said: Said) -> None:
