@@ -27,8 +27,8 @@ async def hello(name: str) -> str:
 if __name__ == "__main__":
     print(app.run(hello, "world"))
 """
-# The bar is for a machine that has nothing else to do; whoever shares one has half of it.
-IMPORT_S, APP_S = 0.35, 0.7
+# The bar of 0.35 s is for a machine that has nothing else to do; on one that is shared the same work takes longer.
+IMPORT_S, APP_S = 0.35, 0.5
 
 
 @pytest.mark.long
@@ -42,8 +42,8 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path, scoreboard: Call
     assert says(tmp_path, str(python), "hello.py") == "Hello, world!\n"
     [line] = says(tmp_path, str(python.with_name("ff")), "--store", "hello.db", "list", "--json").splitlines()
     assert (json.loads(line)["kind"], json.loads(line)["state"]) == ("hello", "completed")
-    whole, app = (least_s(tmp_path, python, code) for code in ("import flowfabric", "from flowfabric import App"))
-    scoreboard(f"`import flowfabric` {whole:.3f} s, `from flowfabric import App` {app:.3f} s of the processor at best")
+    whole, app = (least_s(tmp_path, python, code) for code in ("import flowfabric", "from flowfabric import App, step"))
+    scoreboard(f"`import flowfabric` {whole:.3f} s, with `App` {app:.3f} s of the processor at best")
     assert whole < IMPORT_S and app < APP_S
 
 

@@ -23,12 +23,20 @@ __all__ = [
 
 
 if not _typing.TYPE_CHECKING:
+    # With these comes the whole engine, which a program that declares tasks does not need before it connects.
+    _APART = {
+        "Engine": "flowfabric.engine.engine", "Worker": "flowfabric.worker", "connect": "flowfabric.engine.connecting",
+    }  # fmt: skip
 
     def __getattr__(name):
         """The names are fetched when one of them is first asked for: whoever only wants the command's help is quick."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from flowfabric import face
+        from importlib import import_module
 
-        globals().update({each: getattr(face, each) for each in __all__})
+        if name in _APART:
+            globals()[name] = getattr(import_module(_APART[name]), name)
+        else:
+            face = import_module("flowfabric.face")
+            globals().update({each: getattr(face, each) for each in __all__ if each not in _APART})
         return globals()[name]

@@ -1,12 +1,12 @@
 """The public names of `flowfabric`, each from where it is made."""
 
+from typing import TYPE_CHECKING
+
 from flowfabric.core.conditions import AllOf, AnyOf, Count, Single
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
 from flowfabric.core.policy import Backoff
 from flowfabric.core.records import Event
 from flowfabric.core.views import Description
-from flowfabric.engine.connecting import connect
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk.aliases import Durable, Duration
 from flowfabric.sdk.ambient import changed, current, logger, now, progress, rng, uuid4
 from flowfabric.sdk.app import App
@@ -53,7 +53,12 @@ from flowfabric.sdk.sleeping import poll, sleep, sleep_until
 from flowfabric.sdk.steps import step
 from flowfabric.sdk.tasks import Call, Task
 from flowfabric.sdk.waits import wait_for, wait_signal
-from flowfabric.worker import Worker
+
+if TYPE_CHECKING:
+    # With these comes the whole engine; `flowfabric` fetches each of them by itself.
+    from flowfabric.engine.connecting import connect
+    from flowfabric.engine.engine import Engine
+    from flowfabric.worker import Worker
 
 __all__ = [
     "AllFailed", "AllOf", "AnyOf", "App", "Approval", "Approved", "Ask", "Backoff", "Call", "Callback",

@@ -8,8 +8,8 @@ import os
 from flowfabric.cli.verbs.declaring import DEFAULTS
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.engine.connecting import StoreOptions
-from flowfabric.engine.default_store import STORE_VARIABLE
 from flowfabric.sdk.app import App
+from flowfabric.sdk.default_store import STORE_VARIABLE
 from flowfabric.sdk.importing import load_app
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flowfabric.engine.connecting import Connecting, connect
-from flowfabric.engine.default_store import default_store
+from flowfabric.sdk.default_store import default_store
 
 
 def looking(arguments: argparse.Namespace) -> Connecting:

@@ -10,14 +10,13 @@ from uuid import UUID
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.records import Event
 from flowfabric.core.views import Description
-from flowfabric.engine.engine import Engine
-from flowfabric.engine.histories import whole_history
 from flowfabric.sdk import effects, results, signals, units
 from flowfabric.sdk.aliases import Durable, Duration, T
 from flowfabric.sdk.records import TimedOut
 from flowfabric.sdk.values import Form, form_of
 
 if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
     from flowfabric.sdk.app import App
     from flowfabric.sdk.handles import Handle
     from flowfabric.sdk.tasks import Task
@@ -82,6 +81,8 @@ async def unhold(handle: Handle[Any]) -> None:
 
 async def history(handle: Handle[Any]) -> list[Event]:
     """All events of an execution, and of its children when they were submitted and how they ended."""
+    from flowfabric.engine.histories import whole_history
+
     return await whole_history(await handle.app.engine(), handle.id)
 
 

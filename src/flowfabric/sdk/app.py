@@ -13,12 +13,10 @@ from weakref import WeakSet
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.policy import Backoff
-from flowfabric.engine.connecting import StoreOptions
-from flowfabric.engine.default_store import default_store
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk import importing, registering, signals, submitting, surroundings, units, working
 from flowfabric.sdk.aliases import Async, Durable, Duration, P, R
 from flowfabric.sdk.deciding import APPROVE, REJECT
+from flowfabric.sdk.default_store import default_store
 from flowfabric.sdk.engines import Engines, checked_options
 from flowfabric.sdk.flows import Flow
 from flowfabric.sdk.handles import Handle
@@ -29,6 +27,8 @@ from flowfabric.sdk.values import Form, names_of
 from flowfabric.sdk.working import DEFAULT_LANES, DEFAULT_LEASE
 
 if TYPE_CHECKING:
+    from flowfabric.engine.connecting import StoreOptions
+    from flowfabric.engine.engine import Engine
     from flowfabric.sdk import sync_client
     from flowfabric.sdk.surroundings import Worker
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flowfabric.core.ids import derived_id
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.secret import Secret
 from flowfabric.core.tokens import read_token
-from flowfabric.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
 
 Word = Literal["approve", "reject"]
 

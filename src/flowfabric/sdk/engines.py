@@ -1,4 +1,7 @@
-"""The engines of an app: one for each event loop, opened when it is first asked for."""
+"""The engines of an app: one for each event loop, opened when it is first asked for.
+
+What an engine is made of is imported then too: a program that only declares tasks, or prints its help, starts sooner.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextvars import Context
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine.connecting import Connecting, StoreOptions, connect
-from flowfabric.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from flowfabric.engine.connecting import Connecting, StoreOptions
+    from flowfabric.engine.engine import Engine
 
 _Loop = asyncio.AbstractEventLoop
 
@@ -55,6 +60,8 @@ class Engines:
 
     def connecting(self, store: str, **instead: Unpack[StoreOptions]) -> Connecting:
         """An engine to be opened as the app says, but for what is said here."""
+        from flowfabric.engine.connecting import connect
+
         options: StoreOptions = {**self._options, **instead}
         return connect(store, namespace=self._namespace, **options)
 
@@ -132,6 +139,8 @@ def checked_options(options: object) -> StoreOptions:
     if not isinstance(options, Mapping):
         message = f"options must be a mapping, not {type(options).__name__}"
         raise InvalidRequest("invalid_type", message, field="options")
+    from flowfabric.engine.connecting import StoreOptions, connect
+
     unknown = sorted(str(name) for name in options.keys() - StoreOptions.__annotations__.keys())
     if unknown:
         known = ", ".join(StoreOptions.__annotations__)

@@ -10,13 +10,13 @@ from flowfabric.core.flow_outcomes import Input
 from flowfabric.core.outcomes import Lease
 from flowfabric.core.requests import StepStatus
 from flowfabric.core.states import State
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk.errors import InputMismatch
 from flowfabric.sdk.journal import KEYED, Record
 from flowfabric.sdk.references import ENCODING, Hole, Reference, fill, read_inputs, references_in, write_inputs
 from flowfabric.sdk.values import form_of
 
 if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
     from flowfabric.sdk.tasks import Task
 
 RECORDED = "@inputs"

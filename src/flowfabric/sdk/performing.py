@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.outcomes import Lease
-from flowfabric.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
 
 
 class Performance(Protocol):

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.core.views import Description, Glance, Outcome
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk import failures
 from flowfabric.sdk.aliases import Duration
 from flowfabric.sdk.errors import (
@@ -24,6 +23,7 @@ from flowfabric.sdk.records import Cancelled, Completed, ErrorInfo, Expired, Fai
 from flowfabric.sdk.values import Form, form_of
 
 if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
     from flowfabric.sdk.tasks import Task
 
 Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped

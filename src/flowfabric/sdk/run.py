@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.outcomes import Lease
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk.bodies import Ending, cancel_code, run_body
 from flowfabric.sdk.calls import Calls
 from flowfabric.sdk.commits import Commits, insist
@@ -31,6 +30,7 @@ from flowfabric.sdk.threads import ThreadPools
 from flowfabric.sdk.units import Unit, require_unit
 
 if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
     from flowfabric.sdk.app import App
     from flowfabric.sdk.tasks import Task
 

@@ -14,7 +14,6 @@ from flowfabric.core.errors import NotFound
 from flowfabric.core.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.views import WaitpointView
 from flowfabric.core.waits import WaitpointKind, WaitpointState
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk import senders
 from flowfabric.sdk.aliases import T
 from flowfabric.sdk.deciding import Word, deliver_decision
@@ -23,7 +22,9 @@ from flowfabric.sdk.values import Form, form_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Opening: TypeAlias = Callable[[], Awaitable[Engine]]
+    from flowfabric.engine.engine import Engine
+
+Opening: TypeAlias = "Callable[[], Awaitable[Engine]]"
 Delivery: TypeAlias = Accepted | DuplicateSignal
 
 

@@ -11,13 +11,13 @@ from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.outcomes import Created, Submitted
 from flowfabric.core.requests import Submission
-from flowfabric.engine.engine import Engine
 from flowfabric.sdk import acting, effects, units
 from flowfabric.sdk.aliases import Durable, P, R
 from flowfabric.sdk.client_thread import wait_for
 from flowfabric.sdk.handles import Handle
 
 if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
     from flowfabric.sdk.app import App
     from flowfabric.sdk.tasks import Call, Task
 

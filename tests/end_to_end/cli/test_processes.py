@@ -24,6 +24,7 @@ from tests.stores import TestStore, opened
 # What does not depend on the store is tried on one.
 SQLITE = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 HEAVY = ("asyncio", "pydantic", "sqlite3", "asyncpg", "flowfabric.engine", "flowfabric.sdk", "flowfabric.face")
+ENGINE = ("sqlite3", "asyncpg", "flowfabric.engine", "flowfabric.ops", "flowfabric.worker", "flowfabric.testing")
 SHOP = """
 from flowfabric import App, step
 app = App()
@@ -85,6 +86,15 @@ def test_the_package_has_its_names_when_they_are_asked_for() -> None:
         "assert set(flowfabric.__all__) <= set(dir(flowfabric)); assert not hasattr(flowfabric, 'nope')"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0
+
+
+def test_tasks_are_declared_without_the_engine() -> None:
+    code = (
+        "import sys; from flowfabric import App, approval, gather, step; app = App('x.db'); "
+        "app.task(lambda: None, name='nothing'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    assert [name for name in ENGINE if name in done.stdout.split()] == []
 
 
 async def test_a_reader_that_leaves_is_no_error(store: TestStore) -> None:

@@ -13,7 +13,7 @@ from flowfabric.cli.parsing import make_parser
 from flowfabric.cli.verbs import VERBS, executions, operating, store
 from flowfabric.cli.verbs.declaring import COMMON, Verb
 from flowfabric.engine import CancelPolicy, EventFamily, FlowState, State
-from flowfabric.engine.default_store import DEFAULT_STORE, STORE_VARIABLE
+from flowfabric.sdk.default_store import DEFAULT_STORE, STORE_VARIABLE
 from tests.end_to_end.cli.shell import ROOT
 
 ASKED_FOR = """
