@@ -276,8 +276,9 @@ async def test_who_works_with_short_leases_notices_those_that_nobody_was_told_of
     """A process may die between its claim and the announcement of it."""
     async with opened(store) as other, other.reconcilers.running():
         await listening(other)
-        await other.leases.claim(["elsewhere"], "worker", lease_ttl="1s")
+        # By then it sleeps, for longer than a lease of which it does not know yet.
         await asyncio.sleep(0.2)
+        await other.leases.claim(["elsewhere"], "worker", lease_ttl="1s")
         id_ = await submitted(other, policy=Policy())
         with claimed_by_a_child(store, "mute"):
             began = time.perf_counter()

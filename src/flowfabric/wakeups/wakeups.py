@@ -77,7 +77,11 @@ class Wakeups:
     def expect_leases(self, term: timedelta) -> None:
         """Leases of such a term are given here, so others may give such too: a process that dies before it told of one
         is noticed within that time."""
-        self.shortest_lease = min(self.shortest_lease, term)
+        if term < self.shortest_lease:
+            self.shortest_lease = term
+            # Whoever sleeps already does so for as long as leases were before.
+            if self._tell_due is not None:
+                self._tell_due(self.store_now() + term)
 
     def learn_time(self, store_time: datetime) -> None:
         """The store's clock says so now; due times are compared with it."""
