@@ -9,6 +9,7 @@ usage: python3 dev.py <command> [arguments]
   faults  run tests/faults at full size: kills, freezes, outages, lost replies, planted faults; arguments go to pytest
   check   lint, formatting, types and import rules
   bench   run the benchmarks; arguments go to benchmarks/run.py, --peers installs others to compare with first
+          --publish writes what they find into the README and docs/
   lock    write requirements.lock and benchmarks/peers.lock again; --upgrade also moves the pins forward
 """
 

@@ -95,6 +95,8 @@ async def _talk(process: asyncio.subprocess.Process, request: Request, server: M
     before = session_cpu_s(process.pid), server()
     await _write(process, "go")
     found = await _expect(process, "end")
+    if not found["jobs"]:
+        raise ContenderFailed(f"finished nothing in a turn of {request.seconds:g} s")
     after = session_cpu_s(process.pid), server()
     await _write(process, "bye")
     with contextlib.suppress(TimeoutError):

@@ -13,7 +13,12 @@ from benchmarks.table import number
 _LABELS, _WIDTH, _NUMBERS = 340, 420, 110
 _ROW, _HEAD = 26, 48
 _FONT = 'font-family="sans-serif" font-size="13"'
-_OURS, _THEIRS = "#2563eb", "#94a3b8"
+# A picture in a page knows nothing of the page but whether its reader likes the dark.
+_STYLE = (
+    "<style>text{fill:#0f172a}.told{fill:#475569}.ours{fill:#2563eb}.theirs{fill:#94a3b8}line{stroke:#0f172a}"
+    "@media(prefers-color-scheme:dark){text{fill:#e2e8f0}.told{fill:#94a3b8}.ours{fill:#3b82f6}.theirs{fill:#64748b}"
+    "line{stroke:#e2e8f0}}</style>"
+)
 # Above this a linear scale would show the small ones as nothing.
 _LINEAR = 30
 
@@ -30,12 +35,15 @@ class Mark:
 def svg(title: str, unit: str, marks: Sequence[Mark]) -> str:
     """The picture of one scenario."""
     scale = _Scale([value for mark in marks for value in mark.figure.values])
-    told = f"{unit}, medians; thin lines are the lowest and the highest round{scale.note}"
-    height = _HEAD + _ROW * len(marks) + 10
+    better = ", less is better" if unit.startswith("ms") else ""
+    told = f"{unit}{better}; medians, thin lines are the lowest and the highest round{scale.note}"
+    width, height = _LABELS + _WIDTH + _NUMBERS, _HEAD + _ROW * len(marks) + 10
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {_FONT} width="{_LABELS + _WIDTH + _NUMBERS}" height="{height}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {_FONT} {size}>',
+        _STYLE,
         f'<text x="8" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
-        f'<text x="8" y="38" fill="#475569" font-size="11">{escape(told)}</text>',
+        f'<text x="8" y="38" class="told" font-size="11">{escape(told)}</text>',
         *(line for place, mark in enumerate(marks) for line in _row(place, mark, scale)),
         "</svg>",
     ]
@@ -67,10 +75,10 @@ def _row(place: int, mark: Mark, scale: _Scale) -> list[str]:
     top = _HEAD + place * _ROW
     middle = top + _ROW / 2
     low, end, high = (scale.length(value) for value in (mark.figure.low, mark.figure.median, mark.figure.high))
-    color = _OURS if mark.ours else _THEIRS
+    whose = "ours" if mark.ours else "theirs"
     return [
         f'<text x="{_LABELS - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(mark.label)}</text>',
-        f'<rect x="{_LABELS}" y="{top + 4}" width="{end:.1f}" height="{_ROW - 8}" fill="{color}"/>',
-        f'<line x1="{_LABELS + low:.1f}" x2="{_LABELS + high:.1f}" y1="{middle}" y2="{middle}" stroke="#0f172a"/>',
+        f'<rect x="{_LABELS}" y="{top + 4}" width="{end:.1f}" height="{_ROW - 8}" class="{whose}"/>',
+        f'<line x1="{_LABELS + low:.1f}" x2="{_LABELS + high:.1f}" y1="{middle}" y2="{middle}"/>',
         f'<text x="{_LABELS + max(end, high) + 6:.1f}" y="{middle + 4:.1f}">{number(mark.figure.median)}</text>',
     ]

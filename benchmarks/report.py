@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bars import BARS, Bar, Verdict
 from benchmarks.plot import Mark, svg
@@ -13,7 +14,7 @@ from benchmarks.spread import Spread
 from benchmarks.table import number, table
 
 OURS = "FlowFabric"
-_HEAD = (
+SERIES_HEAD = (
     "scenario",
     "backend",
     "who",
@@ -25,7 +26,7 @@ _HEAD = (
     "ours is as fast",
     "its CPU to ours",
 )
-_BAR_HEAD = ("bar", "backend", "what", "figure", "must be", "aim", "verdict")
+BAR_HEAD = ("bar", "backend", "what", "figure", "must be", "aim", "verdict")
 NO_PEERS = "run with --peers"
 
 
@@ -46,6 +47,25 @@ class Series:
     @property
     def is_ours(self) -> bool:
         return self.who.startswith(OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Everybody in one scenario, measured in one unit."""
+
+    scenario: str
+    unit: str
+    series: tuple[Series, ...]
+
+    @property
+    def file_name(self) -> str:
+        return _file_name(f"{self.scenario}-{self.unit}") + ".svg"
+
+    @property
+    def picture(self) -> str:
+        """The SVG."""
+        marks = [Mark(f"{item.who}, {item.backend}", item.figure, item.is_ours) for item in self.series]
+        return svg(self.scenario, self.unit, marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +97,7 @@ class Report:
     def add(self, series: Series) -> Series:
         """A figure to be shown."""
         self.series.append(series)
-        self.say("  " + "  ".join(filter(None, _row(series))))
+        self.say("  " + "  ".join(filter(None, series_row(series))))
         return series
 
     def judge(self, key: str, backend: str, figure: Spread) -> None:
@@ -99,14 +119,19 @@ class Report:
 
     def tables(self) -> str:
         """All that was found, as text."""
-        rows = [_row(series) for series in self.series]
-        bars = [_bar_row(item, is_small=self.is_small) for item in self.judged]
-        parts = [*(f"{name}: {text}" for name, text in self.notes.items()), "", table(_HEAD, rows), ""]
-        parts += ["Bars", table(_BAR_HEAD, bars), ""]
+        rows = [series_row(series) for series in self.series]
+        bars = [bar_row(item, is_small=self.is_small) for item in self.judged]
+        parts = [*(f"{name}: {text}" for name, text in self.notes.items()), "", table(SERIES_HEAD, rows), ""]
+        parts += ["Bars", table(BAR_HEAD, bars), ""]
         parts += [f"absent: {who}: {reason}" for who, reason in self.absent.items()]
         parts += [f"BROKEN: {scenario}: {error}" for scenario, error in self.broken.items()]
+        return "\n".join([*parts, self.verdicts])
+
+    @property
+    def verdicts(self) -> str:
+        """How many bars are met, missed and so on."""
         counts = {verdict: sum(item.verdict is verdict for item in self.judged) for verdict in Verdict}
-        return "\n".join([*parts, ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())])
+        return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
 
     def json(self) -> str:
         """The same, with every round."""
@@ -116,20 +141,38 @@ class Report:
              "rounds": item.figure.values if item.figure else None}
             for item in self.judged
         ]  # fmt: skip
-        found = {"notes": self.notes, "series": [asdict(series) for series in self.series], "bars": bars}
-        return json.dumps(found | {"absent": self.absent, "broken": self.broken}, indent=1, ensure_ascii=False)
+        found = {"small": self.is_small, "notes": self.notes, "series": [asdict(series) for series in self.series]}
+        more = {"bars": bars, "absent": self.absent, "broken": self.broken}
+        return json.dumps(found | more, indent=1, ensure_ascii=False)
+
+    @classmethod
+    def read(cls, text: str) -> Report:
+        """The report that was written as JSON; bars that are set no longer are left out."""
+        found = json.loads(text)
+        report = cls(is_small=found["small"], absent=found["absent"], broken=found["broken"], notes=found["notes"])
+        report.series = [_series(item) for item in found["series"]]
+        for item in found["bars"]:
+            key = item["bar"], item["backend"]
+            if item["rounds"] is not None:
+                report._figures[key] = Spread.of(item["rounds"])
+            report._reasons[key] = item["reason"]
+        return report
+
+    @property
+    def plots(self) -> list[Plot]:
+        """One for each scenario and unit."""
+        return [self._plot(*key) for key in dict.fromkeys((item.scenario, item.unit) for item in self.series)]
 
     def write_plots(self, folder: Path) -> list[Path]:
-        """One picture for each scenario and unit."""
+        """Writes every picture."""
         folder.mkdir(parents=True, exist_ok=True)
-        return [self._write_plot(folder, *key) for key in dict.fromkeys((s.scenario, s.unit) for s in self.series)]
+        for plot in self.plots:
+            (folder / plot.file_name).write_text(plot.picture, encoding="utf-8")
+        return [folder / plot.file_name for plot in self.plots]
 
-    def _write_plot(self, folder: Path, scenario: str, unit: str) -> Path:
-        shown = [series for series in self.series if (series.scenario, series.unit) == (scenario, unit)]
-        marks = [Mark(f"{series.who}, {series.backend}", series.figure, series.is_ours) for series in shown]
-        path = folder / (_file_name(f"{scenario}-{unit}") + ".svg")
-        path.write_text(svg(scenario, unit, marks), encoding="utf-8")
-        return path
+    def _plot(self, scenario: str, unit: str) -> Plot:
+        shown = tuple(item for item in self.series if (item.scenario, item.unit) == (scenario, unit))
+        return Plot(scenario, unit, shown)
 
     def _judged(self, bar: Bar, backend: str) -> Judged:
         key = bar.key, backend
@@ -139,13 +182,19 @@ class Report:
         return Judged(bar, backend, bar.verdict(figure), figure)
 
 
+def _series(found: dict[str, Any]) -> Series:
+    ratio = found["ratio"] and Spread.of(found["ratio"]["values"])
+    return Series(**{**found, "figure": Spread.of(found["figure"]["values"]), "ratio": ratio})
+
+
 def _known(key: str, backend: str) -> tuple[str, str]:
     if not any(bar.key == key and backend in bar.backends for bar in BARS):
         raise KeyError(f"there is no bar {key} for {backend}")
     return key, backend
 
 
-def _row(series: Series) -> tuple[str, ...]:
+def series_row(series: Series) -> tuple[str, ...]:
+    """A series below `SERIES_HEAD`."""
     ratio = "" if series.ratio is None else "too noisy" if series.ratio.is_noisy else f"{number(series.ratio.median)}x"
     spread = f"±{series.figure.width * 50:.0f} %" if len(series.figure.values) > 1 else ""
     median = number(series.figure.median)
@@ -154,7 +203,8 @@ def _row(series: Series) -> tuple[str, ...]:
     return series.scenario, series.backend, series.who, median, series.unit, spread, *cpu, ratio, cpu_ratio
 
 
-def _bar_row(item: Judged, *, is_small: bool) -> tuple[str, ...]:
+def bar_row(item: Judged, *, is_small: bool) -> tuple[str, ...]:
+    """A bar below `BAR_HEAD`."""
     figure = number(item.figure.median) if item.figure else ""
     if item.figure and item.figure.is_noisy:
         figure = f"{number(item.figure.low)} to {number(item.figure.high)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.bench import QUICK, Bench, Plan, load
 from benchmarks.entrants import Entrants, entrants
+from benchmarks.publish import publish
 from benchmarks.report import Report
 from benchmarks.scenarios.all import SCENARIOS
 from flowfabric.worker.event_loop import own_runner
@@ -31,6 +33,7 @@ SERVER = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "m
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     report = Report(is_small=options.quick)
+    report.notes["command"] = shlex.join(["python3", "dev.py", "bench", *arguments])
     report.notes["machine"] = f"{platform.platform()}, {os.cpu_count()} cores, {_processor()}"
     report.notes["Python"] = platform.python_version()
     report.notes["load before"] = load()
@@ -67,6 +70,8 @@ def _tell(report: Report, options: argparse.Namespace) -> int:
         options.json.write_text(report.json(), encoding="utf-8")
     if options.plots:
         report.say(f"{len(report.write_plots(options.plots))} plots in {options.plots}")
+    if options.publish:
+        report.say(f"{len(publish(report))} documents written")
     if options.quick:
         report.say("Quick: every scenario ran small; its figures and verdicts say little.")
     if report.broken:
@@ -90,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="how long the steady load is; its bar asks for 30")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure of every round")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write one SVG for each scenario")
+    parser.add_argument("--publish", action="store_true", help="write the figures into the README and docs/")
     return parser
 
 

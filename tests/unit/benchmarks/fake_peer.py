@@ -44,5 +44,11 @@ def ends_first(turn: Turn) -> None:
     turn.end(1)
 
 
+def idles(turn: Turn) -> None:
+    turn.begin()
+    turn.end(0)
+
+
 if __name__ == "__main__":
-    serve("Fake 1.0", {scenario.__name__: scenario for scenario in (jobs, start, raises, dies, hangs, ends_first)})
+    known = (jobs, start, raises, dies, hangs, ends_first, idles)
+    serve("Fake 1.0", {scenario.__name__: scenario for scenario in known})

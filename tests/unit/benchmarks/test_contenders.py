@@ -48,6 +48,7 @@ async def test_times_come_as_they_were_measured() -> None:
         ("raises", "a word of explanation"),
         ("dies", "ended without an answer"),
         ("ends_first", "said 'end' instead of 'begin'"),
+        ("idles", "finished nothing in a turn of"),
         ("unheard of", "does not know the scenario unheard of"),
     ],
 )

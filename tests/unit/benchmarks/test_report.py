@@ -66,6 +66,15 @@ def test_the_json_has_every_round_and_every_bar(report: Report) -> None:
     assert len(found["bars"]) == len(report.judged) and found["bars"][0]["verdict"] == "not measured"
 
 
+def test_a_report_is_read_as_it_was_written(report: Report) -> None:
+    report.judge("B6", POSTGRES, Spread.of([1.0, 2.0]))
+    report.leave_out("B11", POSTGRES, "nobody is idle")
+    report.absent["Celery"], report.broken["chains"], report.notes["machine"] = "no Redis", "KeyError", "a small one"
+    again = Report.read(report.json())
+    assert again.series == report.series and again.judged == report.judged
+    assert (again.json(), again.tables()) == (report.json(), report.tables())
+
+
 def test_a_plot_has_a_bar_for_each_contender_as_long_as_its_figure(report: Report, tmp_path: Path) -> None:
     [path] = report.write_plots(tmp_path / "plots")
     assert path.name == "jobs-more-jobs-per-second.svg"
@@ -85,7 +94,7 @@ def test_very_different_figures_are_drawn_on_a_logarithmic_scale_that_says_so() 
 
 
 def test_a_missed_bar_fails_a_full_run_and_only_a_broken_scenario_a_quick_one(report: Report) -> None:
-    full, quick = (argparse.Namespace(quick=value, json=None, plots=None) for value in (False, True))
+    full, quick = (argparse.Namespace(quick=value, json=None, plots=None, publish=False) for value in (False, True))
     assert (_tell(report, full), _tell(report, quick)) == (0, 0)
     report.judge("B6", POSTGRES, Spread.of([1.0]))
     assert (_tell(report, full), _tell(report, quick)) == (1, 0)
