@@ -20,7 +20,8 @@ from flowfabric.store.news import News
 
 
 class SqlHotStatements:
-    """Runs the hot statements; a backend with writing CTEs replaces `claim`, which is two statements here."""
+    """Runs the hot statements; a backend with writing CTEs replaces `claim`, which is two statements here, and
+    `pass_on`, which leaves everything to be worked out."""
 
     def __init__(self, session: Session, news: News) -> None:
         self._session = session
@@ -84,6 +85,9 @@ class SqlHotStatements:
         if ends:
             self._news.note_ended(namespace, [end.id for end in ends])
         return ends, rows.when(found[0]["ended_at"]) if found else None
+
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        return set()
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [

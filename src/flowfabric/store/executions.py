@@ -125,5 +125,9 @@ class HotStatements(Protocol):
     ) -> tuple[list[MemberEnd], datetime | None]:
         """Completes executions whatever hangs on them, if their flow is the locked one; answers which, and when."""
 
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        """Goes on in the flows of members that have just completed, where nothing follows but that others start who
+        waited for nobody else; answers whose ends these were. A store may leave them all to be worked out."""
+
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         """Records steps; answers how many were recorded per execution."""
