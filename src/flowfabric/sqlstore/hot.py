@@ -72,8 +72,7 @@ class SqlHotStatements:
         endings = [_ending(item) for item in items]
         found = await self._session.fetch_batch("complete_if_owned", endings, namespace=namespace, now=self._now)
         completed = _passed(found, [item.fence.execution_id for item in items])
-        if completed:
-            self._news.note_ended(namespace, completed)
+        self._note_completed(namespace, items, completed, found)
         return completed
 
     async def complete_linked_if_owned(
@@ -82,8 +81,7 @@ class SqlHotStatements:
         endings = [_ending(item) | {"flow_id": flows.get(item.fence.execution_id)} for item in items]
         found = await self._session.fetch_batch("complete_linked_if_owned", endings, namespace=namespace, now=self._now)
         ends = [_completed(row) for row in found]
-        if ends:
-            self._news.note_ended(namespace, [end.id for end in ends])
+        self._note_completed(namespace, items, {end.id for end in ends}, found)
         return ends, rows.when(found[0]["ended_at"]) if found else None
 
     async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
@@ -104,6 +102,14 @@ class SqlHotStatements:
         for row in found:
             recorded[rows.identity(row["execution_id"])] += row["recorded"]
         return recorded
+
+    def _note_completed(
+        self, namespace: str, items: Sequence[Completion], completed: set[UUID], found: Sequence[Row]
+    ) -> None:
+        if completed:
+            ended_at = rows.when(found[0]["ended_at"])
+            done = [item for item in items if item.fence.execution_id in completed]
+            self._news.note_completed(namespace, done, ended_at)
 
     @property
     def _now(self) -> datetime | None:

@@ -51,6 +51,7 @@ WITH ended AS MATERIALIZED (
                     OR m.blocking_reason <> 'waiting_for_children' OR m.ready_at > :now::TIMESTAMPTZ
                 )
             -- Whether there is any would be answered by a walk over all open edges.
+            ORDER BY d.downstream_id
             LIMIT 1
         ) AS entangled_id
     FROM unnest(:ids::UUID[]) AS item (id)

@@ -341,7 +341,7 @@ owned AS MATERIALIZED (
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
 {completing}
-SELECT ended.id
+SELECT ended.id, ended.ended_at
 FROM ended
 
 -- name: complete_linked_if_owned
