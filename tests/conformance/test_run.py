@@ -71,7 +71,7 @@ async def _listening(engine: Engine) -> None:
     """Returns when the engine hears of others, so that whoever waits looks rarely."""
     wakeups = engine._context.wakeups
     with wakeups.bell(()):
-        while not wakeups.alive:
+        while not wakeups.alive:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
