@@ -1,9 +1,10 @@
 """Group commit: callers who come while a commit is under way share the next one.
 
-An item that comes when nothing is in flight goes at once, with what comes in the same turn of the loop. While a batch is
-being committed, items gather; when it is done, up to 100 of them go together in one statement. If 50 gather before that, they go beside it, so that the
-database and we both have something to do. Nobody waits for a timer: idle, the latency is that of one commit; under
-load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
+An item that comes when nothing is in flight goes at once, with whatever comes in the same turn of the loop. While a
+batch is being committed, items gather; when it is done, up to 100 of them go together in one statement. If 50 gather
+before that, they go beside it, so that the database and we both have something to do. Nobody waits for a timer: idle,
+the latency is that of one commit; under load, commits are shared. Every caller is answered for itself, after the commit
+that holds its row.
 
 The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
 waits for a row lock: what it left out is looked at alone afterwards, or with those that wait for the same, and holds up
