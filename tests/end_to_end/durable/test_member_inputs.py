@@ -1,4 +1,4 @@
-"""The inputs of a flow's member: read once, kept with the first record, and not kept where nothing is left to answer."""
+"""The inputs of a member: read once, kept with the first record, and not kept where nothing is left to answer."""
 
 from __future__ import annotations
 
