@@ -36,14 +36,15 @@ class SqlHotStatements:
                 self._news.note_work(item.namespace, item.submission.lane)
         return _passed(found, [item.id for item in items])
 
-    async def claim(
-        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
-    ) -> Claimed:
+    async def claim(self, namespace: str, claim: Claim, drawn: bytes, *, past_locked: bool = False) -> Claimed:
         candidates = await self._session.fetch(
             "claim_candidates", namespace=namespace, lanes=list(claim.lanes), capabilities=list(claim.capabilities),
             kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit,
         )  # fmt: skip
-        minted = [{"id": row["id"], "lease_id": lease} for row, lease in zip(candidates, lease_ids, strict=False)]
+        minted = [
+            {"id": row["id"], "lease_id": UUID(bytes=drawn[16 * place : 16 * place + 16])}
+            for place, row in enumerate(candidates)
+        ]
         taken = await self._session.fetch_batch(
             "take_waiting", minted, worker=claim.worker.name, instance=claim.worker.instance,
             ttl_us=rows.micros(claim.lease_ttl), now=self._now,

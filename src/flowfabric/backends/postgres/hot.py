@@ -15,13 +15,11 @@ from flowfabric.store.executions import Claimed
 class PostgresHotStatements(SqlHotStatements):
     """The shared hot path, with a claim in one statement, and the common case of what follows in flows in another."""
 
-    async def claim(
-        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
-    ) -> Claimed:
+    async def claim(self, namespace: str, claim: Claim, drawn: bytes, *, past_locked: bool = False) -> Claimed:
         found = await self._session.fetch(
             "claim_unlocked" if past_locked else "claim_waiting", namespace=namespace,
             lanes=list(claim.lanes), capabilities=list(claim.capabilities),
-            kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit, lease_ids=list(lease_ids),
+            kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit, drawn=drawn,
             worker=claim.worker.name, instance=claim.worker.instance, ttl_us=rows.micros(claim.lease_ttl),
             now=self._now,
         )  # fmt: skip
