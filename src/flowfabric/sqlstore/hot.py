@@ -90,12 +90,13 @@ class SqlHotStatements:
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [
-            _guard(item.fence)
-            | {"place": place, "name": step.name, "status": step.status, "payload": step.payload}
-            | {"encoding": step.encoding, "digest": step.digest()}
+            {
+                **_guard(item.fence), "place": place, "name": step.name, "status": step.status,
+                "payload": step.payload, "encoding": step.encoding, "digest": step.digest(),
+            }
             for item in items
             for place, step in enumerate(item.steps, start=1)
-        ]
+        ]  # fmt: skip
         found = await self._session.fetch_batch(
             "record_steps_if_owned", steps, namespace=namespace, now=self._now, most=limits.STEPS_PER_EXECUTION
         )
