@@ -46,7 +46,7 @@ _ARRAYS = {
     "ready_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
     "deadline_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
     "deadline_us": "array_fill(NULL::BIGINT, ARRAY[{size}])",
-    "lease_ids": "(SELECT array_agg(gen_random_uuid()) FROM generate_series(1, {size}))",
+    "drawn": "(SELECT string_agg(uuid_send(gen_random_uuid()), '') FROM generate_series(1, {size}))",
     "lanes": "ARRAY['default']",
     "capabilities": "ARRAY[]::TEXT[]",
     "kinds": "NULL",

@@ -147,6 +147,7 @@ ROLES = {
     "Collection[str]": Role(_NO_TOKENS, good=([], {})),
     "Sequence[str]": Role(_NO_NAME_LISTS),
     "Sequence[EventFamily | str]": Role(["lease", b"lease", 7, ["nonsense"], [NUL], [None], [7]], good=([],)),
+    "Submission": Role(["x", 7, b"job", [Submission(kind="a")], Submission]),
     "Sequence[Submission]": Role(_NO_SUBMISSIONS, good=([],)),
     "Sequence[Step]": Role(_NO_STEPS, good=([],)),
     "Sequence[Fence]": Role(_NO_FENCE_LISTS, good=([],)),

@@ -1,9 +1,10 @@
 """Group commit: callers who come while a commit is under way share the next one.
 
-An item that comes when nothing is in flight goes at once, alone. While a batch is being committed, items gather; when
-it is done, up to 100 of them go together in one statement. If 50 gather before that, they go beside it, so that the
-database and we both have something to do. Nobody waits for a timer: idle, the latency is that of one commit; under
-load, commits are shared. Every caller is answered for itself, after the commit that holds its row.
+An item that comes when nothing is in flight goes at once, with whatever comes in the same turn of the loop. While a
+batch is being committed, items gather; when it is done, up to 100 of them go together in one statement. If 50 gather
+before that, they go beside it, so that the database and we both have something to do. Nobody waits for a timer: idle,
+the latency is that of one commit; under load, commits are shared. Every caller is answered for itself, after the commit
+that holds its row.
 
 The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
 waits for a row lock: what it left out is looked at alone afterwards, or with those that wait for the same, and holds up
@@ -46,6 +47,7 @@ class Batcher(Generic[Item, Outcome]):
         self._namespace = namespace
         self._operation = operation
         self._committing = 0
+        self._is_starting = False
         self._all_busy = False
         self._waiting: list[_Waiting[Item, Outcome]] = []
         self._subjects: set[UUID] = set()
@@ -73,17 +75,15 @@ class Batcher(Generic[Item, Outcome]):
         return not self._waiting and not self._tasks and all(other.is_idle for other in self._others.values())
 
     def _start(self) -> None:
-        while self._may_start():
-            batch = self._next_batch()
-            if not batch:
-                self._all_busy = True
-                return
-            self._committing += 1
-            self._spawn(self._commit(batch))
+        if self._may_start():
+            self._is_starting = True
+            self._spawn(self._commit())
 
     def _may_start(self) -> bool:
         """True if nothing is in flight, or so much waits that it pays for a second commit beside the first. If all that
         waits is for executions that are busy, nobody looks again before one of them is free."""
+        if self._is_starting or not self._waiting:
+            return False
         if self._committing == 0:
             return True
         is_enough = len(self._waiting) >= _ENOUGH_FOR_ANOTHER
@@ -107,7 +107,15 @@ class Batcher(Generic[Item, Outcome]):
         self._waiting = later
         return batch
 
-    async def _commit(self, batch: list[_Waiting[Item, Outcome]]) -> None:
+    async def _commit(self) -> None:
+        # What comes in the same turn of the loop is in the batch too.
+        self._is_starting = False
+        batch = self._next_batch()
+        if not batch:
+            self._all_busy = True
+            return
+        self._committing += 1
+        self._start()
         try:
             answers = await run_together(self._store, self._namespace, self._operation, [entry.item for entry in batch])
             for entry, answer in zip(batch, answers, strict=True):

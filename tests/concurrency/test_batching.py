@@ -59,22 +59,36 @@ def batcher_of(engine: Engine, watched: Watched) -> Batcher[Completion, Any]:
 async def test_the_first_goes_at_once_and_those_who_come_meanwhile_go_together(engine: Engine) -> None:
     watched = Watched()
     batcher = batcher_of(engine, watched)
-    leases = await leases_of(engine, 9)
-    await asyncio.gather(*(batcher.submit(completion(lease, b"%d" % place)) for place, lease in enumerate(leases)))
+    first, *others = await leases_of(engine, 9)
+    answers = [batcher.enter(completion(first, b"0"))]
+    await asyncio.sleep(0)
+    answers += [batcher.enter(completion(lease, b"%d" % place)) for place, lease in enumerate(others)]
+    await asyncio.gather(*answers)
     assert [len(batch) for batch in watched.batches] == [1, 8]
     assert watched.alone == []
+
+
+async def test_those_who_come_in_the_same_turn_of_the_loop_go_together(engine: Engine) -> None:
+    watched = Watched()
+    batcher = batcher_of(engine, watched)
+    leases = await leases_of(engine, 9)
+    await asyncio.gather(*(batcher.submit(completion(lease, b"%d" % place)) for place, lease in enumerate(leases)))
+    assert [len(batch) for batch in watched.batches] == [9]
 
 
 async def test_a_batch_holds_at_most_100_items_and_enough_for_another_go_beside_it(engine: Engine) -> None:
     watched = Watched()
     batcher = batcher_of(engine, watched)
     leases = await leases_of(engine, 300)
-    answers = await asyncio.gather(*(batcher.submit(completion(lease, b"x")) for lease in leases))
-    assert len(answers) == 300
-    sizes = [len(batch) for batch in watched.batches]
-    # All come at once: the first goes alone, the second batch beside it, and the rest gathers meanwhile.
-    assert {1, 50} <= {*sizes}
-    assert sum(sizes) == 300 and max(sizes) == MOST_TOGETHER
+    answers = []
+    for start, end in ((0, 1), (1, 50), (50, 51), (51, 300)):
+        answers += [batcher.enter(completion(lease, b"x")) for lease in leases[start:end]]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert len(await asyncio.gather(*answers)) == 300
+    # The first goes alone, 49 are not enough to go beside it and 50 are, and the rest gathers meanwhile.
+    assert [len(batch) for batch in watched.batches] == [1, 50, 100, 100, 49]
+    assert MOST_TOGETHER == 100
 
 
 async def test_many_items_of_one_execution_are_not_looked_through_for_each_that_comes(engine: Engine) -> None:
@@ -90,8 +104,17 @@ async def test_many_items_of_one_execution_are_not_looked_through_for_each_that_
         return next_batch()
 
     batcher._next_batch = counted  # type: ignore[method-assign]
-    answers = [batcher.enter(completion(lease, b"x")) for _ in range(200)]
-    assert looks == 2
+    # As if one were under way.
+    batcher._committing = 1
+    batcher._subjects.add(lease.execution_id)
+    answers = []
+    for _ in range(200):
+        answers.append(batcher.enter(completion(lease, b"x")))
+        await asyncio.sleep(0)
+    assert looks == 1
+    batcher._committing = 0
+    batcher._free(lease.execution_id)
+    batcher._start()
     assert len(await asyncio.gather(*answers)) == 200
 
 
@@ -105,7 +128,7 @@ async def test_two_items_of_one_execution_go_one_after_the_other_and_each_is_ans
     assert same == again == neighbour
     assert isinstance(contradiction, Refused)
     assert contradiction.fields["outcome"] == "success"
-    assert watched.batches == [[b"a"], [b"a", b"c"], [b"b"]]
+    assert watched.batches == [[b"a", b"c"], [b"a"], [b"b"]]
 
 
 async def test_a_stale_item_is_refused_alone_and_its_neighbours_are_done(engine: Engine) -> None:
@@ -230,14 +253,11 @@ async def test_a_caller_who_is_cancelled_while_waiting_takes_its_item_along(engi
     watched = Watched()
     batcher = batcher_of(engine, watched)
     leases = await leases_of(engine, 3)
-    tasks = [
-        asyncio.create_task(batcher.submit(completion(lease, b"%d" % place))) for place, lease in enumerate(leases)
-    ]
+    first = batcher.enter(completion(leases[0], b"0"))
     await asyncio.sleep(0)
-    tasks[1].cancel()
-    await asyncio.gather(tasks[0], tasks[2])
-    with pytest.raises(asyncio.CancelledError):
-        await tasks[1]
+    second, third = [batcher.enter(completion(lease, b"%d" % place)) for place, lease in enumerate(leases[1:], 1)]
+    second.cancel()
+    await asyncio.gather(first, third)
     assert watched.batches == [[b"0"], [b"2"]]
     assert (await engine.executions.describe(leases[1].execution_id)).state == "active"
 

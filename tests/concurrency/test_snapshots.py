@@ -161,7 +161,7 @@ async def claimed(hot: PostgresHotStatements) -> Any:
     claim = Claim(
         lanes=("default",), worker=WorkerId("slow", "slow"), capabilities=(), limit=1, lease_ttl=None, kinds=None
     )  # fmt: skip
-    return await hot.claim(NAMESPACE, claim, [UUID(int=7)])
+    return await hot.claim(NAMESPACE, claim, UUID(int=7).bytes)
 
 
 def only_reading(text: str) -> str:

@@ -34,6 +34,7 @@ RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 # Good values for arguments that have no default, and for those that a call cannot do without.
 GOOD: dict[str, Any] = {
     "kind": "job",
+    "submission": Submission(kind="job"),
     "submissions": [],
     "tags": {},
     "lanes": ["default"],

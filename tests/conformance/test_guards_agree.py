@@ -90,7 +90,7 @@ async def test_a_claim_takes_exactly_what_the_transition_table_allows_and_writes
         lease_ttl=timedelta(seconds=9),
     )  # fmt: skip
     store = engine._context.store
-    taken = await store.run(lambda tx: tx.hot.claim(engine.namespace, claim, [lease_id]))
+    taken = await store.run(lambda tx: tx.hot.claim(engine.namespace, claim, lease_id.bytes))
     assert bool(taken.leases) == (before.state in CLAIM.sources)
     if taken.leases:
         terms = LeaseTerms(worker=claim.worker, lease_id=lease_id, ttl=claim.lease_ttl)

@@ -32,6 +32,7 @@ READS = {
     "events": "cursor status subscribers",
 }
 ELSEWHERE = {
+    "executions.run": "is made of submit and wait_until",
     "executions.submit_within": "runs on a connection of the caller's: tests/conformance/test_submit_within*.py",
     "executions.submit_within_sync": "likewise",
     "events.subscribe": "is made of the steps of a subscriber",

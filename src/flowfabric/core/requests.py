@@ -89,7 +89,7 @@ class Submission:
         return hashed.digest()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Step:
     """A step result to be checkpointed under a name that is unique within the execution."""
 
@@ -185,7 +185,7 @@ class Progress:
     message: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """Step results to be recorded under a fence."""
 

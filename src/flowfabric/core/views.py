@@ -10,6 +10,7 @@ from uuid import UUID
 
 from flowfabric.core.conditions import Condition, required_signal_names
 from flowfabric.core.evaluating import SignalFacts
+from flowfabric.core.frozen import record
 from flowfabric.core.policy import Policy
 from flowfabric.core.records import Attempt, Execution, WorkerId
 from flowfabric.core.states import State, StateVector, derive_vector
@@ -121,7 +122,7 @@ class Description(Summary):
     hold_report: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How an execution ended; `result` is there when it completed."""
 
@@ -134,7 +135,7 @@ class Outcome:
     ended_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Glance:
     """Where an execution is, at a glance: its state, why it is held if it is, and how it ended if it has."""
 

@@ -10,7 +10,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.ids import parse_id
 from flowfabric.core.views import Glance, Outcome
 from flowfabric.engine.context import Context
-from flowfabric.engine.ending import until_ended
+from flowfabric.engine.ending import Look, until_ended
 from flowfabric.ops.look import glances
 
 
@@ -33,23 +33,23 @@ class Awaiting:
         id: UUID | str,
         enough: Callable[[Glance], bool],
         timeout: limits.Duration | None = None,  # noqa: ASYNC109
-        *,
-        is_new: bool = False,
     ) -> Glance | None:
         """The first glance that is enough, at the latest that of the end; None if the timeout passes first. Only the
-        end wakes who waits: anything else is noticed within seconds. An execution that `is_new` was submitted just now,
-        so nobody looks before it can have ended."""
+        end wakes who waits: anything else is noticed within seconds."""
         found = parse_id(id)
+        return await until_ended(self._context.wakeups, found, self._look(found, enough), timeout)
+
+    def _look(self, id_: UUID, enough: Callable[[Glance], bool]) -> Look[Glance]:
         if not callable(enough):
             raise InvalidRequest(
                 "invalid_type", f"enough must be a function, not {type(enough).__name__}", field="enough"
             )
 
-        async def look() -> Glance | None:
-            glance = await self._context.read(glances, found)
+        async def look(told: Glance | None) -> Glance | None:
+            glance = await self._context.read(glances, id_) if told is None else told
             return glance if glance.outcome is not None or enough(glance) else None
 
-        return await until_ended(self._context.wakeups, found, look, timeout, is_new=limits.truth(is_new, "is_new"))
+        return look
 
 
 def _has_ended(glance: Glance) -> bool:

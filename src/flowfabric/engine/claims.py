@@ -105,9 +105,9 @@ class Claims:
         return lease
 
     async def _claim(self, request: Claim, *, past_locked: bool) -> Claimed:
-        namespace, lease_ids = self._context.namespace, self._context.new_lease_ids(request.limit)
+        namespace, drawn = self._context.namespace, self._context.drawn_lease_ids(request.limit)
         return await self._context.store.run_single(
-            lambda tx: claim(tx, namespace, request, lease_ids, past_locked=past_locked)
+            lambda tx: claim(tx, namespace, request, drawn, past_locked=past_locked)
         )
 
     def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:

@@ -16,9 +16,10 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.records import Event, RecordedStep
 from flowfabric.core.requests import Submission
 from flowfabric.core.states import State
-from flowfabric.core.views import Description, Outcome, Page, Summary, Tally
+from flowfabric.core.views import Description, Glance, Outcome, Page, Summary, Tally
 from flowfabric.engine.awaiting import Awaiting
 from flowfabric.engine.context import Context
+from flowfabric.engine.ending import watched
 from flowfabric.engine.joining import Joining
 from flowfabric.engine.listing import listing_page
 from flowfabric.engine.routes import route_ids
@@ -26,6 +27,7 @@ from flowfabric.ops import reading
 from flowfabric.ops.submit import SUBMIT, Arrival
 from flowfabric.ops.tags import set_tags
 from flowfabric.store.transaction import Answer
+from flowfabric.wakeups.bells import end_of
 
 _NO_TAGS: Mapping[str, str] = {}
 
@@ -55,21 +57,32 @@ class Executions(Joining, Awaiting):
             signals=signals,
         )  # fmt: skip
         [arrival] = await self._arrivals([submission])
+        return await self._stored(arrival)
+
+    async def run(self, submission: Submission, enough: Callable[[Glance], bool]) -> tuple[UUID, Glance]:
+        """Stores one execution and waits for it, as `submit` and `wait_until` do; answers its id with the glance. The
+        end is listened for from before it is stored, so nobody has to look whether it was missed."""
+        [arrival] = await self._arrivals([_submission(submission)])
+        wakeups, look = self._context.wakeups, self._look(arrival.id, enough)
+        with wakeups.bell([end_of(arrival.id)]) as bell:
+            answer = await self._stored(arrival)
+            if isinstance(answer, Created):
+                return answer.id, await watched(wakeups, bell, look)
+        found = await self.wait_until(answer.id, enough)
+        assert found is not None, "there was no timeout"
+        return answer.id, found
+
+    async def _stored(self, arrival: Arrival) -> Submitted:
         try:
             answer = await self._context.one(SUBMIT, arrival)
         except Unavailable as error:
             raise _with_id(error, arrival.id) from error
-        _hint(self._context, answer, submission)
+        _hint(self._context, answer, arrival.submission)
         return answer
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
         """Stores up to 1,000 executions; each is answered for itself, refusals as values in their place."""
-        for item in limits.batch(submissions, "submissions"):
-            if not isinstance(item, Submission):
-                raise InvalidRequest(
-                    "invalid_type", f"submissions must be Submission records, not {type(item).__name__}"
-                )
-        arrivals = await self._arrivals(submissions)
+        arrivals = await self._arrivals([_submission(item) for item in limits.batch(submissions, "submissions")])
         found = await run_batch(self._context.store, self._context.namespace, SUBMIT, arrivals)
         answers = [
             _with_id(answer, arrival.id) if isinstance(answer, Unavailable) else answer
@@ -132,6 +145,12 @@ class Executions(Joining, Awaiting):
             Arrival(item.id if isinstance(item.id, UUID) else context.ids.mint(), route, item)
             for item, route in zip(submissions, routes, strict=True)
         ]
+
+
+def _submission(item: object) -> Submission:
+    if not isinstance(item, Submission):
+        raise InvalidRequest("invalid_type", f"a submission must be a Submission record, not {type(item).__name__}")
+    return item
 
 
 def _hint(context: Context, answer: object, submission: Submission) -> None:

@@ -174,7 +174,7 @@ class Flows:
         found = parse_id(flow_id, "flow_id")
         return await until_ended(self._context.wakeups, found, partial(self._end, found), timeout)
 
-    async def _end(self, flow_id: UUID) -> FlowState | None:
+    async def _end(self, flow_id: UUID, _: object) -> FlowState | None:
         look = partial(flow_state_of, namespace=self._context.namespace, flow_id=flow_id)
         flow = await self._context.store.read(look)
         return None if flow.ended_at is None else flow.state

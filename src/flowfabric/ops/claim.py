@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from uuid import UUID
-
 from flowfabric.core.requests import Claim
 from flowfabric.store.executions import Claimed
 from flowfabric.store.transaction import Transaction
 
 
-async def claim(
-    tx: Transaction, namespace: str, request: Claim, lease_ids: Sequence[UUID], *, past_locked: bool
-) -> Claimed:
+async def claim(tx: Transaction, namespace: str, request: Claim, drawn: bytes, *, past_locked: bool) -> Claimed:
     """Up to `limit` executions, by priority; at equal priority resumed before new, then the oldest."""
-    return await tx.hot.claim(namespace, request, lease_ids, past_locked=past_locked)
+    return await tx.hot.claim(namespace, request, drawn, past_locked=past_locked)

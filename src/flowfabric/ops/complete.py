@@ -3,10 +3,13 @@ on them: flows are locked first, then the same statement ends the members, then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
+from uuid import UUID
 
 from flowfabric.core.attempts import decide_complete
+from flowfabric.core.flows import Flow, MemberEnd
 from flowfabric.core.ids import placement_key
 from flowfabric.core.outcomes import Ended
 from flowfabric.core.requests import Completion
@@ -39,17 +42,27 @@ async def complete_linked(
     bare = [item for item in items if not item.steps]
     locked = await tx.flows.lock_of([item.fence.execution_id for item in bare], wait=wait)
     ends, now = await tx.hot.complete_linked_if_owned(namespace, bare, {id_: flow.id for id_, flow in locked.items()})
-    done = {end.id for end in ends}
     if now is not None:
-        told = [end for end in ends if end.id in locked]
-        flows = {locked[end.id].id: locked[end.id] for end in told}
-        if told:
-            await resolve(tx, flows, told, now, were_active=[end.id for end in told])
-        others = {end.id: end.state for end in ends if end.id not in locked}
-        if others:
-            await tx.waits.end(list(others), now, were_active=True)
-            await signal_waiting(tx, others, now)
+        await _go_on(tx, namespace, locked, ends, now)
+    done = {end.id for end in ends}
     return [Ended(State.COMPLETED) if item.fence.execution_id in done else None for item in items]
+
+
+async def _go_on(
+    tx: Transaction, namespace: str, locked: Mapping[UUID, Flow], ends: Sequence[MemberEnd], now: datetime
+) -> None:
+    """Writes what follows from these ends. The flows are locked."""
+    members = [end for end in ends if end.id in locked]
+    # A child's end is also news for its parent.
+    passed = await tx.hot.pass_on(namespace, [end.id for end in members if end.parent_id is None], now)
+    entangled = [end for end in members if end.id not in passed]
+    if entangled:
+        flows = {locked[end.id].id: locked[end.id] for end in entangled}
+        await resolve(tx, flows, entangled, now, were_active=[end.id for end in entangled])
+    others = {end.id: end.state for end in ends if end.id not in locked or end.id in passed}
+    if others:
+        await tx.waits.end(list(others), now, were_active=True)
+        await signal_waiting(tx, others, now)
 
 
 # The members of one flow that several processes end all want the same lock, and wait for it together.

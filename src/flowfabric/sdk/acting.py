@@ -92,9 +92,9 @@ async def explain(handle: Handle[Any]) -> str:
     return (await engine.operator.explain(handle.id)).sentence
 
 
-async def result_of(handle: Handle[T], limit: Duration | None = None, *, is_new: bool = False) -> T:
-    """Waits for the result of an execution that nobody knows to have ended; one that is new was submitted just now."""
-    end = await _end(handle, limit, is_new=is_new)
+async def result_of(handle: Handle[T], limit: Duration | None = None) -> T:
+    """Waits for the result of an execution that nobody knows to have ended."""
+    end = await _end(handle, limit)
     if end is None:
         raise TimeoutError(f"execution {handle.id} has not ended within {limit}")
     value: T = end.value()
@@ -106,9 +106,9 @@ async def _outcome(handle: Handle[Any], limit: Duration | None) -> Any:
     return TimedOut(datetime.now(UTC)) if end is None else end.outcome
 
 
-async def _end(handle: Handle[Any], limit: Duration | None, *, is_new: bool = False) -> results.End | None:
+async def _end(handle: Handle[Any], limit: Duration | None) -> results.End | None:
     engine = await handle.app.engine()
-    found = await results.wait_for_end(engine, handle.id, limit, is_new=is_new)
+    found = await results.wait_for_end(engine, handle.id, limit)
     if found is None:
         return None
     task, form = await _known(handle, engine)

@@ -129,4 +129,4 @@ async def _arguments(run: Run) -> Arguments:
     """The stored input; that of a flow's member with the results of its upstreams in their places."""
     from flowfabric.sdk.flow_inputs import resolve_inputs
 
-    return await resolve_inputs(run.engine, run.lease, run.task)
+    return await resolve_inputs(run)

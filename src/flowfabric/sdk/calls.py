@@ -52,8 +52,8 @@ class Calls:
     def remember(self, record: Record) -> None:
         """Takes a record over from an earlier run."""
         self.journal.add(record)
-        # The account of signals that an execution continues with is nothing that was called.
-        self._is_repeat = self._is_repeat or record.kind != "signals"
+        # The inputs of a member, and the account of signals that it continues with, are nothing that was called.
+        self._is_repeat = self._is_repeat or record.kind not in ("inputs", "signals")
         self._has_warned = len(self.journal) > _MANY_RECORDS
         if record.facts.get("cancel_requested"):
             self.cancel_delivered = True

@@ -11,15 +11,15 @@ from flowfabric.core.outcomes import Lease
 from flowfabric.core.requests import StepStatus
 from flowfabric.core.states import State
 from flowfabric.sdk.errors import InputMismatch
-from flowfabric.sdk.journal import KEYED, Record
+from flowfabric.sdk.journal import INPUTS, KEYED, Record
 from flowfabric.sdk.references import ENCODING, Hole, Reference, fill, read_inputs, references_in, write_inputs
 from flowfabric.sdk.values import form_of
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
+    from flowfabric.sdk.run import Run
     from flowfabric.sdk.tasks import Task
 
-RECORDED = "@inputs"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -41,17 +41,18 @@ def drawn_inputs(
     return write_inputs(inputs, holes), ENCODING, [reference for _, reference in found]
 
 
-async def resolve_inputs(engine: Engine, lease: Lease, task: Task[..., Any]) -> Arguments:
-    """The arguments of an execution. A flow's member reads the results of its upstreams once, and then has them
-    recorded, so that it never sees others. Raises `InputMismatch` if they do not fit the function."""
-    if lease.encoding != ENCODING:
-        return task.inputs.unpack(lease.payload)
-    recorded = await _recorded(engine, lease)
-    if recorded is None:
-        recorded = await _filled(engine, lease)
-        record = Record(path=RECORDED, scope="", index=KEYED, kind="inputs", status=StepStatus.OK, value=recorded)
-        await engine.leases.checkpoint(lease.fence, [record.to_step()])
-    return task.inputs.unpack(recorded)
+async def resolve_inputs(run: Run) -> Arguments:
+    """The arguments of an execution. A flow's member reads the results of its upstreams once; they are recorded with
+    the first record that it makes, so that no later run goes on with others. Raises `InputMismatch` if they do not
+    fit the function."""
+    if run.lease.encoding != ENCODING:
+        return run.task.inputs.unpack(run.lease.payload)
+    record = run.calls.journal.get(INPUTS)
+    if record is None:
+        value = await filled_inputs(run.engine, run.lease)
+        record = Record(path=INPUTS, scope="", index=KEYED, kind="inputs", status=StepStatus.OK, value=value)
+        run.commits.ride(record)
+    return run.task.inputs.unpack(record.value)
 
 
 def _written(value: object, name: str) -> Any:
@@ -65,17 +66,8 @@ def _written(value: object, name: str) -> Any:
     return json.loads(form_of(type(value), what=f"what stands beside a result in {name}").store(value))
 
 
-async def _recorded(engine: Engine, lease: Lease) -> bytes | None:
-    """What was recorded by an earlier run; it is the first record there is."""
-    if lease.epoch <= 1:
-        return None  # Nobody has had a lease before.
-    for step in await engine.executions.steps(lease.execution_id, limit=1):
-        if step.name == RECORDED:
-            return Record.from_step(step).value
-    return None
-
-
-async def _filled(engine: Engine, lease: Lease) -> bytes:
+async def filled_inputs(engine: Engine, lease: Lease) -> bytes:
+    """The stored input of a member with the results of its upstreams in their places."""
     inputs, holes = read_inputs(lease.payload)
     found = await engine.flows.inputs(lease.execution_id)
     for hole in holes:

@@ -25,7 +25,7 @@ from flowfabric.core.graph import Edge, EdgeKind, Graph, Join, Siblings, all_of,
 from flowfabric.core.ids import derived_id
 from flowfabric.sdk import effects
 from flowfabric.sdk.aliases import Durable, Duration, P, R, R_co
-from flowfabric.sdk.flow_inputs import drawn_inputs, resolve_inputs
+from flowfabric.sdk.flow_inputs import drawn_inputs
 from flowfabric.sdk.handles import Handle
 from flowfabric.sdk.references import Reference
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.app import App
     from flowfabric.sdk.tasks import Task
 
-__all__ = ["Flow", "FlowHandle", "Node", "resolve_inputs"]
+__all__ = ["Flow", "FlowHandle", "Node"]
 
 _EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
 _DEFAULT_NAME = "flow"

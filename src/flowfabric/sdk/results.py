@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
+from flowfabric.core.requests import Submission
 from flowfabric.core.states import BlockingReason, State
 from flowfabric.core.views import Description, Glance, Outcome
 from flowfabric.sdk import failures
@@ -53,21 +54,25 @@ class End:
                 raise ExecutionSkipped(reason)
 
 
-async def wait_for_end(
-    engine: Engine,
-    id_: UUID,
-    timeout: Duration | None,  # noqa: ASYNC109
-    *,
-    is_new: bool = False,
-) -> Outcome | None:
+async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
     """Waits until the execution has ended; None if the timeout passes first. One that is held because its code
     diverged would never end by itself: that is raised."""
-    glance = await engine.executions.wait_until(id_, _is_held_by_code, timeout, is_new=is_new)
-    if glance is None:
-        return None
+    glance = await engine.executions.wait_until(id_, _is_held_by_code, timeout)
+    return None if glance is None else await _outcome_of(engine, id_, glance, timeout)
+
+
+async def run_to_end(engine: Engine, submission: Submission) -> tuple[UUID, Outcome]:
+    """The id of a new execution, and how it ended."""
+    id_, glance = await engine.executions.run(submission, _is_held_by_code)
+    outcome = glance.outcome or await _outcome_of(engine, id_, glance, None)
+    assert outcome is not None, "there was no timeout"
+    return id_, outcome
+
+
+async def _outcome_of(engine: Engine, id_: UUID, glance: Glance, limit: Duration | None) -> Outcome | None:
     if glance.outcome is None:
         refuse_if_diverged(await engine.executions.describe(id_))
-        return await wait_for_end(engine, id_, timeout)  # Somebody has let it go on meanwhile.
+        return await wait_for_end(engine, id_, limit)  # Somebody has let it go on meanwhile.
     return glance.outcome
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowfabric.core import limits
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.outcomes import Created, Submitted
+from flowfabric.core.outcomes import Submitted
 from flowfabric.core.requests import Submission
-from flowfabric.sdk import acting, effects, units
+from flowfabric.sdk import effects, results, units
 from flowfabric.sdk.aliases import Durable, P, R
 from flowfabric.sdk.client_thread import wait_for
 from flowfabric.sdk.handles import Handle
@@ -82,9 +82,10 @@ async def _stored(task: Task[..., R], submission: Submission) -> Handle[R]:
 
 
 async def _finished(task: Task[..., R], submission: Submission) -> R:
-    answer = await _submitted(await task.app.engine(), submission)
-    handle: Handle[R] = Handle(task.app, answer.id, task)
-    return await acting.result_of(handle, is_new=isinstance(answer, Created))
+    engine = await task.app.engine()
+    id_, outcome = await results.run_to_end(engine, submission)
+    value: R = (await results.read_end(engine, id_, outcome, task, task.result_form)).value()
+    return value
 
 
 async def _joined(engine: Engine, connection: object, submission: Submission) -> Submitted:

@@ -20,7 +20,8 @@ from flowfabric.store.news import News
 
 
 class SqlHotStatements:
-    """Runs the hot statements; a backend with writing CTEs replaces `claim`, which is two statements here."""
+    """Runs the hot statements; a backend with writing CTEs replaces `claim`, which is two statements here, and
+    `pass_on`, which leaves everything to be worked out."""
 
     def __init__(self, session: Session, news: News) -> None:
         self._session = session
@@ -35,14 +36,15 @@ class SqlHotStatements:
                 self._news.note_work(item.namespace, item.submission.lane)
         return _passed(found, [item.id for item in items])
 
-    async def claim(
-        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
-    ) -> Claimed:
+    async def claim(self, namespace: str, claim: Claim, drawn: bytes, *, past_locked: bool = False) -> Claimed:
         candidates = await self._session.fetch(
             "claim_candidates", namespace=namespace, lanes=list(claim.lanes), capabilities=list(claim.capabilities),
             kinds=None if claim.kinds is None else list(claim.kinds), limit=claim.limit,
         )  # fmt: skip
-        minted = [{"id": row["id"], "lease_id": lease} for row, lease in zip(candidates, lease_ids, strict=False)]
+        minted = [
+            {"id": row["id"], "lease_id": UUID(bytes=drawn[16 * place : 16 * place + 16])}
+            for place, row in enumerate(candidates)
+        ]
         taken = await self._session.fetch_batch(
             "take_waiting", minted, worker=claim.worker.name, instance=claim.worker.instance,
             ttl_us=rows.micros(claim.lease_ttl), now=self._now,
@@ -71,8 +73,7 @@ class SqlHotStatements:
         endings = [_ending(item) for item in items]
         found = await self._session.fetch_batch("complete_if_owned", endings, namespace=namespace, now=self._now)
         completed = _passed(found, [item.fence.execution_id for item in items])
-        if completed:
-            self._news.note_ended(namespace, completed)
+        self._note_completed(namespace, items, completed, found)
         return completed
 
     async def complete_linked_if_owned(
@@ -81,18 +82,21 @@ class SqlHotStatements:
         endings = [_ending(item) | {"flow_id": flows.get(item.fence.execution_id)} for item in items]
         found = await self._session.fetch_batch("complete_linked_if_owned", endings, namespace=namespace, now=self._now)
         ends = [_completed(row) for row in found]
-        if ends:
-            self._news.note_ended(namespace, [end.id for end in ends])
+        self._note_completed(namespace, items, {end.id for end in ends}, found)
         return ends, rows.when(found[0]["ended_at"]) if found else None
+
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        return set()
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         steps = [
-            _guard(item.fence)
-            | {"place": place, "name": step.name, "status": step.status, "payload": step.payload}
-            | {"encoding": step.encoding, "digest": step.digest()}
+            {
+                **_guard(item.fence), "place": place, "name": step.name, "status": step.status,
+                "payload": step.payload, "encoding": step.encoding, "digest": step.digest(),
+            }
             for item in items
             for place, step in enumerate(item.steps, start=1)
-        ]
+        ]  # fmt: skip
         found = await self._session.fetch_batch(
             "record_steps_if_owned", steps, namespace=namespace, now=self._now, most=limits.STEPS_PER_EXECUTION
         )
@@ -100,6 +104,14 @@ class SqlHotStatements:
         for row in found:
             recorded[rows.identity(row["execution_id"])] += row["recorded"]
         return recorded
+
+    def _note_completed(
+        self, namespace: str, items: Sequence[Completion], completed: set[UUID], found: Sequence[Row]
+    ) -> None:
+        if completed:
+            ended_at = rows.when(found[0]["ended_at"])
+            done = [item for item in items if item.fence.execution_id in completed]
+            self._news.note_completed(namespace, done, ended_at)
 
     @property
     def _now(self) -> datetime | None:

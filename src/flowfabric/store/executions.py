@@ -105,11 +105,10 @@ class HotStatements(Protocol):
     async def insert(self, items: Sequence[NewExecution]) -> set[UUID]:
         """Stores submissions of one namespace; leaves out ids that exist and lanes that drain."""
 
-    async def claim(
-        self, namespace: str, claim: Claim, lease_ids: Sequence[UUID], *, past_locked: bool = False
-    ) -> Claimed:
-        """Leases the best waiting executions along the routes that the claim may take. `past_locked` looks for free
-        ones along all of them, which costs more: locked ones of one route do not hide those of another then."""
+    async def claim(self, namespace: str, claim: Claim, drawn: bytes, *, past_locked: bool = False) -> Claimed:
+        """Leases the best waiting executions along the routes that the claim may take; their ids are 16 bytes each of
+        those that were drawn. `past_locked` looks for free ones along all routes, which costs more: locked ones of one
+        route do not hide those of another then."""
 
     async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
         """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop."""
@@ -124,6 +123,10 @@ class HotStatements(Protocol):
         self, namespace: str, items: Sequence[Completion], flows: Mapping[UUID, UUID]
     ) -> tuple[list[MemberEnd], datetime | None]:
         """Completes executions whatever hangs on them, if their flow is the locked one; answers which, and when."""
+
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        """Goes on in the flows of members that have just completed, where nothing follows but that others start who
+        waited for nobody else; answers whose ends these were. A store may leave them all to be worked out."""
 
     async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
         """Records steps; answers how many were recorded per execution."""

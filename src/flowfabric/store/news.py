@@ -9,17 +9,21 @@ from typing import Protocol
 from uuid import UUID
 
 from flowfabric.core.records import Event
+from flowfabric.core.requests import Completion
 from flowfabric.core.states import State
+from flowfabric.core.views import Glance, Outcome
 
 
 @dataclass(slots=True)
 class News:
     """Lanes that have work, namespaces that have events, executions and flows that ended, and when something is next
-    due. `many_ended` says that more ended than are named; `anything` that the teller does not know what happened."""
+    due. `many_ended` says that more ended than are named; `anything` that the teller does not know what happened. Of
+    what completed in this process, `completed` says how; no other process is told."""
 
     lanes: set[tuple[str, str]] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
     ended: set[UUID] = field(default_factory=set)
+    completed: dict[UUID, Glance] = field(default_factory=dict)
     due: datetime | None = None
     many_ended: bool = False
     anything: bool = False
@@ -32,6 +36,16 @@ class News:
         """Executions have ended, of which there are also events."""
         self.namespaces.add(namespace)
         self.ended.update(ids)
+
+    def note_completed(self, namespace: str, items: Iterable[Completion], ended_at: datetime) -> None:
+        """The same of these, with what they left."""
+        for item in items:
+            outcome = Outcome(
+                state=State.COMPLETED, result=item.result, encoding=item.encoding, failure=None, cancelled_by=None,
+                cancel_reason=None, ended_at=ended_at,
+            )  # fmt: skip
+            self.completed[item.fence.execution_id] = Glance(State.COMPLETED, None, outcome)
+        self.note_ended(namespace, self.completed)
 
     def note_due(self, due: datetime) -> None:
         """Something is due then."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
+from flowfabric.core.views import Glance
 from flowfabric.store.news import News
 
 Want = tuple[Any, ...]
@@ -27,6 +28,7 @@ class Bell:
         self.wants = tuple(wants)
         self.capabilities = tuple(capabilities)
         self.waited_for = False
+        self.told: Glance | None = None
         self._has_rung = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -39,8 +41,9 @@ class Bell:
     ) -> None:
         self._bells.take_down(self)
 
-    def ring(self) -> None:
-        """Wakes the owner, now or at its next wait."""
+    def ring(self, told: Glance | None = None) -> None:
+        """Wakes the owner, now or at its next wait, and tells how what it waits for has ended, if that is known."""
+        self.told = told
         self._has_rung = True
         if self._waiter is not None:
             _wake(self._waiter)
@@ -105,9 +108,11 @@ class Bells:
             return
         if news.many_ended:
             self._ring_soon_for_ends()
-        for wants in (map(lane_of, news.lanes), map(events_of, news.namespaces), map(end_of, news.ended)):
+        for wants in (map(lane_of, news.lanes), map(events_of, news.namespaces)):
             for want in wants:
                 self._ring(self._hung.get(want, ()))
+        for id_ in news.ended:
+            self._ring(self._hung.get(end_of(id_), ()), news.completed.get(id_))
 
     def ring_for_work(self) -> None:
         """Rings everybody who waits for work."""
@@ -144,9 +149,9 @@ class Bells:
     def __len__(self) -> int:
         return len(self._all)
 
-    def _ring(self, bells: Iterable[Bell]) -> None:
+    def _ring(self, bells: Iterable[Bell], told: Glance | None = None) -> None:
         for bell in list(bells):
-            bell.ring()
+            bell.ring(told)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

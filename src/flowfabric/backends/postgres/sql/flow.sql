@@ -31,6 +31,123 @@ SELECT
 FROM released
 RETURNING namespace, lane, state
 
+-- What follows when members have ended well, in those flows in which nothing follows but that others go on, who waited for
+-- nobody else: no wait, no join, no bad end and no cancellation is in it. Answers the ends that this was all of.
+-- name: pass_on
+WITH ended AS MATERIALIZED (
+    SELECT
+        e.id, e.flow_id,
+        (
+            SELECT d.downstream_id
+            FROM ff.edge AS d
+            JOIN ff.edge_group AS g
+                ON g.downstream_id = d.downstream_id
+                AND g.seq = d.seq
+            JOIN ff.execution AS m ON m.id = d.downstream_id
+            WHERE d.upstream_id = e.id
+                AND d.state = 'open'
+                AND (
+                    d.kind = 'on_failure' OR g.seq <> 0 OR g.n <> 1 OR g.draft OR g.state <> 'open'
+                    OR m.blocking_reason <> 'waiting_for_children' OR m.ready_at > :now::TIMESTAMPTZ
+                )
+            -- Whether there is any would be answered by a walk over all open edges.
+            ORDER BY d.downstream_id
+            LIMIT 1
+        ) AS entangled_id
+    FROM unnest(:ids::UUID[]) AS item (id)
+    JOIN ff.execution AS e ON e.id = item.id
+),
+passing AS MATERIALIZED (
+    SELECT f.id, ends.number, f.sealed AND f.open_members = ends.number AS is_last
+    FROM (
+        SELECT ended.flow_id, COUNT(*) AS number
+        FROM ended
+        GROUP BY ended.flow_id
+        HAVING COUNT(ended.entangled_id) = 0
+    ) AS ends
+    JOIN ff.flow AS f ON f.id = ends.flow_id
+    WHERE f.ended_at IS NULL
+        AND f.ended_badly = 0
+        AND f.cancel_policy IS NULL
+),
+resolved AS (
+    UPDATE ff.edge AS d
+    SET
+        state = 'satisfied',
+        resolved_at = :now::TIMESTAMPTZ
+    FROM ended
+    JOIN passing ON passing.id = ended.flow_id
+    WHERE d.upstream_id = ended.id
+        AND d.state = 'open'
+    RETURNING d.downstream_id, d.seq
+),
+fired AS (
+    UPDATE ff.edge_group AS g
+    SET
+        state = 'fired',
+        satisfied = g.n
+    FROM resolved
+    WHERE g.downstream_id = resolved.downstream_id
+        AND g.seq = resolved.seq
+),
+released AS (
+    UPDATE ff.execution AS e
+    SET
+        state = 'waiting',
+        blocking_reason = 'waiting_for_worker',
+        ready_at = NULL,
+        version = e.version + 1,
+        changed_at = :now::TIMESTAMPTZ{order_of_events}
+    FROM resolved
+    WHERE e.id = resolved.downstream_id
+    RETURNING
+        e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index,
+        e.flow_id, e.event_xid
+),
+ready AS (
+    INSERT INTO ff.event (
+        transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+        attempt_index, ends_lease, tags, flow_id
+    )
+    SELECT
+        released.event_xid, released.namespace, 'lifecycle', 'ready', :now::TIMESTAMPTZ, released.lane, released.id,
+        released.version, released.kind, released.state, released.epoch, released.generation, released.attempt_index,
+        FALSE, NULLIF(released.tags, '{}'::JSONB), released.flow_id
+    FROM released
+),
+counted AS (
+    UPDATE ff.flow AS f
+    SET
+        open_members = f.open_members - passing.number,
+        changed_at = :now::TIMESTAMPTZ,
+        ended_at = CASE WHEN passing.is_last THEN :now::TIMESTAMPTZ END,
+        finished = CASE WHEN passing.is_last THEN 'completed' END,
+        purge_at = CASE WHEN passing.is_last THEN GREATEST(
+            (SELECT MAX(e.purge_at) FROM ff.execution AS e WHERE e.flow_id = passing.id),
+            :now::TIMESTAMPTZ
+        ) END
+    FROM passing
+    WHERE f.id = passing.id
+    RETURNING f.id, f.namespace, f.name, f.tags, f.finished
+),
+finished AS (
+    INSERT INTO ff.event (namespace, family, name, at, lane, ends_lease, tags, details, flow_id)
+    SELECT
+        counted.namespace, 'flow', 'finished', :now::TIMESTAMPTZ, '', FALSE, NULLIF(counted.tags, '{}'::JSONB),
+        jsonb_build_object('name', counted.name, 'state', counted.finished), counted.id
+    FROM counted
+    WHERE counted.finished IS NOT NULL
+)
+SELECT ended.id, CASE WHEN passing.is_last THEN passing.id END AS finished_id, NULL AS lane
+FROM ended
+JOIN passing ON passing.id = ended.flow_id
+UNION ALL
+SELECT NULL, NULL, lanes.name
+FROM (
+    SELECT DISTINCT released.lane AS name
+    FROM released
+) AS lanes
+
 -- name: end_members
 WITH item AS MATERIALIZED (
     SELECT i.id, i.state, i.cancelled_by, i.principal, i.reason, i.details

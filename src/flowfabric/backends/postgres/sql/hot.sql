@@ -93,7 +93,7 @@ taken AS (
         attempt_timeout_at = clock.now
             + COALESCE(e.attempt_timeout_left_us, e.attempt_timeout_policy_us) * INTERVAL '1 microsecond',
         attempt_timeout_left_us = NULL,
-        lease_id = (:lease_ids::UUID[])[head.place],
+        lease_id = encode(substring(:drawn::BYTEA FROM 16 * head.place::INTEGER - 15 FOR 16), 'hex')::UUID,
         lease_worker = :worker,
         lease_instance = :instance,
         lease_ttl_us = COALESCE(:ttl_us, e.lease_ttl_policy_us),
@@ -341,7 +341,7 @@ owned AS MATERIALIZED (
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
 {completing}
-SELECT ended.id
+SELECT ended.id, ended.ended_at
 FROM ended
 
 -- name: complete_linked_if_owned

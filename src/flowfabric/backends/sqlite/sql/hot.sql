@@ -213,7 +213,7 @@ WHERE e.id = item.execution_id
 {completed_items}
 {completing}
     AND e.plain
-RETURNING id;
+RETURNING id, ended_at;
 {completed_items}
 INSERT INTO ff.attempt (
     execution_id, attempt_index, generation, origin, worker, instance, started_at, ended_at, outcome, result, encoding
