@@ -31,8 +31,8 @@ What cannot be taken back asks on a terminal, and is refused without one unless 
 recorded with `--principal` and `--reason`. Hints beside the answer, and errors, go to standard error: an error is one
 line, `flowfabric: code: message`, with a code of [the list](errors.md); a call that cannot be read has none, and says
 `flowfabric command: message; see flowfabric command --help`. Tables and lines are as wide as the terminal, or as the
-variable `COLUMNS` says; ids are never cut. In a pipe nothing is cut or folded. `NO_COLOR` switches colours off. With
-`FLOWFABRIC_TRACEBACK=1` a fault of the program itself is shown with its traceback.
+variable `COLUMNS` says of it; ids are never cut. In a pipe nothing is cut or folded. `NO_COLOR` switches colours off.
+With `FLOWFABRIC_TRACEBACK=1` a fault of the program itself is shown with its traceback.
 """
 
 

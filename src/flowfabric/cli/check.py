@@ -14,9 +14,7 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from flowfabric.cli.saying import on_screen, say_lines
 from flowfabric.cli.screen import escaped
-from flowfabric.cli.tables import paragraph
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.sdk.checking import Finding, check_file
 
@@ -29,7 +27,8 @@ def run_check(arguments: argparse.Namespace) -> int:
     findings = [finding for path in paths for finding in check_file(path)]
     findings += [found for is_path, target in targets if not is_path and ":" in target for found in _app_says(target)]
     for finding in findings:
-        say_lines([_document(finding)] if arguments.json else paragraph(str(finding), on_screen()))
+        # Never folded: editors and terminals find the place by `path:line:column` on one line.
+        print(_document(finding) if arguments.json else escaped(str(finding)))
     return 1 if findings else 0
 
 

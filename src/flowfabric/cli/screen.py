@@ -83,11 +83,11 @@ def _letter_width(letter: str) -> int:
 
 
 def _width(out: TextIO, on_terminal: bool, environment: Mapping[str, str]) -> int | None:
+    if not on_terminal:
+        return None
     told = environment.get("COLUMNS", "")
     if told.isascii() and told.isdigit() and int(told) > 0:
         return max(int(told), _LEAST_WIDTH)
-    if not on_terminal:
-        return None
     try:
         return max(os.get_terminal_size(out.fileno()).columns or 80, _LEAST_WIDTH)
     except (OSError, ValueError):

@@ -77,10 +77,11 @@ def test_colours_are_for_terminals_that_want_them() -> None:
 
 def test_the_width_is_that_of_the_terminal_and_none_in_a_pipe() -> None:
     assert screen(io.StringIO(), {}).width is None
-    assert screen(io.StringIO(), {"COLUMNS": "100"}).width == 100
+    assert screen(io.StringIO(), {"COLUMNS": "100"}).width is None, "shells may export it to whatever reads a pipe"
+    assert screen(Terminal(), {"COLUMNS": "100"}).width == 100
     assert screen(Terminal(), {}).width == 80
     for odd in ("0", "-5", "many", "²"):
-        assert screen(io.StringIO(), {"COLUMNS": odd}).width is None
+        assert screen(Terminal(), {"COLUMNS": odd}).width == 80
 
 
 def test_signs_are_for_encodings_that_have_them() -> None:
