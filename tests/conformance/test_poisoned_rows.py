@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from flowfabric.engine import AnyOf, Engine, Policy, Single, Tick, Timer
-from flowfabric.ops import trim_events
+from flowfabric.ops import cancel_flow, trim_events
 from flowfabric.testing import VirtualClock
 from tests import flows
 from tests.poison import poisoned
@@ -89,6 +90,22 @@ async def keyed(engine: Engine, clock: VirtualClock) -> object:
     return key
 
 
+async def cancelled(engine: Engine, clock: VirtualClock) -> object:
+    flow = await flows.built(engine, {"a": []})
+    with patch.object(cancel_flow, "MOST_CANCELLED", 0):
+        await engine.flows.cancel(flow.id)
+    return flow.id
+
+
+async def rotated(engine: Engine, clock: VirtualClock) -> object:
+    known = len(await engine.keys.list())
+    if not known:
+        await engine.keys.seed("key-1", "ab" * 32)
+    last = max(known, 1)
+    await engine.keys.rotate(f"key-{last + 1}", grace="10s")
+    return f"key-{last}"
+
+
 async def finished(engine: Engine, clock: VirtualClock) -> object:
     flow = await flows.built(engine, {"a": []})
     await flow.complete("a")
@@ -139,6 +156,13 @@ CASES = {
     ),
     "cancel grace": Case(
         "cancel_grace", asked_to_stop, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
+    ),
+    "flow cancellation": Case(
+        "flow_cancellation", cancelled, "1s", "flow", "UPDATE", "id", ROWS + "flow WHERE sweep_at IS NOT NULL"
+    ),
+    "key collection": Case(
+        "key_collection", rotated, "10s", "signing_key", "UPDATE", "kid",
+        ROWS + "signing_key WHERE retired_at IS NOT NULL AND secret IS NOT NULL",
     ),
     "retention": Case("retention", ended, "10s", "execution", "DELETE", "id", ROWS + "execution"),
     "keys of submissions": Case("retention", keyed, "10s", "submission_key", "DELETE", "key", ROWS + "submission_key"),
