@@ -56,7 +56,8 @@ class Ledger:
 
 
 class Writer:
-    """One writer: it submits, claims what anybody submitted, and ends it, gives it back, or holds it."""
+    """One writer: it submits, claims what anybody submitted, renews it, and ends it, gives it back, or holds it. Its
+    engine notes renewals."""
 
     def __init__(self, engine: Engine, seed: int, given_back: deque[UUID], *, lingers: bool) -> None:
         self._engine = engine
@@ -73,10 +74,15 @@ class Writer:
                 [_LANE], "storm", limit=self._chance.randint(1, 48), lease_ttl="1h"
             )
             self.events += len(leases)
+            await self._renew(leases)
             await self._end(leases)
             if self._lingers and self._chance.random() < 0.2:
                 with suppress(FlowFabricError):
                     await self._engine._context.store.run(self._linger)
+
+    async def _renew(self, leases: Sequence[Lease]) -> None:
+        some = [lease.fence for lease in leases if self._chance.random() < 0.2]
+        self.events += len(await self._engine.leases.renew_many(some))
 
     async def _end(self, leases: Sequence[Lease]) -> None:
         several = [lease for lease in leases if self._chance.random() < 0.85]

@@ -40,7 +40,7 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(
     async with AsyncExitStack() as stack:
         # One file has one writer at a time, so more processes would only wait for each other.
         separate = WRITERS if on_postgres else 2
-        engines = [await stack.enter_async_context(opened(store)) for _ in range(separate)]
+        engines = [await stack.enter_async_context(opened(store, renewal_events=True)) for _ in range(separate)]
         readers = [await stack.enter_async_context(opened(store)) for _ in range(2)]
         killed: list[int] = []
         tasks = readings(store, readers, ledgers, killed)
