@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from flowfabric.engine import AnyOf, Engine, Policy, Single, Tick, Timer
+from flowfabric.engine import AnyOf, Ended, Engine, Policy, Single, State, Tick, Timer, Unavailable
 from flowfabric.ops import cancel_flow, trim_events
 from flowfabric.testing import VirtualClock
 from tests import flows
@@ -192,6 +192,21 @@ async def test_a_row_that_fails_stops_no_other_and_is_taken_up_when_it_is_well(
     for _ in range(3):
         await run(engine, case.duty)
     assert await count(store, case) == 0
+
+
+@pytest.mark.parametrize("saying", ["P0001", "XX001", "XX002"])
+async def test_a_row_stops_no_other_whether_it_is_refused_or_damaged(
+    engine: Engine, clock: VirtualClock, store: TestStore, saying: str
+) -> None:
+    leases = [await leased(engine) for _ in range(3)]
+    bad = leases[0].execution_id
+    async with poisoned(store, "execution", "UPDATE", "id", bad, saying=saying):
+        first, *others = await engine.leases.complete_many([(lease.fence, b"") for lease in leases[:2]])
+        assert isinstance(first, Unavailable) and first.code == "storage_error"
+        assert others == [Ended(State.COMPLETED)]
+        clock.advance("1m")
+        tick = await run(engine, "lease_expiry")
+    assert (tick.done, tick.failed) == (1, 1)
 
 
 async def run(engine: Engine, name: str) -> Tick:
