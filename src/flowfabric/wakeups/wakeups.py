@@ -77,7 +77,11 @@ class Wakeups:
     def expect_leases(self, term: timedelta) -> None:
         """Leases of such a term are given here, so others may give such too: a process that dies before it told of one
         is noticed within that time."""
-        self.shortest_lease = min(self.shortest_lease, term)
+        if term < self.shortest_lease:
+            self.shortest_lease = term
+            if self._tell_due is not None:
+                # Whoever looks after them sleeps for as long as was right until now.
+                self._tell_due(None)
 
     def learn_time(self, store_time: datetime) -> None:
         """The store's clock says so now; due times are compared with it."""
