@@ -59,13 +59,17 @@ class Killer(Silent):
 
 
 def live_on() -> None:
-    """Remembers what happened before this process began, and asks more often than every half minute. What is asked for is
-    ready after so many questions, not after so much time: nobody knows how long it takes to take over from the dead."""
+    """Remembers what happened before this process began, and asks more often than every half minute. What is asked for
+    is ready after so many questions, not after so much time: nobody knows how long it takes to follow the dead."""
     known = Path(os.environ[FILE_VARIABLE])
     happened.extend(known.read_text().splitlines() if known.exists() else ())
     polling.poll = lambda _, *call: poll("500ms", *call)  # type: ignore[assignment, attr-defined]
-    poller.sleep = lambda _: sleep("500ms")  # type: ignore[assignment, attr-defined]
-    poller.timedelta = lambda **_: timedelta.min if len(happened) >= 4 else timedelta.max  # type: ignore[misc, assignment]
+    poller.sleep = lambda _: sleep("500ms")  # type: ignore[attr-defined]
+    poller.timedelta = _patience  # type: ignore[assignment, attr-defined]
+
+
+def _patience(**_: float) -> timedelta:
+    return timedelta.min if len(happened) >= 4 else timedelta.max
 
 
 async def work(order: dict[str, Any]) -> None:
