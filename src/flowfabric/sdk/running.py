@@ -104,7 +104,9 @@ class Running:
         nothing is decided any more: what a branch comes to may be due to that."""
         if self.run.calls.has_told and not isinstance(ending.error, Unwind):
             return Ending(error=Unwind())
-        if ending.error is None and unit.scope is not self._parent.scope and not self.run.is_over:
+        if ending.error is not None:
+            unit.drop()
+        elif unit.scope is not self._parent.scope and not self.run.is_over:
             report = self.run.calls.journal.unreached(unit.scope)
             if report is not None:
                 self.run.calls.diverge(report)
