@@ -6,16 +6,18 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pytest
 
-from flowfabric import App, CancelRequested, ExecutionCancelled, Received, Signal, current, logger, sync
-from flowfabric.engine import State
+from flowfabric import App, CancelRequested, ExecutionCancelled, Received, Signal, Task, current, logger, sync
+from flowfabric.engine import Refused, State
 from flowfabric.sdk.units import UNIT
 from flowfabric.testing import Kit
-from flowfabric.testing.watching import Replay
+from flowfabric.testing.watching import Crash, Moment, Replay
+from tests.end_to_end.durable.kits import begin
+from tests.sizes import Size
 
 GO = Signal("go", int)
 BRANCHES = 100
@@ -85,9 +87,8 @@ async def test_no_more_threads_than_the_pool_has_are_started_for_branches(app: A
     assert max(most) <= 32
 
 
-@pytest.mark.parametrize("replay", [None, "suspensions", "every record"])
-async def test_branches_that_leave_come_to_the_same_under_forced_replay(app: App, replay: Replay | None) -> None:
-    effects: list[str] = []
+def napping_task(app: App, effects: list[str]) -> Task[[], list[str]]:
+    """Branches, and branches within them, that sleep for as many hours as their number while another one works."""
 
     def tell(entry: str) -> str:
         effects.append(entry)
@@ -104,7 +105,7 @@ async def test_branches_that_leave_come_to_the_same_under_forced_replay(app: App
         return sync.gather(partial(branch, number), partial(branch, number + 1))
 
     def works() -> None:
-        for _ in range(20):
+        for _ in range(10):
             sync.step(str)
 
     @app.task
@@ -113,10 +114,69 @@ async def test_branches_that_leave_come_to_the_same_under_forced_replay(app: App
         won = sync.race(partial(branch, 6), partial(branch, 7))
         return [*first, *second, last, won.value]
 
+    return task
+
+
+def kinds(effects: Iterable[str]) -> Counter[str]:
+    """Effects without what is drawn, which differs between executions."""
+    return Counter(effect.partition(" as ")[0] for effect in effects)
+
+
+NAPS = kinds([*(f"{n} begins" for n in range(1, 8)), *(f"{n} ends after {n}h" for n in range(1, 7))])
+
+
+@pytest.mark.parametrize("replay", [None, "suspensions", "every record"])
+async def test_branches_that_leave_come_to_the_same_under_forced_replay(app: App, replay: Replay | None) -> None:
+    effects: list[str] = []
+    task = napping_task(app, effects)
+
     async with Kit(app, replay=replay) as kit:
         found = await kit.run(task)
-    assert [ending.partition(" as ")[0] for ending in found] == [f"{n} ends after {n}h" for n in range(1, 7)]
-    assert Counter(effects) == Counter([*(f"{n} begins" for n in range(1, 8)), *found])
+    assert list(kinds(found)) == [f"{n} ends after {n}h" for n in range(1, 7)]
+    assert kinds(effects) == NAPS
+    assert set(found) <= set(effects)
+
+
+@pytest.mark.parametrize("moment", ["after", "before"])
+async def test_branches_that_leave_come_to_the_same_after_a_crash_at_any_record(
+    app: App, moment: Moment, size: Size
+) -> None:
+    effects: list[str] = []
+    task = napping_task(app, effects)
+
+    for number in range(0, 40, size.of(13, 5, 1)):
+        effects.clear()
+        async with Kit(app) as kit:
+            kit.watch.crashes.append(Crash(moment, number=number))
+            found = await kit.run(task)
+            interrupted = sum(kit.watch.interrupted.values())
+            kit.watch.crashes.clear()
+        assert list(kinds(found)) == [f"{n} ends after {n}h" for n in range(1, 7)]
+        assert not NAPS - kinds(effects)
+        assert (kinds(effects) - NAPS).total() <= interrupted
+
+
+async def test_a_lost_lease_leaves_no_branch_behind_that_had_left(app: App, memory_kit: Kit) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def works() -> None:
+        until_true(lambda: branch_threads() == 1)
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        sync.step(str)
+
+    @app.task
+    def task() -> None:
+        sync.gather(lambda: sync.sleep("1h"), works)
+
+    await task.submit()
+    run = await begin(memory_kit)
+    performing = asyncio.create_task(run.perform())
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    run.lease_lost(Refused("stale_lease", "somebody else has it"))
+    go_on.set()
+    await asyncio.wait_for(performing, PATIENCE_S)
+    await asyncio.to_thread(until_true, lambda: branch_threads() == 0)
 
 
 async def test_a_parked_branch_goes_on_while_another_one_works(real_app: App) -> None:
