@@ -26,7 +26,8 @@ def branch(thunk: Callable[[], T]) -> Any:
     """A plain function as a branch of a group. `handle.result` is none: there is nothing to run but a wait, so it is
     waited for together with those of the other members, and holds no thread."""
     if not callable(thunk):
-        raise InvalidRequest("invalid_type", f"a branch is a function without arguments, not {type(thunk).__name__}")
+        message = f"a branch is a function without arguments, not {type(thunk).__name__}; write lambda: sync.step(…)"
+        raise InvalidRequest("invalid_type", message)
     return _awaited_handle(thunk) or Thunk(thunk)
 
 

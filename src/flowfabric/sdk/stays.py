@@ -102,7 +102,8 @@ async def stay_by_stay(unit: Unit, body: Callable[[], Any]) -> Ending:
     stay = await _stay(unit, body, after=0)
     while stay.has_left:
         await stay.performed()
-        _begin_anew(unit, stay)
+        if not _is_left(unit):
+            _begin_anew(unit, stay)
         stay = await _stay(unit, body, after=stay.calls)
     unit.stay = None  # Its call knows the unit, which would make a circle.
     return stay.ended.result()
@@ -116,7 +117,7 @@ async def _stay(unit: Unit, body: Callable[[], Any], *, after: int) -> Stay:
         return stay
     unit.run.threads.branches(unit.depth).submit(Context().run, _run, unit, stay, body)
     ending = await stay.ended
-    if stay.has_left and not isinstance(ending.error, Unwind):
+    if stay.has_left and not isinstance(ending.error, Unwind) and not _is_left(unit):
         unit.run.calls.note_swallowed()
     return stay
 
@@ -141,11 +142,11 @@ def _begin_anew(unit: Unit, left: Stay) -> None:
 def leave_threads(parked: Collection[Unit]) -> None:
     """Has branches leave their threads that wait while others do not: those that are parked, and those with a group of
     which every member is."""
-    resting = set(parked)
-    for unit in parked:
-        while unit in resting and unit.parent is not None and not (unit.stay is not None and unit.stay.has_left):
+    resting = level = set(parked)
+    while level:
+        for unit in level:
             if unit.stay is not None:
                 unit.stay.leave()
-            unit = unit.parent
-            if unit.group is not None and resting.issuperset(unit.group.units()):
-                resting.add(unit)
+        around = {unit.parent for unit in level if unit.parent is not None} - resting
+        level = {unit for unit in around if unit.group is not None and resting.issuperset(unit.group.units())}
+        resting = resting | level

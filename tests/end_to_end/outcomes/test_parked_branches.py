@@ -169,7 +169,7 @@ async def test_a_lost_lease_leaves_no_branch_behind_that_had_left(app: App, memo
     def task() -> None:
         sync.gather(lambda: sync.sleep("1h"), works)
 
-    await task.submit()
+    _ = await task.submit()
     run = await begin(memory_kit)
     performing = asyncio.create_task(run.perform())
     assert await asyncio.to_thread(begun.wait, PATIENCE_S)

@@ -63,8 +63,8 @@ def live_on() -> None:
     is ready after so many questions, not after so much time: nobody knows how long it takes to follow the dead."""
     known = Path(os.environ[FILE_VARIABLE])
     happened.extend(known.read_text().splitlines() if known.exists() else ())
-    polling.poll = lambda _, *call: poll("500ms", *call)  # type: ignore[assignment, attr-defined]
-    poller.sleep = lambda _: sleep("500ms")  # type: ignore[attr-defined]
+    polling.poll = lambda _, *call: poll("100ms", *call)  # type: ignore[assignment, attr-defined]
+    poller.sleep = lambda _: sleep("100ms")  # type: ignore[attr-defined]
     poller.timedelta = _patience  # type: ignore[assignment, attr-defined]
 
 
