@@ -142,6 +142,8 @@ class Leases(DurableLeases):
             reason=reason, on_timeout=on_timeout, resume_delay=resume_delay, rest=rest, key=key, steps=steps,
         )  # fmt: skip
         answer = await self._context.one(self._context.waits.suspend, request)
+        if isinstance(answer, Suspended):
+            self._context.linked.discard(request.fence.lease_id)
         if (due := request.first_due(self._context.wakeups.store_now())) is not None:
             self._context.due_at(due)
         return answer
