@@ -49,7 +49,7 @@ SIDE_BY_SIDE = (
     "tests/faults/test_lost_replies.py", "tests/faults/test_lost_answers.py", "tests/faults/test_planted.py",
     "tests/faults/test_large_flows.py", "tests/faults/test_narrow_places.py",
     "tests/adversity/test_connecting.py", "tests/adversity/test_conflicts.py", "tests/adversity/test_many_signals.py",
-    "tests/adversity/test_neighbours.py",
+    "tests/adversity/test_damaged_rows.py", "tests/adversity/test_following.py", "tests/adversity/test_neighbours.py",
     "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
     "tests/adversity/test_original_faults_in_flows.py", "tests/adversity/test_original_faults_in_waits.py",
     "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",

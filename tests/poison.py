@@ -7,19 +7,23 @@ from contextlib import asynccontextmanager
 
 from tests.stores import TestStore
 
-_REFUSE = "CREATE FUNCTION ff.refuse() RETURNS TRIGGER LANGUAGE plpgsql AS $$BEGIN RAISE check_violation; END$$"
+_REFUSE = "CREATE FUNCTION ff.refuse() RETURNS TRIGGER LANGUAGE plpgsql AS $$BEGIN RAISE SQLSTATE '{}'; END$$"
+CHECK_VIOLATION = "23514"
 
 
 @asynccontextmanager
-async def poisoned(store: TestStore, table: str, act: str, column: str, value: object) -> AsyncIterator[None]:
-    """Within the block nobody can DELETE or UPDATE the rows of a table that have this value in a column."""
+async def poisoned(
+    store: TestStore, table: str, act: str, column: str, value: object, *, saying: str = CHECK_VIOLATION
+) -> AsyncIterator[None]:
+    """Within the block nobody can DELETE or UPDATE the rows of a table that have this value in a column; PostgreSQL
+    answers by this SQLSTATE."""
     named, condition = f"ff.{table}", f"OLD.{column} = '{value}'"
     if store.name == "sqlite":
         trigger = f"BEFORE {act} ON {named} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
         await store.query(f"CREATE TRIGGER ff.poison {trigger}")
     else:
         trigger = f"BEFORE {act} ON {named} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION ff.refuse()"
-        await store.query(_REFUSE)
+        await store.query(_REFUSE.format(saying))
         await store.query(f"CREATE TRIGGER poison {trigger}")
     try:
         yield

@@ -113,6 +113,8 @@ class {name}{f"({generic})" if generic else ""}:
     for method in _methods(source):
         if method.name not in left_out and (not method.name.startswith("_") or method.name == "__getitem__"):
             made.body.append(_verb(name, method))
+    if any(method.name == "__repr__" for method in _methods(source)):
+        made.body += ast.parse("def __repr__(self) -> str:\n    return repr(self._inner)").body
     return made
 
 

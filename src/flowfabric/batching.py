@@ -95,16 +95,20 @@ class Batcher(Generic[Item, Outcome]):
 
     def _next_batch(self) -> list[_Waiting[Item, Outcome]]:
         batch: list[_Waiting[Item, Outcome]] = []
-        later: list[_Waiting[Item, Outcome]] = []
+        busy: list[_Waiting[Item, Outcome]] = []
+        looked_at = 0
         for entry in self._waiting:
+            if len(batch) == MOST_TOGETHER:
+                break
+            looked_at += 1
             if entry.future.done():
                 continue  # Its caller was cancelled while it waited.
-            if len(batch) < MOST_TOGETHER and entry.subject not in self._subjects:
+            if entry.subject in self._subjects:
+                busy.append(entry)
+            else:
                 self._subjects.add(entry.subject)
                 batch.append(entry)
-            else:
-                later.append(entry)
-        self._waiting = later
+        self._waiting = busy + self._waiting[looked_at:]
         return batch
 
     async def _commit(self) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sqlite3
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from flowfabric.backends.postgres import wakeups as postgres_wakeups
 from flowfabric.engine import Engine, FlowState, Policy, ending
 from flowfabric.wakeups import wakeups
 from tests.children import children
@@ -22,7 +28,7 @@ from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
 from tests.sizes import Size
-from tests.stores import PostgresSchemas, PostgresTestStore, TestStore, opened
+from tests.stores import PostgresSchemas, PostgresTestStore, SqliteTestStore, TestStore, opened
 
 IN_TIME_S = 5.0
 
@@ -199,6 +205,54 @@ async def test_a_killed_listener_comes_back_and_looks_for_what_it_missed(postgre
             assert status.proved_s is not None and status.proved_s < IN_TIME_S
 
 
+async def test_a_line_that_is_open_but_silent_is_noticed_and_made_again(
+    spare: PostgresTestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_wakeups, "_PROOF_EVERY_S", 0.1)
+    monkeypatch.setattr(postgres_wakeups, "_PROOF_WITHIN_S", 0.5)
+    async with opened(spare) as worker, opened(spare) as client:
+        with worker.leases.watch(["default"]) as work:
+            await listening(worker)
+            async with frozen_listeners(spare):
+                await until(lambda: worker._context.wakeups.status().reconnects == 1)
+                await drained(work)
+                waiting = asyncio.create_task(work.wait())
+                await submitted(client)
+                assert await asyncio.wait_for(waiting, IN_TIME_S)
+
+
+@asynccontextmanager
+async def frozen_listeners(store: PostgresTestStore) -> AsyncIterator[None]:
+    """While the block lasts, the server's ends of the lines that are open now do nothing."""
+    found = await store.query("SELECT pid FROM pg_stat_activity WHERE application_name = 'flowfabric-listener'")
+    for row in found:
+        os.kill(row["pid"], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for row in found:
+            os.kill(row["pid"], signal.SIGCONT)
+
+
+async def test_a_file_is_looked_at_every_20_ms_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql == "PRAGMA data_version":
+                looks.append(time.monotonic())
+            return super().execute(sql, *arguments)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Watched))
+    async with opened(SqliteTestStore(tmp_path)) as engine:
+        with engine.leases.watch(["default"]) as work, engine.leases.watch(["other"]):
+            for _ in range(100):
+                await submitted(engine)
+            await drained(work)
+    assert len(looks) > 5
+    assert min(after - before for before, after in pairwise(looks)) > 0.019
+
+
 async def test_without_a_line_of_its_own_a_pooler_is_looked_through(postgres_store: PostgresTestStore) -> None:
     async with (
         opened(postgres_store, pooler=True) as polling,
@@ -276,8 +330,9 @@ async def test_who_works_with_short_leases_notices_those_that_nobody_was_told_of
     """A process may die between its claim and the announcement of it."""
     async with opened(store) as other, other.reconcilers.running():
         await listening(other)
-        # By then it sleeps, for longer than a lease of which it does not know yet.
-        await asyncio.sleep(0.2)
+        # The duties sleep for long when the first short lease is asked for.
+        await until(lambda: other.reconcilers._sleeps_until is not None)
+        await asyncio.sleep(0.5)
         await other.leases.claim(["elsewhere"], "worker", lease_ttl="1s")
         id_ = await submitted(other, policy=Policy())
         with claimed_by_a_child(store, "mute"):

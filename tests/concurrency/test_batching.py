@@ -80,15 +80,16 @@ async def test_a_batch_holds_at_most_100_items_and_enough_for_another_go_beside_
     watched = Watched()
     batcher = batcher_of(engine, watched)
     leases = await leases_of(engine, 300)
-    answers = []
-    for start, end in ((0, 1), (1, 50), (50, 51), (51, 300)):
-        answers += [batcher.enter(completion(lease, b"x")) for lease in leases[start:end]]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert len(await asyncio.gather(*answers)) == 300
-    # The first goes alone, 49 are not enough to go beside it and 50 are, and the rest gathers meanwhile.
-    assert [len(batch) for batch in watched.batches] == [1, 50, 100, 100, 49]
-    assert MOST_TOGETHER == 100
+    # As if a batch were under way, beside which 49 are not enough for another.
+    batcher._committing = 1
+    answers = [batcher.enter(completion(lease, b"x")) for lease in leases[:49]]
+    await asyncio.sleep(0.05)
+    assert watched.batches == []
+    answers.append(batcher.enter(completion(leases[49], b"x")))
+    await asyncio.gather(*answers)
+    batcher._committing = 0
+    await asyncio.gather(*(batcher.submit(completion(lease, b"x")) for lease in leases[50:]))
+    assert [len(batch) for batch in watched.batches] == [50, MOST_TOGETHER, MOST_TOGETHER, 50]
 
 
 async def test_many_items_of_one_execution_are_not_looked_through_for_each_that_comes(engine: Engine) -> None:

@@ -51,6 +51,7 @@ async def recorded(fence: Fence, hot: PostgresHotStatements) -> Any:
 
 HOT_WRITES: dict[str, HotWrite] = {
     "renew_if_owned": lambda fence, hot: hot.renew_if_owned(NAMESPACE, [fence]),
+    "renew_noted_if_owned": lambda fence, hot: hot.renew_if_owned(NAMESPACE, [fence], noted=True),
     "progress_if_owned": lambda fence, hot: hot.progress_if_owned(
         NAMESPACE, [Progress(fence=fence, percent=50, message="late")]
     ),

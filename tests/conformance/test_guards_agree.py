@@ -12,11 +12,12 @@ import pytest
 
 from flowfabric.core.attempts import decide_complete
 from flowfabric.core.fences import explain, owns
+from flowfabric.core.frozen import replace
 from flowfabric.core.leasing import decide_claim
 from flowfabric.core.outcomes import lease_of
 from flowfabric.core.records import Execution, WorkerId
 from flowfabric.core.requests import Checkpoint, Claim, Completion, LeaseTerms, Progress
-from flowfabric.core.transitions import CLAIM
+from flowfabric.core.transitions import CLAIM, RENEW, event_of, move
 from flowfabric.engine import Engine, Fence, FlowFabricError, Lease, Policy, Step
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
@@ -28,6 +29,10 @@ Hot = Callable[[Transaction, str, Fence], Coroutine[Any, Any, bool]]
 
 async def renews(tx: Transaction, namespace: str, fence: Fence) -> bool:
     return bool(await tx.hot.renew_if_owned(namespace, [fence]))
+
+
+async def renews_noted(tx: Transaction, namespace: str, fence: Fence) -> bool:
+    return bool(await tx.hot.renew_if_owned(namespace, [fence], noted=True))
 
 
 async def progresses(tx: Transaction, namespace: str, fence: Fence) -> bool:
@@ -44,7 +49,9 @@ async def records(tx: Transaction, namespace: str, fence: Fence) -> bool:
     return bool(await tx.hot.record_steps_if_owned(namespace, [checkpoint]))
 
 
-HOT: dict[str, Hot] = {"renew": renews, "progress": progresses, "complete": completes, "checkpoint": records}
+HOT: dict[str, Hot] = {
+    "renew": renews, "renew noted": renews_noted, "progress": progresses, "complete": completes, "checkpoint": records,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -99,6 +106,22 @@ async def test_a_claim_takes_exactly_what_the_transition_table_allows_and_writes
         assert taken.leases == (lease_of(decided.after),)
         assert await stored(engine, id_) == decided.after
         assert (await engine.executions.history(id_))[-1] == decided.event
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+async def test_a_noted_renewal_writes_what_the_transition_table_says(
+    engine: Engine, clock: VirtualClock, situation: str
+) -> None:
+    id_ = await SITUATIONS[situation](engine, clock)
+    before = await stored(engine, id_)
+    if before.lease is None or before.lease.expires_at <= clock.now():
+        return
+    fence = Fence(id_, before.epoch, before.lease.id)
+    await engine._context.store.run(lambda tx: renews_noted(tx, engine.namespace, fence))
+    extended = replace(before.lease, expires_at=max(before.lease.expires_at, clock.now() + before.lease.ttl))
+    after = move(before, RENEW, clock.now(), lease=extended)
+    assert await stored(engine, id_) == after
+    assert (await engine.executions.history(id_))[-1] == event_of(before, after, RENEW)
 
 
 async def test_a_fast_complete_writes_what_the_decision_says(engine: Engine, clock: VirtualClock) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from flowfabric.engine import AnyOf, Engine, Policy, Single, Tick, Timer
-from flowfabric.ops import trim_events
+from flowfabric.engine import AnyOf, Ended, Engine, Policy, Single, State, Tick, Timer, Unavailable
+from flowfabric.ops import cancel_flow, trim_events
 from flowfabric.testing import VirtualClock
 from tests import flows
 from tests.poison import poisoned
@@ -89,6 +90,22 @@ async def keyed(engine: Engine, clock: VirtualClock) -> object:
     return key
 
 
+async def cancelled(engine: Engine, clock: VirtualClock) -> object:
+    flow = await flows.built(engine, {"a": []})
+    with patch.object(cancel_flow, "MOST_CANCELLED", 0):
+        await engine.flows.cancel(flow.id)
+    return flow.id
+
+
+async def rotated(engine: Engine, clock: VirtualClock) -> object:
+    known = len(await engine.keys.list())
+    if not known:
+        await engine.keys.seed("key-1", "ab" * 32)
+    last = max(known, 1)
+    await engine.keys.rotate(f"key-{last + 1}", grace="10s")
+    return f"key-{last}"
+
+
 async def finished(engine: Engine, clock: VirtualClock) -> object:
     flow = await flows.built(engine, {"a": []})
     await flow.complete("a")
@@ -140,6 +157,13 @@ CASES = {
     "cancel grace": Case(
         "cancel_grace", asked_to_stop, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
     ),
+    "flow cancellation": Case(
+        "flow_cancellation", cancelled, "1s", "flow", "UPDATE", "id", ROWS + "flow WHERE sweep_at IS NOT NULL"
+    ),
+    "key collection": Case(
+        "key_collection", rotated, "10s", "signing_key", "UPDATE", "kid",
+        ROWS + "signing_key WHERE retired_at IS NOT NULL AND secret IS NOT NULL",
+    ),
     "retention": Case("retention", ended, "10s", "execution", "DELETE", "id", ROWS + "execution"),
     "keys of submissions": Case("retention", keyed, "10s", "submission_key", "DELETE", "key", ROWS + "submission_key"),
     "retention of flows": Case("flow_retention", finished, "60d", "flow", "DELETE", "id", ROWS + "flow"),
@@ -168,6 +192,21 @@ async def test_a_row_that_fails_stops_no_other_and_is_taken_up_when_it_is_well(
     for _ in range(3):
         await run(engine, case.duty)
     assert await count(store, case) == 0
+
+
+@pytest.mark.parametrize("saying", ["P0001", "XX001", "XX002"])
+async def test_a_row_stops_no_other_whether_it_is_refused_or_damaged(
+    engine: Engine, clock: VirtualClock, store: TestStore, saying: str
+) -> None:
+    leases = [await leased(engine) for _ in range(3)]
+    bad = leases[0].execution_id
+    async with poisoned(store, "execution", "UPDATE", "id", bad, saying=saying):
+        first, *others = await engine.leases.complete_many([(lease.fence, b"") for lease in leases[:2]])
+        assert isinstance(first, Unavailable) and first.code == "storage_error"
+        assert others == [Ended(State.COMPLETED)]
+        clock.advance("1m")
+        tick = await run(engine, "lease_expiry")
+    assert (tick.done, tick.failed) == (1, 1)
 
 
 async def run(engine: Engine, name: str) -> Tick:

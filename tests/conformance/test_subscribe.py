@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from flowfabric.core.positions import Place, Position, write_cursor
-from flowfabric.engine import Engine, Event, InvalidRequest, Refused, Subscription
+from flowfabric.core.subscribing import SCAN
+from flowfabric.engine import Engine, Event, InvalidRequest, Refused, Submission, Subscription
 from flowfabric.testing import VirtualClock
 from tests.facts import refused
 from tests.scenarios import leased, submitted
@@ -124,6 +125,19 @@ async def test_what_is_not_wanted_is_passed_by(engine: Engine) -> None:
     assert event.execution_id == lease.execution_id
     assert subscription.cursor is not None
     assert await everything(engine.events.subscribe(cursor=subscription.cursor, follow=False)) == []
+
+
+async def test_a_slow_subscriber_is_given_one_page_at_a_time(engine: Engine) -> None:
+    await engine.executions.submit_many([Submission(kind="job") for _ in range(SCAN + 100)])
+    await engine.leases.claim(["default"], "worker-1", limit=SCAN + 100)
+    async with engine.events.subscribe(start="beginning") as events:
+        await anext(events)
+        for _ in range(10):
+            await leased(engine)
+        assert len(events._page) == SCAN - 1, "nothing more is read before it is asked for"
+        read = [await soon(events) for _ in range(SCAN + 109)]
+        assert len({event.execution_id for event in read}) == SCAN + 109
+        assert not events._page
 
 
 async def test_a_cursor_of_another_namespace_is_refused(engine: Engine) -> None:

@@ -100,7 +100,7 @@ async def test_versions_are_in_order_though_transaction_ids_are_not(store: Postg
 
 async def test_no_operation_writes_an_event_before_an_earlier_one_of_its_execution(store: PostgresTestStore) -> None:
     clock, camera, written = VirtualClock(), await camera_on(store), 0
-    async with opened(store, clock) as engine:
+    async with opened(store, clock, renewal_events=True) as engine:
         for name, operation in EVERY_OPERATION.items():
             await wipe(camera)
             engine._context.routes.clear()

@@ -22,8 +22,8 @@ UNPLANNED = {
     "minting": "likewise; it locks the key that a token is minted with",
 }
 BY_ID = {
-    "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "save_execution",
-    "complete_linked_if_owned", "release_members", "end_members",
+    "renew_if_owned", "renew_noted_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned",
+    "save_execution", "complete_linked_if_owned", "release_members", "end_members",
 }  # fmt: skip
 # The index that a statement walks, and the columns by which it finds the place to begin and the one to end.
 WHERE = {
@@ -147,13 +147,14 @@ def reads_without_limit(node: Plan) -> bool:
     return node.get("Index Name") == "execution_queue" or any(map(reads_without_limit, node.get("Plans", ())))
 
 
-async def test_renewals_stay_inside_their_page(postgres: Any) -> None:
+@pytest.mark.parametrize("noted", [False, True])
+async def test_renewals_stay_inside_their_page(postgres: Any, noted: bool) -> None:
     store = PostgresTestStore(postgres.dsn)
     async with store.connecting() as engine:
         await engine.executions.submit_many([Submission(kind="job", payload=b"x" * 100) for _ in range(200)])
         leases = await engine.leases.claim(["default"], "w", limit=200)
     claimed = await updates(store, at_least=200)
-    async with store.connecting() as engine:
+    async with store.connecting(renewal_events=noted) as engine:
         for _ in range(10):
             await engine.leases.renew_many([lease.fence for lease in leases])
     renewed = await updates(store, at_least=2200)

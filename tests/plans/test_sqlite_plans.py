@@ -29,8 +29,8 @@ LARGE = {
     "flow", "edge", "edge_group", "purged",
 }  # fmt: skip
 BY_ID = (
-    "renew_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned", "take_waiting",
-    "save_execution", "get_executions", "lock_executions", "lock_free_executions",
+    "renew_if_owned", "renew_noted_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned",
+    "take_waiting", "save_execution", "get_executions", "lock_executions", "lock_free_executions",
 )  # fmt: skip
 DUE = {
     "lease_expiry": "lease_check (lease_check_at<?)",
@@ -107,6 +107,8 @@ async def do_everything(store: SqliteTestStore) -> None:
         await engine.leases.held(scenarios.WORKER)
         await engine.lanes.list()
         await read_flows(engine)
+        async with opened(store, clock, renewal_events=True) as noting:
+            await noting.leases.renew(lease.fence)
         await engine.reconcilers._round()
 
 

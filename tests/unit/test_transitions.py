@@ -61,6 +61,7 @@ TABLE: dict[str, Row] = {
     ),
     "COMPLETE": Row(_LEASED, "completed", "attempt_terminal", "none", 0, "completion.completed", _GONE),
     "FAIL": Row(_LEASED, "failed", "attempt_terminal", "none", 0, "completion.failed", _GONE),
+    "RENEW": Row(_LEASED, SAME, SAME, SAME, 0, "lease.renewed", _GONE, SAME),
     "RETRY": Row(
         _LEASED, "delayed", "pending_retry_attempt", "waiting_for_retry_backoff", 1, "lease.retry_scheduled", _GONE
     ),

@@ -27,6 +27,7 @@ _MEANING = {
     "lease.expired": "the worker was silent for the whole lease; another one takes over",
     "lease.reclaimed": "a named worker took over an execution that was kept for a hand-off",
     "lease.released": "the worker gave it back unfinished, as at SIGTERM; no attempt is used",
+    "lease.renewed": "the worker goes on; only where `connect` was told `renewal_events=True`",
     "lease.retry_scheduled": "the attempt failed and will be tried again",
     "lease.revoked": "an operator took the lease away",
     "lease.suspended": "the worker gave it up until signals satisfy its condition",
@@ -92,8 +93,8 @@ _HEAD = """# Events
 <!-- Written by tools/generate_reference.py from the transition table and the sources. Change what it reads. -->
 
 A transition of an execution leaves one event, in the transaction that makes it true. So the history of an execution is
-complete, and whoever subscribes sees exactly what was committed. Submitting, renewing a lease, telling progress,
-recording a step and changing tags leave none.
+complete, and whoever subscribes sees exactly what was committed. Submitting, telling progress, recording a step and
+changing tags leave none; renewing a lease leaves one only if that is switched on.
 
 Read them with `handle.history()`, with `engine.events.subscribe(…)`, or in a terminal. The
 [guide to operating](../guides/operating.md) has a program. `event.family` and `event.name` are the two words below."""

@@ -62,6 +62,9 @@ FAIL = Transition(
     name="fail", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
     refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True,
 )  # fmt: skip
+RENEW = Transition(
+    name="renew", sources=_ACTIVE, target=None, event=("lease", "renewed"), refusal=_NOT_ACTIVE, leased=True,
+)  # fmt: skip
 RETRY = Transition(
     name="retry", sources=_ACTIVE, target=State.DELAYED, event=("lease", "retry_scheduled"),
     refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RETRY, reason=BlockingReason.WAITING_FOR_RETRY_BACKOFF,
@@ -211,7 +214,7 @@ TRANSITIONS = (
     EXHAUST, TIME_OUT, EXPIRE, CANCEL, SUSPEND, SATISFY_AT_ONCE, DELIVER, BUFFER, RESUME, RESUME_DELAYED, OVERRIDE,
     OVERRIDE_DELAYED, WAIT_FAILED, ESCALATE, CLOSE_WAITPOINT, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
     BLOCK, UNBLOCK, UNBLOCK_DELAYED, SKIP, WAIT_CHILDREN, UNHOLD_BLOCKED, REQUEST_CANCEL, REPLAY_BLOCKED,
-    HOLD_OWN, CONTINUE, GRANT,
+    HOLD_OWN, CONTINUE, GRANT, RENEW,
 )  # fmt: skip
 
 

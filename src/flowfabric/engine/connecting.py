@@ -17,6 +17,7 @@ from flowfabric.engine.engine import Engine
 from flowfabric.engine.key_source import key_source
 from flowfabric.ops.deliver_signal import delivering
 from flowfabric.ops.key_ring import KeySource
+from flowfabric.ops.renew import renewing
 from flowfabric.ops.suspend import suspending
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.transaction import Store
@@ -56,6 +57,7 @@ class Habits:
     keys: KeySource
     notify: bool
     keeping: EventKeeping
+    renewal_events: bool
 
 
 class Connecting:
@@ -83,11 +85,12 @@ class Connecting:
         store = await _open_store(self._url, self._settings, self._clock)
         habits = self._habits
         waits = WaitOperations(suspending(habits.keys), delivering(habits.keys))
+        renew = renewing(noted=habits.renewal_events)
         clock = self._clock.now if self._clock else None
         wakeups = Wakeups(store.telling, enabled=habits.notify, clock=clock)
         await _learn_time(store, wakeups)
         reconcilers = Reconcilers(store, wakeups, habits.keeping)
-        return Engine(Context(store, habits.namespace, reconcilers, wakeups, habits.keys, waits))
+        return Engine(Context(store, habits.namespace, reconcilers, wakeups, habits.keys, waits, renew=renew))
 
 
 class StoreOptions(TypedDict, total=False):
@@ -104,13 +107,14 @@ class StoreOptions(TypedDict, total=False):
     listen_url: str | None
     event_retention: limits.Duration
     subscriber_expiry: limits.Duration
+    renewal_events: bool
 
 
 def connect(
     url: str, *, namespace: str = "default", schema: str = "flowfabric", durable: bool = True, migrate: bool = True,
     pooler: bool = False, pool_size: int = 10, statement_timeout: limits.Duration = 30, key_file: str | None = None,
     notify: bool = True, listen_url: str | None = None, event_retention: limits.Duration = "7d",
-    subscriber_expiry: limits.Duration = "7d", clock: Clock | None = None,
+    subscriber_expiry: limits.Duration = "7d", renewal_events: bool = False, clock: Clock | None = None,
 ) -> Connecting:  # fmt: skip
     """An engine on the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
 
@@ -121,12 +125,14 @@ def connect(
     are kept in the store. `notify=False` switches wake-ups off: everything works, but is noticed only by looking.
     `listen_url` is a direct address of the server for wake-ups behind a pooler. `event_retention` says how long events
     stay after their execution was removed, `subscriber_expiry` after which silence they are not kept any longer for a
-    named subscriber. `clock` is for tests.
+    named subscriber. With `renewal_events` each renewal of a lease by this engine leaves an event too. `clock` is for
+    tests.
     """
     limits.text(url, "url")
     if clock is not None:
         _check_clock(clock)
-    for name, value in (("durable", durable), ("migrate", migrate), ("pooler", pooler), ("notify", notify)):
+    switches = {"durable": durable, "migrate": migrate, "pooler": pooler, "notify": notify}
+    for name, value in (switches | {"renewal_events": renewal_events}).items():
         limits.truth(value, name)
     timeout = limits.duration(statement_timeout, "statement_timeout", limits.LEASE_TTL_LEAST, STATEMENT_TIMEOUT_MOST)
     settings = Settings(
@@ -138,10 +144,11 @@ def connect(
         retention=limits.duration(event_retention, "event_retention"),
         subscriber_expiry=limits.duration(subscriber_expiry, "subscriber_expiry", limits.LEASE_TTL_LEAST),
     )
-    name = limits.name(namespace, "namespace")
-    return Connecting(
-        url, settings, Habits(namespace=name, keys=key_source(key_file), notify=notify, keeping=keeping), clock
-    )
+    habits = Habits(
+        namespace=limits.name(namespace, "namespace"), keys=key_source(key_file), notify=notify, keeping=keeping,
+        renewal_events=renewal_events,
+    )  # fmt: skip
+    return Connecting(url, settings, habits, clock)
 
 
 def _check_clock(clock: object) -> None:

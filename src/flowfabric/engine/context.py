@@ -15,7 +15,8 @@ from uuid import UUID
 from flowfabric.batching import Batcher
 from flowfabric.core import limits
 from flowfabric.core.ids import IdMinter
-from flowfabric.core.outcomes import Accepted, DuplicateSignal, Lease, Satisfied, Suspended
+from flowfabric.core.outcomes import Accepted, DuplicateSignal, Lease, Renewed, Satisfied, Suspended
+from flowfabric.core.records import Fence
 from flowfabric.core.requests import Command
 from flowfabric.core.suspending import Suspend
 from flowfabric.engine.shared_reads import Found, Read, SharedRead
@@ -50,6 +51,7 @@ class Context:
     wakeups: Wakeups
     keys: KeySource
     waits: WaitOperations
+    renew: HotOperation[Fence, Renewed]
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
     routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)

@@ -38,7 +38,6 @@ from flowfabric.ops.complete import COMPLETE, COMPLETE_LINKED
 from flowfabric.ops.delay import delay
 from flowfabric.ops.fail import fail
 from flowfabric.ops.progress import PROGRESS
-from flowfabric.ops.renew import RENEW
 from flowfabric.ops.submit_children import SubmitChildren, submit_children
 from flowfabric.ops.wait_children import wait_children
 
@@ -48,12 +47,12 @@ class Leases(DurableLeases):
 
     async def renew(self, fence: Fence) -> Renewed:
         """Extends the lease by its own term from now. One that has run out stays lost."""
-        return await self._context.one(RENEW, requests.fence(fence))
+        return await self._context.one(self._context.renew, requests.fence(fence))
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
         """Extends many leases; each is answered for itself."""
         items = [requests.fence(item) for item in limits.batch(fences, "fences")]
-        return await run_batch(self._context.store, self._context.namespace, RENEW, items)
+        return await run_batch(self._context.store, self._context.namespace, self._context.renew, items)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
         """Stores how far the attempt is; what is absent keeps its last value."""
@@ -143,6 +142,8 @@ class Leases(DurableLeases):
             reason=reason, on_timeout=on_timeout, resume_delay=resume_delay, rest=rest, key=key, steps=steps,
         )  # fmt: skip
         answer = await self._context.one(self._context.waits.suspend, request)
+        if isinstance(answer, Suspended):
+            self._context.linked.discard(request.fence.lease_id)
         if (due := request.first_due(self._context.wakeups.store_now())) is not None:
             self._context.due_at(due)
         return answer

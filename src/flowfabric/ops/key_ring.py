@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -131,12 +131,15 @@ async def list_keys(tx: Transaction, source: KeySource) -> tuple[KeyView, ...]:
     return show_keys(await read_ring(tx, source), await tx.now())
 
 
-async def collect_keys(tx: Transaction) -> int:
-    """How many secrets were destroyed because nothing can be verified with them any more."""
-    if not collect(await tx.signing_keys.ring(), await tx.now()):
-        return 0  # Most times; whoever mints is not held up for it.
+async def expired_kids(tx: Transaction, now: datetime, limit: int) -> list[str]:
+    """The keys with which nothing can be verified any more. Whoever mints is not held up by the look."""
+    return [key.kid for key in collect(await tx.signing_keys.ring(), now)][:limit]
+
+
+async def collect_keys(tx: Transaction, kids: Sequence[str]) -> int:
+    """How many secrets were destroyed, of these keys, because nothing can be verified with them any more."""
     await tx.signing_keys.lock()
-    gone = collect(await tx.signing_keys.ring(), await tx.now())
+    gone = [key for key in collect(await tx.signing_keys.ring(), await tx.now()) if key.kid in kids]
     await tx.signing_keys.change(gone)
     return len(gone)
 

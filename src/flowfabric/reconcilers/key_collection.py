@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from flowfabric.ops.key_ring import collect_keys
-from flowfabric.reconcilers.duty import Tick
-from flowfabric.store.transaction import Store
+from flowfabric.ops.key_ring import collect_keys, expired_kids
+from flowfabric.reconcilers.duty import RowDuty
 
 
-class KeyCollection:
+def key_collection() -> RowDuty[str]:
     """The duty over a retired key's `verifies_until`."""
-
-    name = "key_collection"
-
-    async def tick(self, store: Store) -> Tick:
-        """Collects every key whose window is over."""
-        return Tick(self.name, await store.run(collect_keys), failed=0, more=False)
+    return RowDuty("key_collection", expired_kids, collect_keys)

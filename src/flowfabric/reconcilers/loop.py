@@ -26,7 +26,7 @@ from flowfabric.reconcilers.duty import Tick
 from flowfabric.reconcilers.event_trimming import EventTrimming
 from flowfabric.reconcilers.flow_cancellation import flow_cancellation
 from flowfabric.reconcilers.flow_retention import flow_retention
-from flowfabric.reconcilers.key_collection import KeyCollection
+from flowfabric.reconcilers.key_collection import key_collection
 from flowfabric.reconcilers.lease_expiry import lease_expiry
 from flowfabric.reconcilers.retention import Retention
 from flowfabric.reconcilers.suspension_timeout import suspension_timeout
@@ -67,7 +67,7 @@ class Reconcilers:
             suspension_timeout(),
             timers(),
             waitpoint_expiry(),
-            KeyCollection(),
+            key_collection(),
             flow_cancellation(),
             cancel_grace(),
             Retention(keeping.retention),

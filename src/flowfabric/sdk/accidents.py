@@ -29,6 +29,10 @@ class Accidents:
         """Notes a group that this branch waited for."""
         self._open.append((unit, error, decide))
 
+    def forget(self, unit: Unit) -> None:
+        """The code of this branch begins anew, and may come to something else."""
+        self._open = [item for item in self._open if not _is_within(item[0], unit)]
+
     def gone_by(self, unit: Unit | None = None) -> list[Decide]:
         """Takes out those that this branch goes on after, or all of them at the end of the function."""
         handled = _handled()

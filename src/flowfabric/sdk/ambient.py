@@ -64,7 +64,7 @@ def progress(percent: float, message: str = "") -> None:
     run.calls.check_alive(unit)
     if not 0 <= percent <= 100:
         raise InvalidRequest("out_of_range", "percent must be between 0 and 100", field="percent")
-    if not run.calls.is_replaying:
+    if not unit.is_replaying:
         run.loop.call_soon_threadsafe(_tell_soon, run, int(percent), message)
 
 
@@ -78,7 +78,7 @@ def current() -> Current:
     cancelled = run.is_over or run.cancel_due_at is not None or (step is not None and step.is_left)
     return Current(
         execution_id=lease.execution_id, kind=lease.kind, attempt=lease.attempt_index, epoch=lease.epoch,
-        replaying=run.calls.is_replaying, cancelled=cancelled,
+        replaying=unit.is_replaying, cancelled=cancelled,
         idempotency_key=step.key if step is not None else str(lease.execution_id), tags=lease.tags,
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ async def _tell(run: Run, percent: int, message: str) -> None:
 class _SilentWhileReplaying(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         unit = UNIT.get()
-        return unit is None or not unit.run.calls.is_replaying
+        return unit is None or not unit.is_replaying
 
 
 logger = logging.getLogger("flowfabric.task")

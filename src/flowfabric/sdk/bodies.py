@@ -88,24 +88,11 @@ def start_branch(unit: Unit, body: Callable[[], Any]) -> asyncio.Task[Ending]:
     return unit.task
 
 
-def start_thread(unit: Unit, body: Callable[[], Any]) -> asyncio.Future[Ending]:
-    """A plain function being run as a branch, in a thread that nobody else waits for."""
-    ending: asyncio.Future[Ending] = unit.run.loop.create_future()
-
-    def work() -> None:
-        found = _returned(unit, body)
-        unit.run.loop.call_soon_threadsafe(ending.set_result, found)
-
-    context = Context()
-    threading.Thread(target=context.run, args=(work,), name="flowfabric-branch", daemon=True).start()
-    return ending
-
-
 def _start(run: Run, unit: Unit, arguments: Arguments) -> asyncio.Future[Ending]:
     args, kwargs = arguments
     if run.task.is_async:
         return start_branch(unit, lambda: run.task.fn(*args, **kwargs))
-    work = run.threads.tasks.submit(Context().run, _returned, unit, lambda: run.task.fn(*args, **kwargs))
+    work = run.threads.tasks.submit(Context().run, returned, unit, lambda: run.task.fn(*args, **kwargs))
     return asyncio.wrap_future(work)
 
 
@@ -116,7 +103,8 @@ async def _awaited(body: Callable[[], Any]) -> Ending:
         return Ending(error=error)
 
 
-def _returned(unit: Unit, body: Callable[[], Any]) -> Ending:
+def returned(unit: Unit, body: Callable[[], Any]) -> Ending:
+    """How a plain function was left that is run in this thread."""
     UNIT.set(unit)
     unit.thread = threading.get_ident()
     try:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.sdk.bodies import Ending
+from flowfabric.sdk.durable import DurableCall
 from flowfabric.sdk.units import STEP, UNIT, Unit
 
 T = TypeVar("T")
@@ -25,7 +26,8 @@ def branch(thunk: Callable[[], T]) -> Any:
     """A plain function as a branch of a group. `handle.result` is none: there is nothing to run but a wait, so it is
     waited for together with those of the other members, and holds no thread."""
     if not callable(thunk):
-        raise InvalidRequest("invalid_type", f"a branch is a function without arguments, not {type(thunk).__name__}")
+        message = f"a branch is a function without arguments, not {type(thunk).__name__}; write lambda: sync.step(…)"
+        raise InvalidRequest("invalid_type", message)
     return _awaited_handle(thunk) or Thunk(thunk)
 
 
@@ -40,8 +42,11 @@ def call(make: Callable[[], Awaitable[T]]) -> T:
     """The outcome of the durable call that `make` makes; the thread waits for it."""
     unit = _here()
     made = answer(make)
-    future = asyncio.run_coroutine_threadsafe(_performed(unit, made), unit.run.loop)
-    ending = future.result()
+    performing = _performed(unit, made)
+    if unit.stay is not None:
+        ending = unit.stay.perform(performing)
+    else:
+        ending = asyncio.run_coroutine_threadsafe(performing, unit.run.loop).result()
     if ending.error is not None:
         raise ending.error
     value: T = ending.value
@@ -53,9 +58,12 @@ def answer(make: Callable[[], T]) -> T:
     unit = _here()
     unit.is_bridging = True
     try:
-        return make()
+        made = make()
     finally:
         unit.is_bridging = False
+    if unit.stay is not None and isinstance(made, DurableCall):
+        unit.stay.made.append(made)
+    return made
 
 
 def _here() -> Unit:
@@ -66,6 +74,8 @@ def _here() -> Unit:
         raise InvalidRequest("durable_call_in_step", "a step cannot contain durable calls; call the function directly")
     if not unit.is_plain:
         raise InvalidRequest("sync_call_in_async_task", "this task is a coroutine: await flowfabric's async verb")
+    if unit.stay is not None and unit.stay.has_left:
+        raise unit.stay.leave_again()
     return unit
 
 

@@ -133,8 +133,8 @@ class Calls:
         self._run.commits.ride(call.made.record(StepStatus.CANCELLED, cancel_requested=True))
 
     def never_awaited(self) -> InvalidRequest | None:
-        """What was made and left lying."""
-        paths = tuple(call.path for call in self.made if not call.is_awaited)
+        """What was made and left lying. Branches that were ended, or have failed, could not come to it."""
+        paths = tuple(call.path for call in self.made if not call.is_awaited and not call.unit.is_dropped)
         if not paths:
             return None
         return InvalidRequest("never_awaited", f"made but never awaited: {', '.join(paths)}", paths=paths)

@@ -10,6 +10,7 @@ from flowfabric.sdk.errors import CancelRequested, Unwind
 from flowfabric.sdk.giving_up import give_up, look_around
 from flowfabric.sdk.parking import Verdict, Wait, earliest, is_bad_end
 from flowfabric.sdk.stalling import Stalling
+from flowfabric.sdk.stays import leave_threads
 
 if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
@@ -133,7 +134,8 @@ class Resting:
 
     def _arm(self) -> None:
         """While other branches are active, parked ones are looked after: when the next of them is due, and those that
-        wait for somebody now and then."""
+        wait for somebody now and then. Plain ones leave their threads."""
+        leave_threads(self.parked.values())
         due, pauses = earliest(list(self.parked)), [(self.settle_soon, self._stalling.check(next(iter(self.parked))))]
         if due is not None:
             pauses.append((self.look_again, (due - self._run.now()).total_seconds()))

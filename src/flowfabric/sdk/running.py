@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.sdk.bodies import Ending, ending_of, start_branch, start_thread
+from flowfabric.sdk.bodies import Ending, ending_of, start_branch
 from flowfabric.sdk.bridge import Thunk
 from flowfabric.sdk.durable import DurableCall, here
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.journal import Scope
 from flowfabric.sdk.parking import Group, Together
+from flowfabric.sdk.stays import stay_by_stay
 from flowfabric.sdk.units import Unit
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Running:
         self.run.resting.goes()
         future: asyncio.Future[Ending]
         if isinstance(member, Thunk):
-            future = start_thread(unit, member.fn)
+            future = self.run.loop.create_task(stay_by_stay(unit, member.fn))
         else:
             coroutine = member
             future = start_branch(unit, lambda: coroutine)
@@ -103,7 +104,9 @@ class Running:
         nothing is decided any more: what a branch comes to may be due to that."""
         if self.run.calls.has_told and not isinstance(ending.error, Unwind):
             return Ending(error=Unwind())
-        if ending.error is None and unit.scope is not self._parent.scope and not self.run.is_over:
+        if ending.error is not None:
+            unit.drop()
+        elif unit.scope is not self._parent.scope and not self.run.is_over:
             report = self.run.calls.journal.unreached(unit.scope)
             if report is not None:
                 self.run.calls.diverge(report)

@@ -104,7 +104,8 @@ class StepCall(DurableCall[Any]):
         called: StepPolicy = NO_POLICY, *, name: str | None = None,
     ) -> None:  # fmt: skip
         if not callable(fn):
-            raise InvalidRequest("invalid_type", f"a step is a function and its arguments, not {type(fn).__name__}")
+            found = f"{type(fn).__name__}; a task is run by await task.run(…)"
+            raise InvalidRequest("invalid_type", f"a step is a function and its arguments, not {found}")
         digest = None if unit.run.app.arguments == "off" else arguments_digest(args, kwargs)
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.plan = plan(unit.run.task, fn, called)

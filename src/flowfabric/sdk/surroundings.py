@@ -35,7 +35,7 @@ def new_worker(
     app.check()
     threads = ThreadPools(concurrency)
     in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
-    renewal = partial(app.engines.connecting, app.store, notify=False, pool_size=1)
+    renewal = partial(app.engines.connecting, app.store, pool_size=1)
     return Worker(
         engine, Runner(app, threads), concurrency=concurrency, lanes=tuple(lanes), capabilities=capabilities,
         lease_ttl=lease, renewal=None if in_memory else renewal, threads=threads,

@@ -85,6 +85,9 @@ class Handle(Generic[R_co]):
         """Why it is not running, or that it is, in one sentence."""
         return wait_for(self._inner.explain)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
 
 class Task(Generic[P, R]):
     """What `.sync` of a task is: the same verbs, each of which waits and answers the value."""
@@ -147,6 +150,9 @@ class Task(Generic[P, R]):
             )
         )
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
 
 class FlowHandle:
     """What `.sync` of the handle of a flow is: the same verbs, each of which waits and answers the value."""
@@ -174,6 +180,9 @@ class FlowHandle:
     def status(self) -> FlowDescription:
         """The flow as it is now, with its graph."""
         return wait_for(self._inner.status)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
 
 class Flow:
@@ -216,3 +225,6 @@ class App:
     def close(self) -> None:
         """Closes the engine of the running loop, as `async with app` does; the next use opens another."""
         return wait_for(self._inner.close)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)

@@ -140,8 +140,9 @@ class Task(Generic[P, R]):
         `key` makes repeating the submit harmless. `name` is that of a flow's member. `within` is a connection with an
         open transaction, that the execution is stored in. A `detached` child is not cancelled with its parent.
         """
+        moment = None if at is None else limits.moment(at, "at")
         given: dict[str, Any] = {
-            "key": key, "name": name, "delay": delay, "at": at, "deadline": deadline, "lane": lane,
+            "key": key, "name": name, "delay": delay, "at": moment, "deadline": deadline, "lane": lane,
             "priority": priority, "retries": retries, "requires": requires, "tags": tags,
             "detached": detached or None, "within": within,
         }  # fmt: skip

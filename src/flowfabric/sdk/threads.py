@@ -1,5 +1,5 @@
-"""Threads for plain functions. Bodies of tasks and steps have separate pools: a body that waits for its step holds a
-thread, so with a single pool as many bodies as threads would wait for each other for ever.
+"""Threads for plain functions. Bodies of tasks, their branches and steps have separate pools: a body that waits for its
+step holds a thread, so with a single pool as many bodies as threads would wait for each other for ever.
 
 The threads are daemons. A function that never returns cannot be stopped, and must not keep the process from ending.
 """
@@ -14,15 +14,17 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_FEWEST_BRANCHES = 32
 _Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class DaemonThreads(Executor):
-    """An executor of at most so many daemon threads, started when they are needed."""
+    """An executor of at most so many daemon threads, started when they are needed. They stay, or end as soon as there
+    is nothing to do."""
 
-    def __init__(self, most: int, name: str) -> None:
+    def __init__(self, most: int, name: str, *, stay: bool = True) -> None:
         self.most = most
-        self._name = name
+        self._name, self._stay = name, stay
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -58,9 +60,18 @@ class DaemonThreads(Executor):
             job[0].cancel()
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             self._run(*job)
             del job  # An idle thread must not keep the last call's arguments and result alive.
+
+    def _next(self) -> _Job | None:
+        if self._stay:
+            return self._jobs.get()
+        with self._lock:
+            if not self._jobs.empty():
+                return self._jobs.get()
+            self._threads -= 1
+            return None
 
     def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
         runs = future.set_running_or_notify_cancel()
@@ -82,13 +93,25 @@ def _called(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class ThreadPools:
-    """The threads of one worker: `tasks` for bodies that are plain functions, `steps` for steps that are."""
+    """The threads of one worker: `tasks` for bodies that are plain functions, `steps` for steps that are, `branches`
+    for branches of groups."""
 
     def __init__(self, size: int) -> None:
         self.tasks = DaemonThreads(size, "flowfabric-task")
         self.steps = DaemonThreads(size, "flowfabric-step")
+        self._size = size
+        self._branches: dict[int, DaemonThreads] = {}
+
+    def branches(self, depth: int) -> DaemonThreads:
+        """The threads of branches that are within so many groups. A branch may wait for those of a group of its own, so
+        each depth has threads of its own; and a race is none among fewer than a few."""
+        if depth not in self._branches:
+            self._branches[depth] = DaemonThreads(max(self._size, _FEWEST_BRANCHES), "flowfabric-branch", stay=False)
+        return self._branches[depth]
 
     def close(self) -> None:
         """Ends the threads that are idle, and the others when their call returns."""
         self.tasks.shutdown()
         self.steps.shutdown()
+        for branches in self._branches.values():
+            branches.shutdown()

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from flowfabric.sdk.branches import Branches
     from flowfabric.sdk.parking import Group
     from flowfabric.sdk.run import Run
+    from flowfabric.sdk.stays import Stay
 
 
 class Unit:
     """One line of execution of a run, with the scope of its calls."""
 
     __slots__ = (
-        "_is_dropped", "children", "group", "is_bridging", "is_plain", "parent", "race", "run", "scope", "task",
-        "thread", "together", "waitpoints",
+        "_is_dropped", "children", "group", "is_bridging", "is_plain", "parent", "race", "run", "scope", "stay",
+        "task", "thread", "together", "waitpoints",
     )  # fmt: skip
 
     def __init__(self, run: Run, scope: Scope, parent: Unit | None = None, *, is_plain: bool = False) -> None:
@@ -40,6 +41,7 @@ class Unit:
         self.together: Group | None = None
         self.race: object | None = None
         self.group: Branches | None = None
+        self.stay: Stay | None = None
         self._is_dropped = False
         self.task: asyncio.Task[Any] | None = None
         self.thread: int | None = None
@@ -50,6 +52,16 @@ class Unit:
     def is_dropped(self) -> bool:
         """True once the group that it is a branch of has no use for it any more."""
         return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while its code only repeats what is recorded."""
+        return self.run.calls.is_replaying or (self.stay is not None and self.stay.is_repeat)
+
+    @property
+    def depth(self) -> int:
+        """How many groups it is within."""
+        return 0 if self.parent is None else self.parent.depth + 1
 
     def awaits(self, child: UUID) -> None:
         """Notes a child that this branch waits for, and so do the branches that it is part of."""

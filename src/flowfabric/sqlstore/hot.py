@@ -55,10 +55,15 @@ class SqlHotStatements:
             self._news.namespaces.add(namespace)
         return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
 
-    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
+    async def renew_if_owned(
+        self, namespace: str, fences: Sequence[Fence], *, noted: bool = False
+    ) -> dict[UUID, Renewed]:
+        statement = "renew_noted_if_owned" if noted else "renew_if_owned"
         found = await self._session.fetch_batch(
-            "renew_if_owned", [_guard(fence) for fence in fences], namespace=namespace, now=self._now
+            statement, [_guard(fence) for fence in fences], namespace=namespace, now=self._now
         )
+        if noted and found:
+            self._news.namespaces.add(namespace)
         return {
             rows.identity(row["id"]): Renewed(rows.when(row["lease_expires_at"]), rows.when(row["cancel_due_at"]))
             for row in found

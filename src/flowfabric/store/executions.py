@@ -110,8 +110,11 @@ class HotStatements(Protocol):
         those that were drawn. `past_locked` looks for free ones along all routes, which costs more: locked ones of one
         route do not hide those of another then."""
 
-    async def renew_if_owned(self, namespace: str, fences: Sequence[Fence]) -> dict[UUID, Renewed]:
-        """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop."""
+    async def renew_if_owned(
+        self, namespace: str, fences: Sequence[Fence], *, noted: bool = False
+    ) -> dict[UUID, Renewed]:
+        """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop. If it is to
+        be `noted`, each leaves an event."""
 
     async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
         """Stores progress reports; answers which were."""

@@ -57,7 +57,7 @@ class _DirectUnit(Unit):
     def __init__(self, threads: ThreadPools) -> None:
         self._app, self._threads = App(":memory:", arguments="off"), threads
         self._run: Run | None = None
-        self.scope, self.parent, self.together, self.thread = Scope(), None, None, None
+        self.scope, self.parent, self.together, self.thread, self.stay = Scope(), None, None, None, None
         self.is_bridging = self._is_dropped = False
         self.children, self.waitpoints = set(), set()
 

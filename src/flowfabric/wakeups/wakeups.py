@@ -79,9 +79,9 @@ class Wakeups:
         is noticed within that time."""
         if term < self.shortest_lease:
             self.shortest_lease = term
-            # Whoever sleeps already does so for as long as leases were before.
             if self._tell_due is not None:
-                self._tell_due(self.store_now() + term)
+                # Whoever looks after them sleeps for as long as was right until now.
+                self._tell_due(None)
 
     def learn_time(self, store_time: datetime) -> None:
         """The store's clock says so now; due times are compared with it."""

@@ -351,3 +351,15 @@ async def test_a_step_that_cannot_be_stored_fails_for_good_and_is_not_repeated(a
     with pytest.raises(ExecutionFailed, match="order failed"):
         await kit.run(task)
     assert done == ["ordered"]
+
+
+async def test_a_task_as_a_step_is_refused_with_what_to_do(app: App, kit: Kit) -> None:
+    @app.task
+    async def child() -> None: ...
+
+    @app.task
+    async def task() -> None:
+        await step(child)  # type: ignore[call-overload]
+
+    with pytest.raises(ExecutionFailed, match=r"not Task; a task is run by await task\.run"):
+        await kit.run(task)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from flowfabric import (
     wait_signal,
 )
 from flowfabric.engine import State, StepStatus
+from flowfabric.sdk.units import UNIT, Unit
 from flowfabric.testing import Kit, sweep
 from tests.end_to_end.durable.kits import children_of, statuses, until_recorded
 
@@ -37,7 +38,24 @@ async def for_ever() -> None:
     await asyncio.Event().wait()
 
 
-async def until_cancelled(seen: list[str]) -> None:
+@asynccontextmanager
+async def given_up_when(condition: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Gives the block up, as a time limit would, as soon as the condition has come."""
+
+    async def give_up() -> None:
+        await condition()
+        limit.reschedule(0)
+
+    async with asyncio.timeout(None) as limit:
+        giving_up = asyncio.create_task(give_up())
+        try:
+            yield
+        finally:
+            giving_up.cancel()
+
+
+async def until_cancelled(seen: list[str], begun: Callable[[], object] = bool) -> None:
+    begun()
     try:
         await for_ever()
     except asyncio.CancelledError:
@@ -63,21 +81,13 @@ async def test_a_group_given_up_ends_its_members_and_is_given_up_again_in_later_
 
     @app.task
     async def task() -> str:
-        giving_up: asyncio.Task[None] | None = None
         try:
-            async with asyncio.timeout(None) as limit:
-                giving_up = asyncio.create_task(give_up(limit))
+            async with given_up_when(given_up.wait):
                 await group(step(slow), child.run(), wait_signal(go))
         except TimeoutError:
             seen.append("given up")
-        assert giving_up is not None
-        await giving_up
         await sleep("1h")
         return await step(str, "went on")
-
-    async def give_up(limit: asyncio.Timeout) -> None:
-        await given_up.wait()
-        limit.reschedule(0)
 
     given_up = asyncio.Event()
     handle = await kit.start(task)
@@ -99,14 +109,20 @@ async def test_code_of_a_branch_that_waits_for_something_else_is_cancelled_with_
     seen: list[str] = []
 
     async def deeper() -> None:
-        await gather(until_cancelled(seen), sleep("1d"))
+        await gather(until_cancelled(seen, both.release), sleep("1d"))
 
     @app.task
     async def task() -> str:
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await group(until_cancelled(seen), deeper())
+            async with given_up_when(both_begun):
+                await group(until_cancelled(seen, both.release), deeper())
         return "went on"
+
+    async def both_begun() -> None:
+        for _ in range(2):
+            await both.acquire()
+
+    both = asyncio.Semaphore(0)
 
     assert await kit.run(task) == "went on"
     assert seen == ["cancelled", "cancelled"]
@@ -144,11 +160,21 @@ async def test_whoever_gives_a_group_up_while_it_ends_comes_too_late_but_does_no
     def fail() -> None:
         raise PermanentError("no")
 
+    async def lingers() -> None:
+        lingering.append(UNIT.get())
+        await for_ever()
+
+    async def group_ends() -> None:
+        while not any(unit is not None and unit.is_dropped for unit in lingering):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    lingering: list[Unit | None] = []
+
     @app.task
     async def task() -> str:
         try:
-            async with asyncio.timeout(0.5):
-                await gather(step(fail), step(for_ever))
+            async with given_up_when(group_ends):
+                await gather(step(fail), step(lingers))
         except (StepFailed, TimeoutError) as failed:
             await sleep("1h")
             return type(failed).__name__
@@ -157,7 +183,7 @@ async def test_whoever_gives_a_group_up_while_it_ends_comes_too_late_but_does_no
     handle = await kit.start(task)
 
     assert await kit.finish(handle) == "StepFailed"
-    assert (await statuses(kit, handle))["for_ever"] == StepStatus.ABANDONED
+    assert (await statuses(kit, handle))["lingers"] == StepStatus.ABANDONED
 
 
 async def test_a_branch_of_a_race_that_waits_for_something_else_does_not_hold_the_winner_up(app: App, kit: Kit) -> None:
@@ -182,12 +208,19 @@ async def test_a_group_given_up_survives_a_crash_at_every_record() -> None:
     @app.task
     async def task() -> str:
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with given_up_when(all_begun):
                 await gather(child.run(), until_cancelled([]), step(done.append, "done"))
         await sleep("1h")
         return await step(str, "went on")
 
+    async def all_begun() -> None:
+        for path in ("run:child", "list.append"):
+            await until_recorded(kits[-1], path)
+
+    kits: list[Kit] = []
+
     async def program(kit: Kit) -> list[Any]:
+        kits.append(kit)
         handle = await kit.start(task)
         found = await kit.finish(handle)
         return [found, *await children_of(kit, "child")]

@@ -19,6 +19,7 @@ from flowfabric import (
     StepFailed,
     approval,
     gather,
+    race,
     settle,
     sleep,
     step,
@@ -352,3 +353,27 @@ async def test_a_limit_of_nothing_is_refused(app: App, kit: Kit) -> None:
             await gather(limit=0)
 
     await kit.run(task)
+
+
+async def test_what_a_branch_could_not_come_to_need_not_be_awaited(app: App, kit: Kit) -> None:
+    async def asks() -> None:
+        asked = approval("later", by="ops")
+        await sleep("2h")
+        await asked
+
+    async def fails() -> None:
+        asked = approval("never", by="ops")
+        await step.options(retries=0)(int, "none")
+        await asked
+
+    @app.task
+    async def task() -> list[str]:
+        won = await race(sleep("1h"), asks())
+        settled = await settle(fails(), step(int, "1"))
+        try:
+            await gather(fails(), asks())
+        except StepFailed as failed:
+            return [str(won.index), *[type(item).__name__ for item in settled], failed.path]
+        return []
+
+    assert await kit.run(task) == ["0", "Failed", "Completed", "gather[0]/int"]

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flowfabric.engine import State, connect
+from flowfabric import App
+from flowfabric.engine import State, StoreOptions, connect
 from flowfabric.worker import Worker
 from tests.end_to_end.worker.performers import (
     Performer,
@@ -22,7 +23,7 @@ from tests.end_to_end.worker.performers import (
     worker_on,
 )
 from tests.scenarios import KEEPING
-from tests.stores import TestStore, opened
+from tests.stores import PostgresTestStore, TestStore, opened
 
 SHORT_S = 3.0
 _A_MOMENT = timedelta(seconds=1)
@@ -62,6 +63,30 @@ async def test_a_blocked_loop_loses_no_lease_and_is_told_once(
     assert len(performer.ids) == 1
     assert caplog.text.count("the event loop has not answered") == 1
     assert "blocks_the_loop" in caplog.text
+
+
+async def test_a_worker_of_an_app_notes_its_renewals_and_tells_of_them_if_it_should(store: TestStore) -> None:
+    options: StoreOptions = {"durable": False, "renewal_events": True}
+    if isinstance(store, PostgresTestStore):
+        options["schema"] = store.schema
+    app = App(store.url, options=options)
+    noticed = asyncio.Event()
+
+    @app.task
+    async def patient() -> None:
+        await noticed.wait()
+
+    async with app, opened(store) as other, other.events.subscribe(["lease"]) as events:
+        handle = await patient.submit()
+        async with app.worker(lease="1s"), asyncio.timeout(20):
+            while (event := await anext(events)).name != "renewed":
+                pass
+            late_by = other.now() - event.at
+            noticed.set()
+            await handle
+    assert event.execution_id == handle.id
+    # Nobody looks by itself that soon.
+    assert late_by < timedelta(seconds=5)
 
 
 async def test_a_store_in_memory_is_renewed_in_the_loop() -> None:

@@ -69,6 +69,8 @@ def test_options_are_refused_where_they_are_written() -> None:
             plain.options(**wrong)
     with pytest.raises(InvalidRequest, match="not both"):
         plain.options(delay=1, at=datetime.now(UTC))
+    with pytest.raises(InvalidRequest, match="at has no time zone"):
+        plain.options(at=datetime(2030, 1, 1))  # noqa: DTZ001 - which is the mistake
 
 
 def test_arguments_that_cannot_be_stored_are_refused_at_the_call() -> None:
@@ -83,6 +85,11 @@ def test_a_transaction_is_only_for_submit() -> None:
         plain.options(within=object()).call(1)
     with pytest.raises(InvalidRequest, match="within="):
         _ = plain.options(within=object()).run(1)
+
+
+def test_what_sync_is_shows_itself_like_what_it_is_of() -> None:
+    assert repr(refund.sync) == repr(refund) == "<task refund>"
+    assert repr(refund.handle(ID).sync) == f"<handle of refund {ID}>"
 
 
 def test_a_handle_is_stored_as_its_id() -> None:

@@ -16,8 +16,12 @@ _LOST = (
 _DENIED = (
     _ERRORS.InvalidAuthorizationSpecificationError, _ERRORS.InvalidCatalogNameError, _ERRORS.InsufficientPrivilegeError,
 )  # fmt: skip
-# What is wrong with one row, and not with the store as a whole.
-_OF_A_ROW = (_ERRORS.IntegrityConstraintViolationError, _ERRORS.ProgramLimitExceededError)
+# What is wrong with one row, and not with the store as a whole: a constraint or somebody's trigger forbids it, or what
+# lies on the disk is damaged in that place.
+_OF_A_ROW = (
+    _ERRORS.IntegrityConstraintViolationError, _ERRORS.ProgramLimitExceededError, _ERRORS.PLPGSQLError,
+    _ERRORS.DataCorruptedError, _ERRORS.IndexCorruptedError,
+)  # fmt: skip
 _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
     ((_ERRORS.QueryCanceledError,), "statement_timeout", "a statement took longer than the statement timeout"),
     ((TimeoutError,), "statement_timeout", "the database did not answer in time; repeat the call"),

@@ -230,6 +230,49 @@ FROM clock, owned
 WHERE e.id = owned.id
 RETURNING e.id, e.lease_expires_at, e.cancel_due_at
 
+-- name: renew_noted_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now
+),
+owned AS MATERIALIZED (
+    SELECT e.id
+    FROM unnest(:execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[]) AS item (execution_id, epoch, lease_id)
+    JOIN ff.execution AS e ON e.id = item.execution_id
+    WHERE e.namespace || '' = :namespace
+        AND e.epoch = item.epoch
+        AND e.lease_id = item.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+renewed AS (
+    UPDATE ff.execution AS e
+    SET
+        version = e.version + 1,
+        changed_at = clock.now,
+        lease_expires_at = GREATEST(e.lease_expires_at, clock.now + e.lease_ttl_us * INTERVAL '1 microsecond'){order_of_events}
+    FROM clock, owned
+    WHERE e.id = owned.id
+    RETURNING
+        e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index,
+        e.changed_at, e.lease_id, e.lease_worker, e.lease_instance, e.lease_expires_at, e.cancel_due_at, e.event_xid,
+        e.flow_id
+),
+noted AS (
+    INSERT INTO ff.event (
+        transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+        attempt_index, lease_id, worker, instance, ends_lease, tags, flow_id
+    )
+    SELECT
+        renewed.event_xid, renewed.namespace, 'lease', 'renewed', renewed.changed_at, renewed.lane, renewed.id,
+        renewed.version, renewed.kind, renewed.state, renewed.epoch, renewed.generation, renewed.attempt_index,
+        renewed.lease_id, renewed.lease_worker, renewed.lease_instance, FALSE, NULLIF(renewed.tags, '{}'::JSONB),
+        renewed.flow_id
+    FROM renewed
+)
+SELECT renewed.id, renewed.lease_expires_at, renewed.cancel_due_at
+FROM renewed
+
 -- name: progress_if_owned
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now

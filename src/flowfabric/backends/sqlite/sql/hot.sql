@@ -142,6 +142,37 @@ WHERE e.id = item.execution_id
     AND e.lease_expires_at > item.now
 RETURNING id, lease_expires_at, cancel_due_at
 
+-- fragment: renewed_items
+WITH item (execution_id, namespace, epoch, lease_id, now) AS (
+    VALUES :items
+)
+
+-- name: renew_noted_if_owned
+{renewed_items}
+UPDATE ff.execution AS e
+SET
+    version = e.version + 1,
+    changed_at = item.now,
+    lease_expires_at = MAX(e.lease_expires_at, item.now + e.lease_ttl_us)
+FROM item
+WHERE e.id = item.execution_id
+    AND +e.namespace = item.namespace
+    AND e.epoch = item.epoch
+    AND e.lease_id = item.lease_id
+    AND +e.state = 'active'
+    AND e.lease_expires_at > item.now
+RETURNING id, lease_expires_at, cancel_due_at;
+{renewed_items}
+INSERT INTO ff.event (
+    namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation, attempt_index,
+    lease_id, worker, instance, ends_lease, tags, flow_id
+)
+SELECT
+    e.namespace, 'lease', 'renewed', e.changed_at, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
+    e.attempt_index, e.lease_id, e.lease_worker, e.lease_instance, FALSE, NULLIF(e.tags, '{}'), e.flow_id
+FROM item
+CROSS JOIN ff.execution AS e ON e.id = item.execution_id
+
 -- name: progress_if_owned
 WITH item (execution_id, namespace, epoch, lease_id, percent, message, now) AS (
     VALUES :items
