@@ -13,6 +13,7 @@ from flowfabric.ops import complete
 from flowfabric.ops.resolving import resolve
 from flowfabric.sqlstore.hot import SqlHotStatements
 from tests.flows import Flow, Shape, built
+from tests.flows import child as child_of
 from tests.stores import TestStore
 
 Story = Callable[[Engine], Awaitable[Flow]]
@@ -106,10 +107,31 @@ async def two_at_once(engine: Engine) -> Flow:
     return flow
 
 
+async def a_child_beside_a_member(engine: Engine) -> Flow:
+    flow = await built(engine, {"a": [], "p": [], "b": ["a"]})
+    parent = await flow.claim("p")
+    [child] = await engine.leases.submit_children(parent.fence, [child_of("k")])
+    flow.members["c"] = child.id
+    await engine.leases.complete(parent.fence, b"")
+    leases = [await flow.claim(name) for name in ("a", "c")]
+    await engine.leases.complete_many([(lease.fence, b"") for lease in leases])
+    await flow.complete("b")
+    assert await flow.state() == "completed"
+    return flow
+
+
+async def a_member_that_runs_again(engine: Engine) -> Flow:
+    flow = await built(engine, CHAIN)
+    await flow.complete("a", "b")
+    await engine.operator.replay(flow["a"])
+    await flow.complete("a", "c")
+    return flow
+
+
 STORIES: list[Story] = [
     a_chain, many_after_one, joins_of_one, one_that_must_not_fail_beside, a_bad_end_before,
     a_bad_end_that_nobody_takes_up, one_that_is_early, a_graph_that_grows, a_cancelled_flow,
-    a_flow_that_is_only_called_cancelled, two_at_once,
+    a_flow_that_is_only_called_cancelled, two_at_once, a_child_beside_a_member, a_member_that_runs_again,
 ]  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from flowfabric.core.views import Glance
-from flowfabric.engine import Engine, Lease, State, Submission
+from flowfabric.engine import Engine, Lease, State, Submission, Unavailable
 from flowfabric.engine.shared_reads import SharedRead
+from flowfabric.ops import complete
 from tests.stores import TestStore, opened
 
 
@@ -61,6 +62,23 @@ async def test_an_end_by_another_process_is_noticed(store: TestStore) -> None:
         await there.leases.complete((await _claimed(there)).fence, b"7")
         id_, found = await asyncio.wait_for(running, 10)
         assert found == await there.executions.glance(id_)
+
+
+async def test_nobody_is_told_of_an_end_that_was_taken_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise Unavailable("storage_busy", "the store did not answer")
+
+    running = asyncio.create_task(engine.executions.run(Submission(kind="job", signals=["go"]), _never))
+    lease = await _claimed(engine)
+    monkeypatch.setattr(complete, "signal_waiting", broken)
+    with pytest.raises(Unavailable):
+        await engine.leases.complete(lease.fence, b"7")
+    monkeypatch.undo()
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    await engine.leases.complete(lease.fence, b"8")
+    _, told = await running
+    assert told.outcome is not None and told.outcome.result == b"8"
 
 
 def _never(_: Glance) -> bool:

@@ -105,7 +105,7 @@ class Claims:
         return lease
 
     async def _claim(self, request: Claim, *, past_locked: bool) -> Claimed:
-        namespace, drawn = self._context.namespace, self._context.drawn_lease_ids(request.limit)
+        namespace, drawn = self._context.namespace, self._context.lease_bits(request.limit)
         return await self._context.store.run_single(
             lambda tx: claim(tx, namespace, request, drawn, past_locked=past_locked)
         )

@@ -104,7 +104,7 @@ class Context:
         """128 random bits."""
         return UUID(bytes=os.urandom(16))
 
-    def drawn_lease_ids(self, number: int) -> bytes:
+    def lease_bits(self, number: int) -> bytes:
         """128 random bits for each of so many leases; most claims need few of them, so nobody makes ids of all."""
         return os.urandom(16 * number)
 

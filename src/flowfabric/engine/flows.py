@@ -172,9 +172,9 @@ class Flows:
     async def wait(self, flow_id: UUID | str, timeout: limits.Duration | None = None) -> FlowState | None:  # noqa: ASYNC109
         """Waits until all members of the sealed flow have ended; None if the timeout passes first."""
         found = parse_id(flow_id, "flow_id")
-        return await until_ended(self._context.wakeups, found, partial(self._end, found), timeout)
+        return await until_ended(self._context.wakeups, found, lambda _: self._end(found), timeout)
 
-    async def _end(self, flow_id: UUID, _: object) -> FlowState | None:
+    async def _end(self, flow_id: UUID) -> FlowState | None:
         look = partial(flow_state_of, namespace=self._context.namespace, flow_id=flow_id)
         flow = await self._context.store.read(look)
         return None if flow.ended_at is None else flow.state

@@ -53,8 +53,10 @@ async def _go_on(
 ) -> None:
     """Writes what follows from these ends. The flows are locked."""
     members = [end for end in ends if end.id in locked]
-    # A child's end is also news for its parent.
-    passed = await tx.hot.pass_on(namespace, [end.id for end in members if end.parent_id is None], now)
+    # A child's end is also news for its parent, so all ends of its flow are worked out together.
+    worked_out = {locked[end.id].id for end in members if end.parent_id is not None or end.is_root}
+    free = [end.id for end in members if locked[end.id].id not in worked_out]
+    passed = await tx.hot.pass_on(namespace, free, now) if free else set()
     entangled = [end for end in members if end.id not in passed]
     if entangled:
         flows = {locked[end.id].id: locked[end.id] for end in entangled}

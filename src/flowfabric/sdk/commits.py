@@ -12,7 +12,7 @@ from flowfabric.core.graph import ChildSubmission
 from flowfabric.core.limits import BATCH
 from flowfabric.core.requests import Step
 from flowfabric.sdk.errors import Unwind
-from flowfabric.sdk.journal import INPUTS, Record
+from flowfabric.sdk.journal import Record
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -102,10 +102,7 @@ class Commits:
 
     async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
         """The same for the end of a run, before which everything is written that is still to be: an end without records
-        shares its statement with others. Inputs beside which nothing was recorded have no later run to answer. It needs
-        no task of its own: if somebody disturbs it, it is asked again."""
-        if self._unwritten.keys() == {INPUTS}:
-            self._unwritten.clear()
+        shares its statement with others. It needs no task of its own: if somebody disturbs it, it is asked again."""
         await self.flushed()
         if self._is_quiet:
             try:

@@ -11,7 +11,7 @@ from flowfabric.core.outcomes import Lease
 from flowfabric.core.requests import StepStatus
 from flowfabric.core.states import State
 from flowfabric.sdk.errors import InputMismatch
-from flowfabric.sdk.journal import INPUTS, KEYED, Record
+from flowfabric.sdk.journal import KEYED, Record
 from flowfabric.sdk.references import ENCODING, Hole, Reference, fill, read_inputs, references_in, write_inputs
 from flowfabric.sdk.values import form_of
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.run import Run
     from flowfabric.sdk.tasks import Task
 
+RECORDED = "@inputs"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -42,16 +43,15 @@ def drawn_inputs(
 
 
 async def resolve_inputs(run: Run) -> Arguments:
-    """The arguments of an execution. A flow's member reads the results of its upstreams once; they are recorded with
-    the first record that it makes, so that no later run goes on with others. Raises `InputMismatch` if they do not
-    fit the function."""
+    """The arguments of an execution. A flow's member reads the results of its upstreams once, and then has them
+    recorded, so that it never sees others. Raises `InputMismatch` if they do not fit the function."""
     if run.lease.encoding != ENCODING:
         return run.task.inputs.unpack(run.lease.payload)
-    record = run.calls.journal.get(INPUTS)
+    record = run.calls.journal.get(RECORDED)
     if record is None:
         value = await filled_inputs(run.engine, run.lease)
-        record = Record(path=INPUTS, scope="", index=KEYED, kind="inputs", status=StepStatus.OK, value=value)
-        run.commits.ride(record)
+        record = Record(path=RECORDED, scope="", index=KEYED, kind="inputs", status=StepStatus.OK, value=value)
+        await run.commits.write(record)
     return run.task.inputs.unpack(record.value)
 
 

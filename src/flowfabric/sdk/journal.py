@@ -21,8 +21,6 @@ from flowfabric.core.records import RecordedStep
 from flowfabric.core.requests import Step, StepStatus
 
 KEYED = -1
-# The path under which a flow's member keeps the results of its upstreams.
-INPUTS = "@inputs"
 _DECODER = json.JSONDecoder()
 _NO_FACTS: Mapping[str, Any] = {}
 

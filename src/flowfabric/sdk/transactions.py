@@ -22,6 +22,9 @@ class TransactionCall(StepCall):
     kind = "transaction"
 
     async def _succeed(self) -> Any:
+        # Its record comes with a transaction of its own, so what it may depend on is stored before.
+        await self.run.commits.flushed()
+        self.run.calls.check_over()
         token = STEP.set(StepContext(self.run, self.path))
         try:
             record = await self._transact()

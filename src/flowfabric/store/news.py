@@ -39,13 +39,15 @@ class News:
 
     def note_completed(self, namespace: str, items: Iterable[Completion], ended_at: datetime) -> None:
         """The same of these, with what they left."""
+        found = {}
         for item in items:
             outcome = Outcome(
                 state=State.COMPLETED, result=item.result, encoding=item.encoding, failure=None, cancelled_by=None,
                 cancel_reason=None, ended_at=ended_at,
             )  # fmt: skip
-            self.completed[item.fence.execution_id] = Glance(State.COMPLETED, None, outcome)
-        self.note_ended(namespace, self.completed)
+            found[item.fence.execution_id] = Glance(State.COMPLETED, None, outcome)
+        self.completed |= found
+        self.note_ended(namespace, found)
 
     def note_due(self, due: datetime) -> None:
         """Something is due then."""

@@ -1,4 +1,4 @@
-"""The inputs of a member: read once, kept with the first record, and not kept where nothing is left to answer."""
+"""The inputs of a member are read once, and recorded before anything is done with them."""
 
 from __future__ import annotations
 
@@ -50,25 +50,26 @@ async def test_inputs_that_were_recorded_stay_when_the_upstream_answers_otherwis
     assert (await member, pair.seen) == (1, [1, 1])
 
 
-async def test_they_are_the_first_record_beside_that_of_a_step(app: App, kit: Kit) -> None:
-    pair = Pair(app)
-    _, member = await pair.submit(rests=False, records=True)
-    await kit.work()
-    assert list(await statuses(kit, member)) == ["@inputs", "str"]
-    [inputs, made] = await kit.engine.executions.steps(member.id)
-    assert inputs.recorded_at == made.recorded_at
-
-
-async def test_a_member_that_recorded_nothing_ends_without_them(app: App, kit: Kit) -> None:
-    pair = Pair(app)
-    _, member = await pair.submit(rests=False, records=False)
-    await kit.work()
-    assert (await member, await statuses(kit, member)) == (1, {})
-
-
-async def test_a_member_that_crashed_before_its_first_record_reads_them_again(app: App, kit: Kit) -> None:
+async def test_they_are_recorded_before_anything_is_done_with_them(app: App, kit: Kit) -> None:
     pair = Pair(app)
     _, member = await pair.submit(rests=False, records=True)
     kit.crash_before("str")
     assert (await kit.finish(member), pair.seen) == (1, [1, 1])
     assert await statuses(kit, member) == {"@inputs": "ok", "str": "ok"}
+
+
+async def test_an_effect_that_was_not_recorded_has_the_same_input_when_it_is_repeated(app: App, kit: Kit) -> None:
+    pair = Pair(app)
+    flow, member = await pair.submit(rests=False, records=True)
+    kit.crash_before("str")
+    while not pair.seen:
+        await kit.work()
+    await flow[pair.first].replay()
+    assert (await kit.finish(member), pair.seen) == (1, [1, 1])
+
+
+async def test_a_crash_before_they_are_recorded_costs_nothing(app: App, kit: Kit) -> None:
+    pair = Pair(app)
+    _, member = await pair.submit(rests=False, records=False)
+    kit.crash_before("@inputs")
+    assert (await kit.finish(member), pair.seen) == (1, [1])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from flowfabric import App, PermanentError, StepFailed, sleep, step
+from flowfabric import App, PermanentError, StepFailed, now, sleep, step
 from flowfabric.testing import Kit
 from tests.end_to_end.durable.kits import NewKit, statuses
 
@@ -103,3 +104,19 @@ async def test_what_a_transaction_wrote_that_failed_is_taken_back(app: App, kit:
 
     assert await kit.finish(handle) == 0
     assert (await statuses(kit, handle))["debit"] == "failed"
+
+
+async def test_what_was_drawn_before_it_is_stored_before_it(app: App, kit: Kit, ledger: Ledger) -> None:
+    drawn: list[datetime] = []
+
+    @app.task
+    async def task() -> None:
+        await step.tx(ledger.open)
+        drawn.append(now())
+        await step.tx(ledger.debit, drawn[-1].microsecond)
+        await step(str, "after")
+
+    handle = await task.submit()
+    kit.crash_before("str")
+    await kit.finish(handle)
+    assert len(drawn) == 2 and drawn[0] == drawn[1]

@@ -183,6 +183,8 @@ class Writer:
                 raise  # SQLite gave up the whole transaction, so nothing of the batch is left.
             job.error = error
             self._connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+            # Nobody may be told of an end that was taken back; whoever waits for one of the others looks.
+            transaction.news.completed.clear()
         self._connection.execute(f"RELEASE {SAVEPOINT}")
 
     def _checkpoint(self) -> None:

@@ -1,5 +1,17 @@
 -- Writes over many members, edges, groups and flows at once; all of them are covered by the locks of their flows.
 
+-- What goes on is told so.
+-- fragment: ready_events
+INSERT INTO ff.event (
+    transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
+    attempt_index, ends_lease, tags, flow_id
+)
+SELECT
+    released.event_xid, released.namespace, 'lifecycle', 'ready', :now::TIMESTAMPTZ, released.lane, released.id,
+    released.version, released.kind, released.state, released.epoch, released.generation, released.attempt_index, FALSE,
+    NULLIF(released.tags, '{}'::JSONB), released.flow_id
+FROM released
+
 -- name: release_members
 WITH item AS MATERIALIZED (
     SELECT i.id, i.state, i.blocking_reason, i.ready_at
@@ -20,15 +32,7 @@ released AS (
         e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index,
         e.flow_id, e.event_xid
 )
-INSERT INTO ff.event (
-    transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
-    attempt_index, ends_lease, tags, flow_id
-)
-SELECT
-    released.event_xid, released.namespace, 'lifecycle', 'ready', :now::TIMESTAMPTZ, released.lane, released.id,
-    released.version, released.kind, released.state, released.epoch, released.generation, released.attempt_index, FALSE,
-    NULLIF(released.tags, '{}'::JSONB), released.flow_id
-FROM released
+{ready_events}
 RETURNING namespace, lane, state
 
 -- What follows when members have ended well, in those flows in which nothing follows but that others go on, who waited for
@@ -90,6 +94,14 @@ fired AS (
     WHERE g.downstream_id = resolved.downstream_id
         AND g.seq = resolved.seq
 ),
+-- Rows are waited for in id order.
+blocked AS MATERIALIZED (
+    SELECT m.id
+    FROM ff.execution AS m
+    WHERE m.id = ANY(ARRAY(SELECT resolved.downstream_id FROM resolved))
+    ORDER BY m.id
+    FOR NO KEY UPDATE
+),
 released AS (
     UPDATE ff.execution AS e
     SET
@@ -98,22 +110,14 @@ released AS (
         ready_at = NULL,
         version = e.version + 1,
         changed_at = :now::TIMESTAMPTZ{order_of_events}
-    FROM resolved
-    WHERE e.id = resolved.downstream_id
+    FROM blocked
+    WHERE e.id = blocked.id
     RETURNING
         e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index,
         e.flow_id, e.event_xid
 ),
 ready AS (
-    INSERT INTO ff.event (
-        transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
-        attempt_index, ends_lease, tags, flow_id
-    )
-    SELECT
-        released.event_xid, released.namespace, 'lifecycle', 'ready', :now::TIMESTAMPTZ, released.lane, released.id,
-        released.version, released.kind, released.state, released.epoch, released.generation, released.attempt_index,
-        FALSE, NULLIF(released.tags, '{}'::JSONB), released.flow_id
-    FROM released
+    {ready_events}
 ),
 counted AS (
     UPDATE ff.flow AS f
