@@ -115,8 +115,10 @@ async def test_each_hop_of_a_chain_wakes_who_waits_for_work(
         monkeypatch.setattr(wakeups, pause, 60.0)
     names = [f"m{number}" for number in range(10)]
     chain = {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
+    # One link comes after two others, so what follows from its upstream is worked out.
     async with opened(store) as idle, opened(store) as other:
-        flow = await built(idle, chain)
+        flow = await built(idle, {"beside": [], **chain, "m5": ["m4", "beside"]})
+        await flow.complete("beside")
         lease = await flow.claim(names[0])
         with idle.leases.watch(["default"]) as work:
             await listening(idle)

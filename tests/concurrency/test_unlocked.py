@@ -45,11 +45,13 @@ WATCH = f"""
 
 
 async def test_whoever_changes_what_hangs_on_an_execution_writes_its_row(
-    store: PostgresTestStore, clock: VirtualClock, size: Size
+    store: PostgresTestStore, clock: VirtualClock, size: Size, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened_bench(store, clock) as bench, watched(store):
         for operation in size.of(WAITS, EVERY_OPERATION, EVERY_OPERATION).values():
             await bench.whole(operation, lambda call: call())
+    # A duty that a row is refused to only says so.
+    assert UNTOUCHED not in caplog.text
 
 
 async def test_the_watch_sees_a_row_that_was_not_written(

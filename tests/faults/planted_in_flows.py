@@ -87,6 +87,17 @@ PLANTED_IN_FLOWS = (
         Edit("sqlstore/flows.py", 'self._news.note_work(row["namespace"], row["lane"])', "pass"),
     ),
     Planted(
+        "who goes on in a chain is told to nobody",
+        "../adversity/test_wakeups.py::test_each_hop_of_a_chain_wakes_who_waits_for_work[postgres-another]",
+        Edit("backends/postgres/hot.py", "self._news.note_work(namespace, lane)", "pass"),
+    ),
+    Planted(
+        "a child beside a member keeps its flow open",
+        "../conformance/test_passing_on.py"
+        "::test_what_is_passed_on_is_what_would_have_been_worked_out[postgres-a_child_beside_a_member]",
+        Edit("ops/complete.py", "if locked[end.id].id not in worked_out", "if end.parent_id is None"),
+    ),
+    Planted(
         "a parent hangs in a cancelled flow",
         "../conformance/test_waiting_in_cancelled_flows.py"
         "::test_a_member_that_is_spared_goes_on_when_its_children_have_ended[sqlite-cancel_pending]",
