@@ -33,7 +33,7 @@ SERVER = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "m
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     report = Report(is_small=options.quick)
-    report.notes["command"] = shlex.join(["python3", "dev.py", "bench", *arguments])
+    report.notes["command"] = _command(arguments)
     report.notes["machine"] = f"{platform.platform()}, {os.cpu_count()} cores, {_processor()}"
     report.notes["Python"] = platform.python_version()
     report.notes["load before"] = load()
@@ -46,6 +46,13 @@ def main(arguments: list[str]) -> int:
             runner.run(_run(bench, options.only or list(SCENARIOS)))
     report.notes["load after"] = load()
     return _tell(report, options)
+
+
+def _command(arguments: list[str]) -> str:
+    """How to run the same again; where somebody kept the figures besides is nobody else's business."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    told = [word for before, word in pairs if not {before, word} & {"--json", "--plots"}]
+    return shlex.join(["python3", "dev.py", "bench", *told])
 
 
 async def _run(bench: Bench, names: list[str]) -> None:
