@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
 
 import pytest
 
@@ -17,12 +16,14 @@ from tests.stores import TestStore, opened
 async def test_whoever_waits_is_told_what_is_stored_and_does_not_look(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _listening(engine)
-    looks = _counted(monkeypatch)
+    async def nothing_new(*_: object) -> Glance:
+        return Glance(State.ACTIVE, None, None)
+
+    monkeypatch.setattr(SharedRead, "of", nothing_new)
     running = asyncio.create_task(engine.executions.run(Submission(kind="job"), _never))
     await engine.leases.complete((await _claimed(engine)).fence, b"7", encoding="text")
-    id_, told = await running
-    assert looks == []
+    id_, told = await asyncio.wait_for(running, 10)
+    monkeypatch.undo()
     assert told == await engine.executions.glance(id_)
     assert told.outcome == await engine.executions.result(id_)
 
@@ -85,29 +86,9 @@ def _never(_: Glance) -> bool:
     return False
 
 
-async def _listening(engine: Engine) -> None:
-    """Returns when the engine hears of others, so that whoever waits looks rarely."""
-    wakeups = engine._context.wakeups
-    with wakeups.bell(()):
-        while not wakeups.alive:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def _claimed(engine: Engine) -> Lease:
     while True:
         leases = await engine.leases.claim(["default"], "worker-1")
         if leases:
             return leases[0]
         await asyncio.sleep(0.01)
-
-
-def _counted(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
-    looks: list[UUID] = []
-    of = SharedRead.of
-
-    async def noted(self: SharedRead[Glance], id_: UUID) -> Glance:
-        looks.append(id_)
-        return await of(self, id_)
-
-    monkeypatch.setattr(SharedRead, "of", noted)
-    return looks

@@ -43,7 +43,7 @@ class Bell:
 
     def ring(self, told: Glance | None = None) -> None:
         """Wakes the owner, now or at its next wait, and tells how what it waits for has ended, if that is known."""
-        self.told = told
+        self.told = told or self.told
         self._has_rung = True
         if self._waiter is not None:
             _wake(self._waiter)
