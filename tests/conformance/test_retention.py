@@ -121,17 +121,17 @@ async def test_expired_keys_are_dropped_while_their_execution_lives(
 
 
 async def test_it_goes_in_bounded_batches(engine: Engine, clock: VirtualClock) -> None:
-    await engine.executions.submit_many([Submission(kind="job") for _ in range(205)])
-    leases = await engine.leases.claim(["default"], "worker-1", limit=205)
+    await engine.executions.submit_many([Submission(kind="job") for _ in range(605)])
+    leases = await engine.leases.claim(["default"], "worker-1", limit=605)
     await engine.leases.complete_many([(lease.fence, b"") for lease in leases])
     clock.advance("30d")
     ticks = [await retention(engine)]
-    assert ticks[0].done < 205
+    assert ticks[0].done < 605
     left = (await engine.executions.count())[State.COMPLETED].number
-    assert left == 205 - ticks[0].done
+    assert left == 605 - ticks[0].done
     while ticks[-1].more:
         ticks.append(await retention(engine))
-    assert sum(tick.done for tick in ticks) == 205
+    assert sum(tick.done for tick in ticks) == 605
     assert (await engine.executions.list()).items == ()
 
 

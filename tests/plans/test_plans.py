@@ -44,6 +44,7 @@ WHERE = {
     "due_for_event_trimming": ("purged_trim", "trim_at"),
     "lock_free_buried": ("event_version", "execution_id"),
     "delete_events_of": ("event_version", "execution_id version"),
+    "delete_all_events_of": ("event_version", "execution_id"),
     "events_apart": ("event_apart", "at"),
     "delete_event": ("event_pkey", "transaction_id id"),
 }

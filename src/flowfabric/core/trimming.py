@@ -11,7 +11,7 @@ from uuid import UUID
 from flowfabric.core.positions import Position
 
 POSTPONED = timedelta(minutes=10)
-PAGE = 1000
+PAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Buried:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Up to which version the events of executions go, those that have none left then, those that are looked at again
-    later, and the last position that goes."""
+    """The executions that lose all their events, those that lose a part and up to which version, those that are looked
+    at again later, and the last position that goes."""
 
-    up_to: tuple[tuple[UUID, int], ...]
     gone: tuple[UUID, ...]
+    part: tuple[tuple[UUID, int], ...]
     postpone: tuple[UUID, ...]
     last: Position | None
 
@@ -48,19 +48,20 @@ def decide_trim(due: Sequence[Buried], slowest: Position | None, most: int) -> T
     """What becomes of the events of executions that are due, given how far the slowest subscriber is. Not more than
     `most` events go; the rest of them when it is looked again."""
     passed = [item for item in due if item.last is None or slowest is None or item.last <= slowest]
-    up_to, gone = [], []
+    gone, part, positions = [], [], []
     for item in passed:
         first, last = item.versions
-        number = 0 if item.last is None else min(most, last - first + 1)
-        most -= number
-        if number:
-            up_to.append((item.id, first + number - 1))
-        if item.last is None or first + number > last:
+        left = 0 if item.last is None else last - first + 1
+        if left <= most:
             gone.append(item.id)
-    going = {id_ for id_, _ in up_to}
-    positions = [item.last for item in passed if item.last is not None and item.id in going]
-    waiting = tuple(item.id for item in due if item not in passed)
-    return Trim(tuple(up_to), tuple(gone), waiting, max(positions, default=None))
+        elif most:
+            part.append((item.id, first + most - 1))
+        if item.last is not None and most:
+            positions.append(item.last)
+        most = max(0, most - left)
+    known = {item.id for item in passed}
+    waiting = tuple(item.id for item in due if item.id not in known)
+    return Trim(tuple(gone), tuple(part), waiting, max(positions, default=None))
 
 
 def passed_by(positions: Sequence[Position], slowest: Position | None) -> list[Position]:

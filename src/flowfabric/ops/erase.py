@@ -19,6 +19,6 @@ async def erase_next(tx: Transaction, namespace: str, limit: int) -> int:
         await tx.routes.forget(namespace)
         return 0
     locked = await tx.executions.lock(namespace, ids)
-    await tx.executions.purge(list(locked.values()))
-    await tx.trimming.remove([(execution.id, execution.version) for execution in locked.values()])
+    await tx.executions.purge(list(locked))
+    await tx.trimming.forget(list(locked))
     return len(locked)

@@ -14,12 +14,11 @@ _FIRST_ID = UUID(int=0)
 
 async def purge(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
     """How many were removed; one that was replayed meanwhile stays. Their events stay that much longer at least."""
-    found = await tx.executions.lock_free(ids)
+    found = await tx.executions.lock_ends(ids)
     now = await tx.now()
-    due = [item for item in found.values() if item.purge_at is not None and item.purge_at <= now]
+    due = [id_ for id_, purge_at in found.items() if purge_at is not None and purge_at <= now]
     if due:
-        await tx.executions.purge(due)
-        await tx.trimming.bury([item.id for item in due], now + keep_events)
+        await _remove(tx, due, now + keep_events)
     return len(due)
 
 
@@ -37,12 +36,17 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
         if flow.implicit and is_last:
             members += (await tx.executions.get(None, [flow.id])).values()
         if members:
-            await tx.flows.members.lock([member.id for member in members])
-            await tx.executions.purge(members)
-            await tx.trimming.bury([member.id for member in members], now + keep_events)
+            gone = [member.id for member in members]
+            await tx.flows.members.lock(gone)
+            await _remove(tx, gone, now + keep_events)
         if is_last:
             await tx.flows.purge([flow.id])
     return done
+
+
+async def _remove(tx: Transaction, ids: Sequence[UUID], trim_at: datetime) -> None:
+    await tx.trimming.bury(ids, trim_at)
+    await tx.executions.purge(ids)
 
 
 async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:

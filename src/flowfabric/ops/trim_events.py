@@ -24,12 +24,13 @@ async def trim_events(tx: Transaction, ids: Sequence[UUID]) -> int:
     trim = decide_trim(await tx.trimming.lock_free(ids, now), await tx.trimming.slowest(), PAGE)
     if trim.postpone:
         await tx.trimming.postpone(trim.postpone, now + POSTPONED)
-    if trim.last is not None:
-        await tx.trimming.remove(trim.up_to)
-        await tx.trimming.note(trim.last)
+    if trim.part:
+        await tx.trimming.remove(trim.part)
     if trim.gone:
-        await tx.trimming.unbury(trim.gone)
-    return len({*trim.gone, *(id_ for id_, _ in trim.up_to)})
+        await tx.trimming.forget(trim.gone)
+    if trim.last is not None:
+        await tx.trimming.note(trim.last)
+    return len(trim.gone) + len(trim.part)
 
 
 async def old_events_apart(tx: Transaction, now: datetime, limit: int, retention: timedelta) -> list[Position]:

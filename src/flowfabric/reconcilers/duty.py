@@ -17,6 +17,8 @@ from flowfabric.reconcilers.backoff import Backoffs
 from flowfabric.store.transaction import Store, Transaction
 
 BATCH = 100
+# What is only removed is not decided one by one, and must be removed as fast as it is made.
+REMOVED = 500
 Row = TypeVar("Row", bound=Hashable)
 Decide = Callable[[Execution, datetime], Decision[Any] | None]
 Find = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
@@ -42,10 +44,11 @@ class Tick:
 class RowDuty(Generic[Row]):
     """Finds rows by a due time, and settles them by a body that locks them and decides again."""
 
-    def __init__(self, name: str, find: Find[Row], body: SettleRows[Row]) -> None:
+    def __init__(self, name: str, find: Find[Row], body: SettleRows[Row], batch: int = BATCH) -> None:
         self.name = name
         self._find = find
         self._body = body
+        self._batch = batch
         self._backoffs: Backoffs[Row] = Backoffs()
 
     async def tick(self, store: Store) -> Tick:
@@ -53,10 +56,10 @@ class RowDuty(Generic[Row]):
         due = await store.read(self._due)
         rows = self._backoffs.without_waiting(due)
         done, failed = await self._settle(store, rows) if rows else (0, 0)
-        return Tick(self.name, done, failed, more=len(due) >= BATCH and done > 0)
+        return Tick(self.name, done, failed, more=len(due) >= self._batch and done > 0)
 
     async def _due(self, tx: Transaction) -> list[Row]:
-        return await self._find(tx, await tx.now(), BATCH + self._backoffs.waiting)
+        return await self._find(tx, await tx.now(), self._batch + self._backoffs.waiting)
 
     async def _settle(self, store: Store, rows: Sequence[Row]) -> tuple[int, int]:
         try:
@@ -85,8 +88,8 @@ class RowDuty(Generic[Row]):
 class Duty(RowDuty[UUID]):
     """The same for what hangs on executions or flows, which are found by their ids."""
 
-    def __init__(self, name: str, body: Settle) -> None:
-        super().__init__(name, self._ids, body)
+    def __init__(self, name: str, body: Settle, batch: int = BATCH) -> None:
+        super().__init__(name, self._ids, body, batch)
 
     async def _ids(self, tx: Transaction, now: datetime, limit: int) -> list[UUID]:
         return await tx.due.ids(self.name, now, limit)

@@ -7,7 +7,7 @@ from functools import partial
 
 from flowfabric.core.trimming import EventKeeping
 from flowfabric.ops.trim_events import expire_subscribers, old_events_apart, trim_events, trim_events_apart
-from flowfabric.reconcilers.duty import Duty, RowDuty, Tick
+from flowfabric.reconcilers.duty import REMOVED, Duty, RowDuty, Tick
 from flowfabric.store.transaction import Store
 
 _log = logging.getLogger("flowfabric.reconcilers")
@@ -17,7 +17,7 @@ class EventTrimming(Duty):
     """The duty over the time at which the events of a removed execution may go, and over old events of none."""
 
     def __init__(self, keeping: EventKeeping) -> None:
-        super().__init__("event_trimming", trim_events)
+        super().__init__("event_trimming", trim_events, REMOVED)
         self._keeping = keeping
         self._apart = RowDuty(self.name, partial(old_events_apart, retention=keeping.retention), trim_events_apart)
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 
 from flowfabric.ops.purge import drop_expired_keys, expired_keys, purge
-from flowfabric.reconcilers.duty import Duty, RowDuty, Tick
+from flowfabric.reconcilers.duty import REMOVED, Duty, RowDuty, Tick
 from flowfabric.store.transaction import Store
 
 
@@ -14,8 +14,8 @@ class Retention(Duty):
     """The duty over `purge_at`, which also looks after the expiry of keys."""
 
     def __init__(self, keep_events: timedelta) -> None:
-        super().__init__("retention", partial(purge, keep_events=keep_events))
-        self._keys = RowDuty("retention", expired_keys, drop_expired_keys)
+        super().__init__("retention", partial(purge, keep_events=keep_events), REMOVED)
+        self._keys = RowDuty("retention", expired_keys, drop_expired_keys, REMOVED)
 
     async def tick(self, store: Store) -> Tick:
         """Removes up to one batch of each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.records import Execution
@@ -84,10 +85,12 @@ class SqlExecutions:
         self._locked |= locked
         return locked
 
-    async def purge(self, executions: Sequence[Execution]) -> None:
-        ids = [item.id for item in executions]
-        for statement in _BELONGINGS:
-            await self._session.fetch(statement, ids=ids)
+    async def lock_ends(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
+        found = await self._session.fetch("lock_ends", ids=list(ids))
+        return {rows.identity(row["id"]): rows.when(row["purge_at"]) for row in found}
+
+    async def purge(self, ids: Sequence[UUID]) -> None:
+        await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _BELONGINGS])
 
 
 _BELONGINGS = (

@@ -92,8 +92,7 @@ class SqlTrimming:
         self._session = session
 
     async def bury(self, ids: Sequence[UUID], trim_at: datetime) -> None:
-        items = [{"execution_id": id_, "trim_at": trim_at} for id_ in ids]
-        await self._session.fetch_each("bury_executions", items)
+        await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
 
     async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[Buried]:
         found = await self._session.fetch("lock_free_buried", ids=list(ids), now=now)
@@ -110,8 +109,9 @@ class SqlTrimming:
         items = [{"execution_id": id_, "version": version} for id_, version in up_to]
         await self._session.fetch_each("delete_events_of", items)
 
-    async def unbury(self, ids: Sequence[UUID]) -> None:
-        await self._session.fetch("unbury_executions", ids=list(ids))
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        given = {"ids": list(ids)}
+        await self._session.run_batches(beside=[("delete_all_events_of", given), ("unbury_executions", given)])
 
     async def apart(self, until: datetime, limit: int) -> list[Position]:
         found = await self._session.fetch("events_apart", until=until, limit=limit)

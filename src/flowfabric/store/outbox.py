@@ -68,8 +68,8 @@ class Trimming(Protocol):
     async def remove(self, up_to: Sequence[tuple[UUID, int]]) -> None:
         """Removes the events of each execution up to that version."""
 
-    async def unbury(self, ids: Sequence[UUID]) -> None:
-        """Forgets executions that have no events any more."""
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        """Removes all events of executions that are gone, and that they were ever there."""
 
     async def apart(self, until: datetime, limit: int) -> list[Position]:
         """Events of no execution up to that time, oldest first."""

@@ -206,6 +206,17 @@ SET tags = :tags
 WHERE id = :id
 RETURNING id
 
+-- name: lock_ends
+WITH e AS (
+    SELECT e.id, e.purge_at
+    FROM ff.execution AS e
+    WHERE e.id IN :ids
+    ORDER BY e.id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT e.id, e.purge_at, {told_time} AS now
+FROM e
+
 -- name: delete_executions
 DELETE FROM ff.execution
 WHERE id IN :ids

@@ -53,7 +53,9 @@ RETURNING namespace, name
 
 -- name: bury_executions
 INSERT INTO ff.purged (execution_id, trim_at)
-VALUES (:execution_id, :trim_at)
+SELECT e.id, :trim_at
+FROM ff.execution AS e
+WHERE e.id IN :ids
 ON CONFLICT (execution_id) DO NOTHING
 
 -- name: postpone_trimming
@@ -63,6 +65,10 @@ WHERE execution_id IN :ids
 
 -- name: unbury_executions
 DELETE FROM ff.purged
+WHERE execution_id IN :ids
+
+-- name: delete_all_events_of
+DELETE FROM ff.event
 WHERE execution_id IN :ids
 
 -- name: delete_events_of
