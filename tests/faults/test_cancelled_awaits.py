@@ -69,7 +69,7 @@ async def all_given_back(engine: Engine) -> bool:
     there is none to lose."""
     pool: Any = getattr(engine._context.store, "_pool", None)
     for _ in range(250):
-        if pool is None or pool.get_idle_size() == pool.get_size():
+        if pool is None or pool.idle == pool.size:
             return True
         await asyncio.sleep(0.02)
     return False

@@ -10,13 +10,13 @@ from flowfabric.sqlstore.statements import Dialect
 from flowfabric.store.facts import StoreFacts
 
 if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
+    import asyncpg
 
 _SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
 _NOW = "SELECT COALESCE($1, clock_timestamp())"
 
 
-async def facts_of(connection: PoolConnectionProxy[Any], dialect: Dialect, now: datetime | None) -> StoreFacts:
+async def facts_of(connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None) -> StoreFacts:
     """The version of the server and of the schema, and the settings under which it acknowledges."""
     settings = {name: str(await connection.fetchval(f"SHOW {name}")) for name in _SETTINGS}
     applied = await connection.fetch(dialect.translate(READ_APPLIED).text)

@@ -9,14 +9,14 @@ from flowfabric.sqlstore.migrations import CREATE_TABLE, READ_APPLIED, RECORD, M
 from flowfabric.sqlstore.statements import Dialect
 
 if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
+    import asyncpg
 
 _SCHEMA_EXISTS = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)"
 _TABLE_EXISTS = "SELECT to_regclass($1) IS NOT NULL"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('flowfabric migration of ' || $1, 0))"
 
 
-async def migrate(connection: PoolConnectionProxy[Any], schema: str, dialect: Dialect, may_migrate: bool) -> None:
+async def migrate(connection: asyncpg.Connection[Any], schema: str, dialect: Dialect, may_migrate: bool) -> None:
     """Applies what is missing, whoever comes first; refuses an edited or newer schema."""
     available = load_migrations("flowfabric.backends.postgres")
     applied = await _applied(connection, dialect)
@@ -40,14 +40,14 @@ async def migrate(connection: PoolConnectionProxy[Any], schema: str, dialect: Di
             await _apply(connection, dialect, migration)
 
 
-async def _applied(connection: PoolConnectionProxy[Any], dialect: Dialect) -> dict[int, str]:
+async def _applied(connection: asyncpg.Connection[Any], dialect: Dialect) -> dict[int, str]:
     if not await connection.fetchval(_TABLE_EXISTS, f"{dialect.table_prefix}migration"):
         return {}
     found = await connection.fetch(dialect.translate(READ_APPLIED).text)
     return {row["version"]: row["sha256"] for row in found}
 
 
-async def _apply(connection: PoolConnectionProxy[Any], dialect: Dialect, migration: Migration) -> None:
+async def _apply(connection: asyncpg.Connection[Any], dialect: Dialect, migration: Migration) -> None:
     for statement in migration.statements(dialect):
         await connection.execute(statement)
     record = dialect.translate(RECORD)

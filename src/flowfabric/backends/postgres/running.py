@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from flowfabric.backends.postgres.errors import is_conflict, translated
 from flowfabric.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from asyncpg.pool import Pool, PoolConnectionProxy
+    import asyncpg
 
 _TRIES = 10
 _FIRST_BACKOFF_S = 0.005
@@ -21,6 +22,13 @@ _LONGEST_BACKOFF_S = 0.1
 
 Answer = TypeVar("Answer")
 Transaction = TypeVar("Transaction")
+
+
+class Lender(Protocol):
+    """What is needed of a pool: ours, or the driver's."""
+
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Any]:
+        """A connection for the time of a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +43,14 @@ class Manner:
 
 
 async def run_in_transaction(
-    pool: Pool[Any], manner: Manner, make: Callable[[PoolConnectionProxy[Any]], Transaction],
+    pool: Lender, manner: Manner, make: Callable[[asyncpg.Connection[Any]], Transaction],
     body: Callable[[Transaction], Coroutine[Any, Any, Answer]],
 ) -> tuple[Answer, Transaction]:  # fmt: skip
     """The body's answer, and the transaction that was committed with it."""
     for tries in range(_TRIES):
         if tries:
             await asyncio.sleep(random.uniform(0, longest_backoff_s(tries)))
-        async with borrowed(pool, manner.wait_s) as connection:
+        async with Borrowed(pool, manner.wait_s) as connection:
             try:
                 transaction = make(connection)
                 async with connection.transaction(isolation=manner.isolation, readonly=manner.readonly):
@@ -57,16 +65,38 @@ async def run_in_transaction(
     raise Unavailable("retry_exhausted", f"the transaction lost {_TRIES} conflicts in a row; repeat the call")
 
 
-@asynccontextmanager
-async def borrowed(pool: Pool[Any], wait_s: float) -> AsyncIterator[PoolConnectionProxy[Any]]:
-    """A connection of the pool; the driver's errors leave it translated, conflicts as they are."""
-    try:
-        async with pool.acquire(timeout=wait_s) as connection:
-            yield connection
-    except Exception as error:
-        ours = translated(error)
-        if is_conflict(error) or ours is error:
+class Borrowed:
+    """A connection of the pool for the time of a block; the driver's errors leave it translated, conflicts as they
+    are."""
+
+    __slots__ = ("_lent",)
+
+    def __init__(self, pool: Lender, wait_s: float) -> None:
+        self._lent = pool.acquire(timeout=wait_s)
+
+    async def __aenter__(self) -> asyncpg.Connection[Any]:
+        try:
+            connection: asyncpg.Connection[Any] = await self._lent.__aenter__()
+        except Exception as error:
+            _raise_translated(error)
             raise
+        return connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._lent.__aexit__(kind, error, traceback)
+        except Exception as failed:
+            _raise_translated(failed)
+            raise
+        if isinstance(error, Exception):
+            _raise_translated(error)
+
+
+def _raise_translated(error: Exception) -> None:
+    ours = translated(error)
+    if ours is not error and not is_conflict(error):
         raise ours from error
 
 

@@ -28,7 +28,7 @@ from flowfabric.store.news import News
 from flowfabric.store.transaction import Answer, Recorded, Recording, SharedBody, UserBody
 
 if TYPE_CHECKING:
-    from asyncpg.pool import Pool, PoolConnectionProxy
+    from asyncpg.pool import Pool
 
 
 class Settings(Protocol):
@@ -55,7 +55,7 @@ class Sharing:
         self._pool: Pool[Any] | None = None
 
     async def run(
-        self, body: SharedBody[Answer], session: Callable[[PoolConnectionProxy[Any]], PostgresSession]
+        self, body: SharedBody[Answer], session: Callable[[asyncpg.Connection[Any]], PostgresSession]
     ) -> tuple[Answer, News]:
         """The body's answer, and the news of its commit. What the user's code raised is raised as it is."""
         try:
@@ -100,7 +100,7 @@ class Sharing:
 class PostgresSharedTransaction(SqlTransaction):
     """The aggregates over a connection that the user's code works on too."""
 
-    def __init__(self, session: PostgresSession, connection: PoolConnectionProxy[Any]) -> None:
+    def __init__(self, session: PostgresSession, connection: asyncpg.Connection[Any]) -> None:
         super().__init__(session, PostgresHotStatements, PostgresUnlocked)
         self._connection = connection
 

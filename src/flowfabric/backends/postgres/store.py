@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncpg
@@ -16,7 +14,8 @@ from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
 from flowfabric.backends.postgres.links import async_link, sync_link
 from flowfabric.backends.postgres.migrate import migrate
-from flowfabric.backends.postgres.running import Manner, borrowed, run_in_transaction
+from flowfabric.backends.postgres.pool import Pool
+from flowfabric.backends.postgres.running import Borrowed, Manner, run_in_transaction
 from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
 from flowfabric.backends.postgres.sharing import Sharing
 from flowfabric.backends.postgres.unlocked import PostgresUnlocked
@@ -29,9 +28,10 @@ from flowfabric.store.facts import StoreFacts
 from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
 
 if TYPE_CHECKING:
-    from asyncpg.pool import Pool, PoolConnectionProxy
+    Connection = asyncpg.Connection[Any]
 
 _OLDEST = 14
+_CLOSE_S = 10
 
 
 class Settings(Protocol):
@@ -57,7 +57,9 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
     """A store in the database at `url`, whose schema is made and brought to the present version if need be."""
     dialect = Dialect(table_prefix=f'"{settings.schema}".', numbered=True)
     try:
-        pool = await _open_pool(url, settings)
+        pool = _pool(url, settings)
+        # What is wrong with the address is found out here, and nobody waits for the first connection later.
+        pool.give_back(await pool.take(settings.statement_timeout_s), is_clean=True)
     except (ValueError, OverflowError, asyncpg.exceptions.ClientConfigurationError):
         # The driver's words may repeat the password, so they are not passed on.
         message = "the PostgreSQL url cannot be read; it should look like postgresql://user:password@host:5432/database"
@@ -67,7 +69,7 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
     try:
         database = await _prepared(pool, dialect, settings)
     except BaseException:
-        await _close(pool)
+        await pool.close(_CLOSE_S)
         raise
     # A session that others share cannot listen, so behind a pooler it takes an address of its own.
     listen_url = settings.listen_url or (None if settings.pooler else url)
@@ -87,7 +89,7 @@ class PostgresStore:
     """Runs operations on pooled connections; conflicts between transactions are retried inside."""
 
     def __init__(
-        self, pool: Pool[Any], dialect: Dialect, settings: Settings, clock: Clock | None, addresses: Addresses
+        self, pool: Pool, dialect: Dialect, settings: Settings, clock: Clock | None, addresses: Addresses
     ) -> None:  # fmt: skip
         self._pool = pool
         self._dialect = dialect
@@ -159,7 +161,7 @@ class PostgresStore:
             return
         self._closed = True
         await self._sharing.close()
-        await _close(self._pool)
+        await self._pool.close(_CLOSE_S)
 
     async def _run(self, body: Body[Answer], manner: Manner) -> Answer:
         self._check_open()
@@ -167,7 +169,7 @@ class PostgresStore:
         self.telling.committed(transaction.news)
         return answer
 
-    def _transaction(self, connection: PoolConnectionProxy[Any]) -> SqlTransaction:
+    def _transaction(self, connection: Connection) -> SqlTransaction:
         return SqlTransaction(self._session(connection), PostgresHotStatements, PostgresUnlocked)
 
     def _session(self, connection: Queries) -> PostgresSession:
@@ -177,26 +179,17 @@ class PostgresStore:
         if self._closed:
             raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
+    def _connection(self) -> Borrowed:
         self._check_open()
-        async with borrowed(self._pool, self._settings.statement_timeout_s) as connection:
-            yield connection
+        return Borrowed(self._pool, self._settings.statement_timeout_s)
 
 
-async def _prepared(pool: Pool[Any], dialect: Dialect, settings: Settings) -> str:
+async def _prepared(pool: Pool, dialect: Dialect, settings: Settings) -> str:
     """Checks the server and brings the schema up to date; answers the name of the database."""
-    async with borrowed(pool, settings.statement_timeout_s) as connection:
+    async with Borrowed(pool, settings.statement_timeout_s) as connection:
         await _check_server(connection, settings.durable)
         await migrate(connection, settings.schema, dialect, settings.migrate)
         return str(await connection.fetchval("SELECT current_database()"))
-
-
-async def _close(pool: Pool[Any]) -> None:
-    try:
-        await asyncio.wait_for(pool.close(), timeout=10)
-    except TimeoutError:
-        pool.terminate()
 
 
 def _locally(settings: Settings) -> dict[str, object]:
@@ -214,7 +207,7 @@ def check_version(number: int) -> None:
         raise InvalidRequest("unsupported_version", message)
 
 
-async def _check_server(connection: PoolConnectionProxy[Any], durable: bool) -> None:
+async def _check_server(connection: Connection, durable: bool) -> None:
     check_version(int(await connection.fetchval("SHOW server_version_num")))
     for setting in ("fsync", "full_page_writes") if durable else ():
         if await connection.fetchval(f"SHOW {setting}") != "on":
@@ -222,7 +215,7 @@ async def _check_server(connection: PoolConnectionProxy[Any], durable: bool) -> 
             raise InvalidRequest("unsafe_durability", message, setting=setting)
 
 
-async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
+def _pool(url: str, settings: Settings) -> Pool:
     timeout_ms = int(settings.statement_timeout_s * 1000)
     session = {
         "application_name": "flowfabric",
@@ -237,17 +230,12 @@ async def _open_pool(url: str, settings: Settings) -> Pool[Any]:
         "statement_timeout": str(timeout_ms),
         "idle_in_transaction_session_timeout": str(2 * timeout_ms),
     }
-    return await asyncpg.create_pool(
+    opened = partial(
+        asyncpg.connect,
         url,
-        min_size=1,
-        max_size=settings.pool_size,
-        reset=_nothing_to_reset,
+        timeout=settings.statement_timeout_s,
         command_timeout=settings.statement_timeout_s + 5,
         statement_cache_size=0 if settings.pooler else 256,
         server_settings={"application_name": "flowfabric"} if settings.pooler else session,
     )
-
-
-async def _nothing_to_reset(connection: object) -> None:
-    """We leave nothing behind on a connection but settings that are wanted, and asyncpg itself ends an open
-    transaction: the round trip of a reset would double the cost of a small operation."""
+    return Pool(opened, settings.pool_size)

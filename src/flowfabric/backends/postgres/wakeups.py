@@ -8,18 +8,16 @@ import json
 import os
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from flowfabric.backends.postgres.errors import translated
+from flowfabric.backends.postgres.pool import Pool
 from flowfabric.core.errors import Unavailable
 from flowfabric.sqlstore.rows import since_1970_us, when
 from flowfabric.store.news import News, Tell
-
-if TYPE_CHECKING:
-    from asyncpg.pool import Pool
 
 _LONGEST_CHANNEL = 63
 _LONGEST_PAYLOAD = 7900
@@ -78,7 +76,7 @@ class PostgresTelling:
 
     can_announce = True
 
-    def __init__(self, pool: Pool[Any], schema: str, ear: PostgresEar | None) -> None:
+    def __init__(self, pool: Pool, schema: str, ear: PostgresEar | None) -> None:
         self._pool = pool
         self._channel = wake_channel(schema)
         self._ear = ear
