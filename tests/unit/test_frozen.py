@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric.core.frozen import put, record, replace
+from flowfabric.core.frozen import put, record, replace, unchecked
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -52,3 +52,12 @@ def test_a_copy_is_that_of_the_standard_library(before: Any, values: dict[str, A
 def test_a_field_that_is_not_there_is_refused(before: Any) -> None:
     with pytest.raises((TypeError, AttributeError, AssertionError)):
         replace(before, colour="red")
+
+
+@pytest.mark.parametrize("before", [Quick(name="a"), Frozen("a"), Checked("a")])
+def test_what_was_checked_before_is_copied_as_it_is(before: Any) -> None:
+    copy = unchecked(before, name=" b ")
+    assert dataclasses.asdict(copy) == dataclasses.asdict(before) | {"name": " b "}
+    assert type(copy) is type(before) and before.name == "a"
+    with pytest.raises(AttributeError):
+        unchecked(before, colour="red")

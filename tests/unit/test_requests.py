@@ -88,6 +88,18 @@ def test_a_bad_submission_is_refused_when_it_is_made(name: str, value: Any, code
     assert _code(_submission, **{name: value}) == code
 
 
+def test_a_submission_for_other_input_is_as_if_it_had_been_made_for_it() -> None:
+    made = Submission(kind="a", lane="b", requires=["gpu"], tags={"team.owner": "c"}, delay="5s", signals=["go"])
+    other = made.with_input(b"1", "text")
+    assert other == replace(made, payload=b"1", encoding="text")
+    assert made.payload == b""
+    with pytest.raises(FrozenInstanceError):
+        other.payload = b"2"  # type: ignore[misc]
+    for payload, encoding in ((b"1" * 2_000_000, "json"), ("text", "json"), (b"1", " ")):
+        with pytest.raises(InvalidRequest):
+            made.with_input(payload, encoding)  # type: ignore[arg-type]
+
+
 def test_a_submission_is_ready_at_a_time_or_after_a_delay() -> None:
     assert _code(_submission, ready_at=NOON, delay=1) == "invalid_request"
     assert _code(_submission, ready_at=NOON, delay=0) == "invalid_request"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["changed", "made", "put", "record", "replace"]
+__all__ = ["changed", "made", "put", "record", "replace", "unchecked"]
 Record = TypeVar("Record")
 
 if TYPE_CHECKING:
@@ -36,20 +36,32 @@ def replace(before: Record, /, **values: Any) -> Record:
 
 
 @cache
-def _way(kind: type[Any]) -> Callable[[Any, dict[str, Any]], Any]:
+def _way(kind: Any) -> Callable[[Any, dict[str, Any]], Any]:
     """How a record of this kind is copied."""
     checks = hasattr(kind, "__post_init__")
     if not checks and not hasattr(kind, "__slots__"):
         return changed
     if checks or kind.__dataclass_params__.frozen:
         return lambda before, values: dataclasses.replace(before, **values)
-    # One assignment after another is what a record costs least to make by, so these are written out for each kind.
+    return _field_by_field(kind)
+
+
+def unchecked(before: Record, /, **values: Any) -> Record:
+    """A copy of a record with slots with these values, which the caller has checked; nothing is checked here."""
+    kind: Any = type(before)
+    copy: Record = _field_by_field(kind)(before, values)
+    return copy
+
+
+@cache
+def _field_by_field(kind: Any) -> Callable[[Any, dict[str, Any]], Any]:
+    """One assignment after another is what a record costs least to make by, so these are written out for each kind."""
+    line = "    put(copy, '{0}', before.{0})" if kind.__dataclass_params__.frozen else "    copy.{0} = before.{0}"
     head = "def copied(before, values):", "    copy = new(kind)"
-    lines = (f"    copy.{field.name} = before.{field.name}" for field in dataclasses.fields(kind))
-    tail = "    for name, value in values.items():", "        setattr(copy, name, value)", "    return copy"
-    text = "\n".join([*head, *lines, *tail])
-    names: dict[str, Any] = {"new": object.__new__, "kind": kind}
-    exec(text, names)
+    lines = (line.format(field.name) for field in dataclasses.fields(kind))
+    tail = "    for name, value in values.items():", "        put(copy, name, value)", "    return copy"
+    names: dict[str, Any] = {"new": object.__new__, "put": object.__setattr__, "kind": kind}
+    exec("\n".join([*head, *lines, *tail]), names)
     copied: Callable[[Any, dict[str, Any]], Any] = names["copied"]
     return copied
 

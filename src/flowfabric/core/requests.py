@@ -15,7 +15,7 @@ from uuid import UUID
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fences import digest
-from flowfabric.core.frozen import put, record
+from flowfabric.core.frozen import put, record, unchecked
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.records import Fence, WorkerId
@@ -79,6 +79,12 @@ class Submission:
             put(self, delay=limits.duration(self.delay, "delay"))
         if self.deadline is not None:
             put(self, deadline=limits.moment(self.deadline, "deadline"))
+
+    def with_input(self, payload: bytes, encoding: str) -> Submission:
+        """The same for other input; what was checked before is not checked again."""
+        limits.payload(payload, "payload")
+        limits.name(encoding, "encoding")
+        return unchecked(self, payload=payload, encoding=encoding)
 
     def fingerprint(self, namespace: str) -> bytes:
         """What a repeated submit is compared by: everything but the id, the times and the priority."""

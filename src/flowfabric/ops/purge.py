@@ -14,7 +14,7 @@ _FIRST_ID = UUID(int=0)
 
 async def purge(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
     """How many were removed; one that was replayed meanwhile stays. Their events stay that much longer at least."""
-    found = await tx.executions.lock_ends(ids)
+    found = await tx.purging.lock_ends(ids)
     now = await tx.now()
     due = [id_ for id_, purge_at in found.items() if purge_at is not None and purge_at <= now]
     if due:
@@ -45,8 +45,8 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
 
 
 async def _remove(tx: Transaction, ids: Sequence[UUID], trim_at: datetime) -> None:
-    await tx.trimming.bury(ids, trim_at)
-    await tx.executions.purge(ids)
+    await tx.purging.bury(ids, trim_at)
+    await tx.purging.remove(ids)
 
 
 async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:

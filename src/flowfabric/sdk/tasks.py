@@ -180,19 +180,19 @@ class Task(Generic[P, R]):
 
     def submission_of(self, payload: bytes, encoding: str = "json") -> Submission:
         """What is stored with these inputs."""
-        settings, called = self.settings, self.called
-        return Submission(
-            kind=self.name, payload=payload, encoding=encoding,
-            lane=settings.lane if called.lane is None else called.lane,
-            priority=settings.priority if called.priority is None else called.priority,
-            requires=settings.requires if called.requires is None else called.requires,
-            policy=self._policy, tags=_NO_TAGS if called.tags is None else called.tags,
-            ready_at=called.at, delay=called.delay, signals=tuple(signal.name for signal in settings.signals),
-        )  # fmt: skip
+        return self._circumstances.with_input(payload, encoding)
 
     @cached_property
-    def _policy(self) -> Policy:
-        return self.settings.policy(self.called)
+    def _circumstances(self) -> Submission:
+        """All of it that every call has in common, checked once."""
+        settings, called = self.settings, self.called
+        return Submission(
+            kind=self.name, lane=settings.lane if called.lane is None else called.lane,
+            priority=settings.priority if called.priority is None else called.priority,
+            requires=settings.requires if called.requires is None else called.requires,
+            policy=settings.policy(called), tags=_NO_TAGS if called.tags is None else called.tags,
+            ready_at=called.at, delay=called.delay, signals=tuple(signal.name for signal in settings.signals),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"

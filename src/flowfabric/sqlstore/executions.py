@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.records import Execution
@@ -84,19 +83,6 @@ class SqlExecutions:
         locked = _by_id(found)
         self._locked |= locked
         return locked
-
-    async def lock_ends(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
-        found = await self._session.fetch("lock_ends", ids=list(ids))
-        return {rows.identity(row["id"]): rows.when(row["purge_at"]) for row in found}
-
-    async def purge(self, ids: Sequence[UUID]) -> None:
-        await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _BELONGINGS])
-
-
-_BELONGINGS = (
-    "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
-    "delete_suspensions", "delete_executions",
-)  # fmt: skip
 
 
 def _by_id(found: Sequence[Row]) -> dict[UUID, Execution]:

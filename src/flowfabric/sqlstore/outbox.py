@@ -91,9 +91,6 @@ class SqlTrimming:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def bury(self, ids: Sequence[UUID], trim_at: datetime) -> None:
-        await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
-
     async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[Buried]:
         found = await self._session.fetch("lock_free_buried", ids=list(ids), now=now)
         return [_buried(row) for row in found]

@@ -13,6 +13,7 @@ from flowfabric.sqlstore.hot import SqlHotStatements
 from flowfabric.sqlstore.journal import SqlAttempts, SqlEvents, SqlSteps
 from flowfabric.sqlstore.looking import SqlLooks
 from flowfabric.sqlstore.outbox import SqlOutbox, SqlSubscribers, SqlTrimming
+from flowfabric.sqlstore.purging import SqlPurging
 from flowfabric.sqlstore.routing import SqlDue, SqlGrants, SqlKeys, SqlLanes, SqlRoutes
 from flowfabric.sqlstore.session import Session
 from flowfabric.sqlstore.unlocked import SqlUnlocked
@@ -68,6 +69,7 @@ class SqlTransaction:
     outbox = _Port(lambda tx: SqlOutbox(tx.session))
     subscribers = _Port(lambda tx: SqlSubscribers(tx.session))
     trimming = _Port(lambda tx: SqlTrimming(tx.session))
+    purging = _Port(lambda tx: SqlPurging(tx.session))
     workers = _Port(lambda tx: SqlWorkers(tx.session))
 
     async def write(self, written: Written) -> None:

@@ -95,12 +95,6 @@ class Executions(Protocol):
     async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
         """Replaces the tags of a locked execution."""
 
-    async def lock_ends(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
-        """When executions that nobody else has locked may be removed; locked until the transaction ends."""
-
-    async def purge(self, ids: Sequence[UUID]) -> None:
-        """Removes executions with their attempts, steps, grants and keys; their events stay."""
-
 
 class HotStatements(Protocol):
     """The operations of the hot path, each one guarded statement over a batch. What they leave out was not written."""

@@ -53,11 +53,9 @@ class Subscribers(Protocol):
 class Trimming(Protocol):
     """What is needed to remove events that nobody waits for."""
 
-    async def bury(self, ids: Sequence[UUID], trim_at: datetime) -> None:
-        """Notes executions that are gone, and when their events may go."""
-
     async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[Buried]:
-        """Those of them whose events may go by their time, locked; leaves out what others have locked."""
+        """Those of these executions that are gone and whose events may go by their time, locked; leaves out what others
+        have locked."""
 
     async def slowest(self) -> Position | None:
         """How far the slowest named subscriber is; None if there is none."""

@@ -19,6 +19,7 @@ from flowfabric.store.flows import Flows
 from flowfabric.store.journal import Attempts, Events, Steps
 from flowfabric.store.news import News, Telling
 from flowfabric.store.outbox import Outbox, Subscribers, Trimming
+from flowfabric.store.purging import Purging
 from flowfabric.store.routing import Grants, Keys, Lanes, Routes
 from flowfabric.store.unlocked import Unlocked
 from flowfabric.store.waiting import Looks, SigningKeys, Waits
@@ -85,6 +86,8 @@ class Periphery(Protocol):
     def subscribers(self) -> Subscribers: ...
     @property
     def trimming(self) -> Trimming: ...
+    @property
+    def purging(self) -> Purging: ...
     @property
     def workers(self) -> Workers: ...
 

@@ -1,0 +1,32 @@
+"""Removing executions in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.sqlstore import rows
+from flowfabric.sqlstore.session import Session
+
+_BELONGINGS = (
+    "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
+    "delete_suspensions", "delete_executions",
+)  # fmt: skip
+
+
+class SqlPurging:
+    """Locks and removes many executions by few statements."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def lock_ends(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
+        found = await self._session.fetch("lock_ends", ids=list(ids))
+        return {rows.identity(row["id"]): rows.when(row["purge_at"]) for row in found}
+
+    async def remove(self, ids: Sequence[UUID]) -> None:
+        await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _BELONGINGS])
+
+    async def bury(self, ids: Sequence[UUID], trim_at: datetime) -> None:
+        await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
