@@ -61,6 +61,10 @@ class Turns:
         found = self.answers.get(contender)
         return Spread.of(map(value, found)) if found else None
 
+    def of(self, contenders: Sequence[Contender]) -> Turns:
+        """The same turns with these contenders only; ratios are made of the first of them."""
+        return Turns({contender: self.answers[contender] for contender in contenders if contender in self.answers})
+
 
 @dataclass(slots=True)
 class Bench:
