@@ -46,6 +46,11 @@ class Plan:
     suspended: int = 10_000
     is_quick: bool = False
 
+    @property
+    def brief_s(self) -> float:
+        """How long what has no bar is measured."""
+        return min(1.0, self.seconds)
+
 
 QUICK = Plan(0.4, 1, 3_000, 400, 5, 2, 20, 0.05, 1_000, 100, is_quick=True)
 
@@ -111,6 +116,10 @@ class Bench:
             async with _connected(self.dsn) as connection:
                 await connection.execute(f'DROP DATABASE IF EXISTS "bench_{_plain(name)}" WITH (FORCE)')
             self._databases.discard(f"bench_{_plain(name)}")
+
+    async def briefly(self, contenders: Sequence[Contender]) -> Turns:
+        """The turns of figures that no bar is set for: a second each."""
+        return await self.in_turns(contenders, seconds=self.plan.brief_s, rounds=min(3, self.plan.rounds))
 
     async def in_turns(
         self, contenders: Sequence[Contender], *, seconds: float | None = None, rounds: int | None = None
