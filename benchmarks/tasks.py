@@ -46,10 +46,14 @@ async def nothing(number: int) -> int:
 
 @asynccontextmanager
 async def tasks_on(
-    store: str, *, retention_s: float | None = None, note: Callable[[], None] = lambda: None
+    store: str,
+    *,
+    namespace: str = "bench",
+    retention_s: float | None = None,
+    note: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Tasks]:
     """The tasks of an app on a store, which is closed at the end; `note` is called by every trivial task."""
-    tasks = _tasks(App(store, namespace="bench"), retention_s, note)
+    tasks = _tasks(App(store, namespace=namespace), retention_s, note)
     async with tasks.app:
         yield tasks
 
