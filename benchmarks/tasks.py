@@ -11,6 +11,8 @@ from pathlib import Path
 
 from flowfabric import App, Signal, Task, race, step, wait_signal
 
+NAMESPACE = "bench"
+
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
@@ -48,7 +50,7 @@ async def nothing(number: int) -> int:
 async def tasks_on(
     store: str,
     *,
-    namespace: str = "bench",
+    namespace: str = NAMESPACE,
     retention_s: float | None = None,
     note: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Tasks]:

@@ -140,7 +140,7 @@ async def _backlog(bench: Bench, backend: str, small: Store, worked_off: Store, 
 async def _tasks_worked_off(bench: Bench, backend: str, *stores: tuple[Store, str]) -> None:
     """The rate of a worker on each, by turns."""
     rates: list[list[float]] = [[] for _ in stores]
-    for _ in range(min(3, bench.plan.rounds)):
+    for _ in range(min(2, bench.plan.rounds)):
         for (store, _), kept in zip(stores, rates, strict=True):
             kept.append(await _worked_off_rate(store.address, bench.plan.brief_s))
     for (_, what), kept in zip(stores, rates, strict=True):
