@@ -118,8 +118,8 @@ class Bench:
             self._databases.discard(f"bench_{_plain(name)}")
 
     async def briefly(self, contenders: Sequence[Contender]) -> Turns:
-        """The turns of figures that no bar is set for: a second each."""
-        return await self.in_turns(contenders, seconds=self.plan.brief_s, rounds=min(3, self.plan.rounds))
+        """The turns of figures that no bar is set for: a second each, twice."""
+        return await self.in_turns(contenders, seconds=self.plan.brief_s, rounds=min(2, self.plan.rounds))
 
     async def in_turns(
         self, contenders: Sequence[Contender], *, seconds: float | None = None, rounds: int | None = None
