@@ -12,10 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.tasks import NAMESPACE, tasks_on
-from flowfabric.engine import Engine, Fence, Unavailable, connect
 from flowfabric.worker.event_loop import own_runner
+
+# The memory of a worker of tasks is measured: it imports nothing that only a worker at the engine needs.
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine, Fence
 
 ROOT = Path(__file__).parent.parent
 TASKS = "tasks"
@@ -82,6 +86,8 @@ async def _tasks(store: str, slots: int, note: Callable[[], None]) -> AsyncItera
 
 @asynccontextmanager
 async def _engine(store: str, slots: int, note: Callable[[], None]) -> AsyncIterator[None]:
+    from flowfabric.engine import connect
+
     async with connect(store, namespace=NAMESPACE) as engine, engine.reconcilers.running():
         working = asyncio.create_task(_claim_and_complete(engine, slots, note))
         yield
@@ -91,6 +97,8 @@ async def _engine(store: str, slots: int, note: Callable[[], None]) -> AsyncIter
 
 async def _claim_and_complete(engine: Engine, slots: int, note: Callable[[], None]) -> None:
     """Takes as many as there are slots at once. A store that is busy is asked again, as a worker does."""
+    from flowfabric.engine import Unavailable
+
     worker = f"bench-{os.getpid()}"
     with engine.leases.watch(["default"]) as work:
         while True:
@@ -107,6 +115,8 @@ async def _claim_and_complete(engine: Engine, slots: int, note: Callable[[], Non
 
 
 async def _complete(engine: Engine, fences: list[Fence]) -> None:
+    from flowfabric.engine import Unavailable
+
     while fences:
         answers = await engine.leases.complete_many([(fence, b"1") for fence in fences])
         pairs = zip(fences, answers, strict=True)
