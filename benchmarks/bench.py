@@ -46,6 +46,11 @@ class Plan:
     suspended: int = 10_000
     is_quick: bool = False
 
+    @property
+    def brief_s(self) -> float:
+        """How long what has no bar is measured."""
+        return min(1.0, self.seconds)
+
 
 QUICK = Plan(0.4, 1, 3_000, 400, 5, 2, 20, 0.05, 1_000, 100, is_quick=True)
 
@@ -60,6 +65,10 @@ class Turns:
         """The contender's figure in each round; nothing for one that failed."""
         found = self.answers.get(contender)
         return Spread.of(map(value, found)) if found else None
+
+    def of(self, contenders: Sequence[Contender]) -> Turns:
+        """The same turns with these contenders only; ratios are made of the first of them."""
+        return Turns({contender: self.answers[contender] for contender in contenders if contender in self.answers})
 
 
 @dataclass(slots=True)
@@ -107,6 +116,10 @@ class Bench:
             async with _connected(self.dsn) as connection:
                 await connection.execute(f'DROP DATABASE IF EXISTS "bench_{_plain(name)}" WITH (FORCE)')
             self._databases.discard(f"bench_{_plain(name)}")
+
+    async def briefly(self, contenders: Sequence[Contender]) -> Turns:
+        """The turns of figures that no bar is set for: a second each, twice."""
+        return await self.in_turns(contenders, seconds=self.plan.brief_s, rounds=min(2, self.plan.rounds))
 
     async def in_turns(
         self, contenders: Sequence[Contender], *, seconds: float | None = None, rounds: int | None = None

@@ -32,6 +32,8 @@ class Peer:
     module: str
     scenarios: frozenset[str]
     backends: tuple[str, ...]
+    # Its worker is always another process than its client.
+    is_apart: bool = False
 
 
 _JOBS = frozenset({"jobs", "start"})
@@ -41,7 +43,7 @@ PEERS = (
     Peer("Absurd", "absurd", _STEPS, (POSTGRES,)),
     Peer("Procrastinate", "procrastinate", _JOBS, (POSTGRES,)),
     Peer("PgQueuer", "pgqueuer", _JOBS, (POSTGRES,)),
-    Peer("Celery", "celery", _JOBS, (REDIS,)),
+    Peer("Celery", "celery", _JOBS, (REDIS,), is_apart=True),
     Peer("Huey", "huey", _JOBS, (REDIS, SQLITE)),
 )
 

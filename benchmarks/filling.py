@@ -73,8 +73,8 @@ def sqlite_filler(engine: Engine, path: str) -> Filler:
 
 
 async def _model(engine: Engine, state: str) -> object:
-    """An execution in that state, to be copied."""
-    created = await engine.executions.submit("noop", b"1")
+    """An execution in that state, to be copied: of the task `trivial`, so that a worker can perform it."""
+    created = await engine.executions.submit("trivial", b'{"number":1}')
     if state == "completed":
         lease = await engine.leases.claim_execution(created.id, "bench")
         await engine.leases.complete(lease.fence, b"1")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from flowfabric import App, Signal, Task, race, step, wait_signal
 
+NAMESPACE = "bench"
+
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
@@ -46,10 +48,14 @@ async def nothing(number: int) -> int:
 
 @asynccontextmanager
 async def tasks_on(
-    store: str, *, retention_s: float | None = None, note: Callable[[], None] = lambda: None
+    store: str,
+    *,
+    namespace: str = NAMESPACE,
+    retention_s: float | None = None,
+    note: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Tasks]:
     """The tasks of an app on a store, which is closed at the end; `note` is called by every trivial task."""
-    tasks = _tasks(App(store, namespace="bench"), retention_s, note)
+    tasks = _tasks(App(store, namespace=namespace), retention_s, note)
     async with tasks.app:
         yield tasks
 

@@ -1,17 +1,30 @@
-"""Worker processes: each runs the tasks of the benchmarks on a store, and tells what it has done when it is asked."""
+"""Worker processes: each works on a store, with the tasks of the benchmarks or at the engine, and tells what it has
+done when it is asked."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.tasks import NAMESPACE, tasks_on
+from flowfabric.worker.event_loop import own_runner
+
+# The memory of a worker of tasks is measured: it imports nothing that only a worker at the engine needs.
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine, Fence
 
 ROOT = Path(__file__).parent.parent
+TASKS = "tasks"
+AT_ENGINE = "engine"
+_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +38,7 @@ class WorkerProcess:
         return self.process.pid
 
     async def ask(self) -> tuple[int, float]:
-        """How many trivial tasks it has performed, and when it began the last one."""
+        """How many executions it has performed, and when it came to the last one."""
         assert self.process.stdin is not None and self.process.stdout is not None, "asked for as pipes"
         self.process.stdin.write(b"\n")
         await self.process.stdin.drain()
@@ -37,10 +50,10 @@ class WorkerProcess:
 
 
 @asynccontextmanager
-async def worker_process(store: str, slots: int) -> AsyncIterator[WorkerProcess]:
+async def worker_process(store: str, slots: int, level: str = TASKS) -> AsyncIterator[WorkerProcess]:
     """A worker process that is ready; it ends when its input is closed, so it does not outlive this one."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.workers", store, str(slots),
+        sys.executable, "-m", "benchmarks.workers", store, str(slots), level,
         cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     worker = WorkerProcess(process)
@@ -53,23 +66,65 @@ async def worker_process(store: str, slots: int) -> AsyncIterator[WorkerProcess]
         await process.wait()
 
 
-async def _work(store: str, slots: int) -> None:
-    # Imported here: whoever only starts workers needs nothing of this.
-    from benchmarks.tasks import tasks_on
-
+async def _work(store: str, slots: int, level: str) -> None:
     done, last = 0, time.perf_counter()
 
     def note() -> None:
         nonlocal done, last
         done, last = done + 1, time.perf_counter()
 
-    async with tasks_on(store, note=note) as tasks, tasks.app.worker(concurrency=slots):
+    async with _LEVELS[level](store, slots, note):
         while await asyncio.to_thread(sys.stdin.readline):
             print(json.dumps([done, last]), flush=True)
 
 
-if __name__ == "__main__":
-    from flowfabric.worker.event_loop import own_runner
+@asynccontextmanager
+async def _tasks(store: str, slots: int, note: Callable[[], None]) -> AsyncIterator[None]:
+    async with tasks_on(store, note=note) as tasks, tasks.app.worker(concurrency=slots):
+        yield
 
+
+@asynccontextmanager
+async def _engine(store: str, slots: int, note: Callable[[], None]) -> AsyncIterator[None]:
+    from flowfabric.engine import connect
+
+    async with connect(store, namespace=NAMESPACE) as engine, engine.reconcilers.running():
+        working = asyncio.create_task(_claim_and_complete(engine, slots, note))
+        yield
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def _claim_and_complete(engine: Engine, slots: int, note: Callable[[], None]) -> None:
+    """Takes as many as there are slots at once. A store that is busy is asked again, as a worker does."""
+    from flowfabric.engine import Unavailable
+
+    worker = f"bench-{os.getpid()}"
+    with engine.leases.watch(["default"]) as work:
+        while True:
+            try:
+                leases = await engine.leases.claim(["default"], worker, limit=slots)
+            except Unavailable:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            await _complete(engine, [lease.fence for lease in leases])
+            for _ in leases:
+                note()
+            if not leases:
+                await work.wait()
+
+
+async def _complete(engine: Engine, fences: list[Fence]) -> None:
+    from flowfabric.engine import Unavailable
+
+    while fences:
+        answers = await engine.leases.complete_many([(fence, b"1") for fence in fences])
+        pairs = zip(fences, answers, strict=True)
+        fences = [fence for fence, answer in pairs if isinstance(answer, Unavailable)]
+
+
+_LEVELS = {TASKS: _tasks, AT_ENGINE: _engine}
+
+if __name__ == "__main__":
     with own_runner() as runner:
-        runner.run(_work(sys.argv[1], int(sys.argv[2])))
+        runner.run(_work(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

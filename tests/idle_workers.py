@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -100,26 +101,35 @@ async def start_latencies_ms(engine: Engine, started: Starts, number: int, pause
 
 
 class StatementCount:
-    """Counts every statement that this process sends to PostgreSQL, those around transactions too."""
+    """Counts every statement that this process sends to a store, those around transactions too."""
 
     def __init__(self) -> None:
-        self.number = 0
         self.texts: list[str] = []
-        self._original = asyncpg.Connection.__init__
+        self._made, self._opened = asyncpg.Connection.__init__, sqlite3.connect
+
+    @property
+    def number(self) -> int:
+        return len(self.texts)
 
     def __enter__(self) -> StatementCount:
-        original = self._original
+        made, opened = self._made, self._opened
 
         def make(connection: Any, *arguments: Any, **named: Any) -> None:
-            original(connection, *arguments, **named)
-            connection.add_query_logger(self._count)
+            made(connection, *arguments, **named)
+            connection.add_query_logger(lambda record: self._count(record.query))
+
+        def open_(*arguments: Any, **named: Any) -> sqlite3.Connection:
+            connection: sqlite3.Connection = opened(*arguments, **named)
+            connection.set_trace_callback(self._count)
+            return connection
 
         setattr(asyncpg.Connection, "__init__", make)  # noqa: B010 - the type checker forbids the short way
+        setattr(sqlite3, "connect", open_)  # noqa: B010
         return self
 
     def __exit__(self, *_: object) -> None:
-        setattr(asyncpg.Connection, "__init__", self._original)  # noqa: B010
+        setattr(asyncpg.Connection, "__init__", self._made)  # noqa: B010
+        setattr(sqlite3, "connect", self._opened)  # noqa: B010
 
-    def _count(self, record: Any) -> None:
-        self.number += 1
-        self.texts.append(record.query[:60])
+    def _count(self, text: str) -> None:
+        self.texts.append(text[:60])

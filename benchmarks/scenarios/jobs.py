@@ -15,7 +15,7 @@ from benchmarks.limits import pgbench_rate, pgbench_script, raw_sqlite_rate
 from benchmarks.peers.protocol import Request
 from benchmarks.report import NO_PEERS
 from benchmarks.spread import Spread
-from flowfabric.engine import Engine, Lease, Submission, connect
+from flowfabric.engine import Engine, Lease, Step, Submission, connect
 
 BATCH = 100
 ABREAST = 4
@@ -79,8 +79,11 @@ async def cycle(engine: Engine, size: int) -> int:
     return len(await engine.leases.complete_many([(lease.fence, b"1") for lease in leases]))
 
 
-async def single_rate(bench: Bench, backend: str, engine: Engine, callers: int, seconds: float) -> Answer:
-    """So many callers submit and complete one at a time, and one worker claims for all."""
+async def single_rate(
+    bench: Bench, backend: str, engine: Engine, callers: int, seconds: float, *, steps: int = 0
+) -> Answer:
+    """So many callers submit and complete one at a time, and one worker claims for all. If it is steps that are
+    recorded one by one before the end, each of them is a job."""
     read, watch, done = bench.server(backend), Stopwatch(), 0
     before = read()
     ready: asyncio.Queue[Lease] = asyncio.Queue()
@@ -90,8 +93,10 @@ async def single_rate(bench: Bench, backend: str, engine: Engine, callers: int, 
         while watch.wall_s < seconds:
             await engine.executions.submit("noop", b"1")
             lease = await ready.get()
+            for place in range(steps):
+                await engine.leases.checkpoint(lease.fence, [Step(f"step-{place}", b"1")])
             await engine.leases.complete(lease.fence, b"1")
-            done += 1
+            done += steps or 1
 
     async def claimer() -> None:
         while True:

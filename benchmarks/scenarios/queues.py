@@ -2,48 +2,73 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from benchmarks.bars import BOTH, POSTGRES
-from benchmarks.bench import ENGINE, Bench
+from benchmarks.bench import ENGINE, SDK, Bench
 from benchmarks.filling import Filler, postgres_filler, sqlite_filler
 from benchmarks.spread import Spread
+from benchmarks.tasks import Tasks, tasks_on
+from flowfabric import Call
 from flowfabric.engine import Engine, Submission, connect
 
 _TIMES = 200
 _FEW = 1_000
 _UNROUTABLE = 10_000
 _CLAIM = "ms p50"
+_SETS = [f"tool-{number}" for number in range(10)]
+_SLOTS = 256
+_STARTS = 40
+_REFILL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """How a job that requires a capability is described, and how a batch of them goes through its whole life."""
+
+    who: str
+    describe: Callable[[str], Any]
+    perform: Callable[[list[Any]], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An engine on a store of its own, and how to fill that store."""
+    """An engine on a store of its own, where that is, and how to fill it."""
 
     engine: Engine
+    address: str
     fill: Filler
 
 
 async def backlog(bench: Bench) -> None:
-    """A claim's median where 1,000 executions wait, and where very many do; then with as many retained beside them."""
+    """A claim's median where 1,000 executions wait, and where very many do; then with as many retained beside them.
+
+    The same for the rate of a worker. Its 1,000 wait in a store of their own: what it leaves behind would slow the
+    claims that the others are compared with.
+    """
     for backend in BOTH:
-        names = [await bench.store(backend, name) for name in ("small", "large")]
-        async with connect(names[0]) as few, connect(names[1]) as many:
-            small, large = (_fillable(backend, *pair) for pair in ((few, names[0]), (many, names[1])))
-            await _backlog(bench, backend, small, large)
+        async with AsyncExitStack() as stack:
+            stores = []
+            for name in ("small", "worked off", "large"):
+                address = await bench.store(backend, name)
+                engine = await stack.enter_async_context(connect(address))
+                stores.append(_fillable(backend, engine, address))
+            await _backlog(bench, backend, *stores)
 
 
 async def routing(bench: Bench) -> None:
     """Batches of 100 that wait along one route and along ten; claims behind 10,000 that this worker cannot take."""
     for backend in BOTH:
-        async with connect(await bench.store(backend, "routing")) as engine:
-            rounds = [await _routes_ms(bench, engine) for _ in range(bench.plan.rounds)]
-            one, ten = (Spread.of(medians) for medians in zip(*rounds, strict=True))
-            bench.figure("100 jobs along one capability set", backend, ENGINE, _CLAIM, *one.values)
-            bench.figure("100 jobs along ten capability sets", backend, ENGINE, _CLAIM, *ten.values)
+        store = await bench.store(backend, "routing")
+        async with connect(store) as engine:
+            one, ten = await _routes_ms(bench, backend, Routed(ENGINE, _submission, partial(_cycle, engine)))
             bench.report.judge("B7.sets", backend, one.over(ten))
             clear, clogged = engine.within("clear"), engine.within("clogged")
             for other in (clear, clogged):
@@ -53,6 +78,7 @@ async def routing(bench: Bench) -> None:
             bench.figure("claim, nothing unroutable", backend, ENGINE, _CLAIM, *before.values)
             bench.figure("claim behind 10,000 unroutable", backend, ENGINE, _CLAIM, *behind.values)
             bench.report.judge("B7.unroutable", backend, before.over(behind))
+        await _tasks_routed(bench, backend, store)
 
 
 async def leases(bench: Bench) -> None:
@@ -83,15 +109,16 @@ async def pile_up(engine: Engine, number: int, requires: Sequence[str] = (), pri
         await engine.executions.submit_many(work)
 
 
-def _fillable(backend: str, engine: Engine, name: str) -> Store:
+def _fillable(backend: str, engine: Engine, address: str) -> Store:
     if backend == POSTGRES:
-        return Store(engine, postgres_filler(engine, name, "flowfabric"))
-    return Store(engine, sqlite_filler(engine, name))
+        return Store(engine, address, postgres_filler(engine, address, "flowfabric"))
+    return Store(engine, address, sqlite_filler(engine, address))
 
 
-async def _backlog(bench: Bench, backend: str, small: Store, large: Store) -> None:
+async def _backlog(bench: Bench, backend: str, small: Store, worked_off: Store, large: Store) -> None:
     size = bench.plan.backlog
-    await small.fill("waiting", _FEW)
+    for store in (small, worked_off):
+        await store.fill("waiting", _FEW)
     await large.fill("waiting", size)
     for key, what, state in (
         ("B10.backlog", f"{size:,} waiting", None),
@@ -107,21 +134,110 @@ async def _backlog(bench: Bench, backend: str, small: Store, large: Store) -> No
         bench.figure("claim, 1,000 waiting", backend, ENGINE, _CLAIM, *few.values)
         bench.figure(f"claim, {what}", backend, ENGINE, _CLAIM, *many.values)
         bench.report.judge(key, backend, many.over(few))
+        await _tasks_worked_off(bench, backend, (worked_off, "1,000 waiting"), (large, what))
 
 
-async def _routes_ms(bench: Bench, engine: Engine) -> list[float]:
-    """The medians of a batch along one route and along ten."""
-    sets = [f"tool-{number}" for number in range(10)]
+async def _tasks_worked_off(bench: Bench, backend: str, *stores: tuple[Store, str]) -> None:
+    """The rate of a worker on each, by turns."""
+    rates: list[list[float]] = [[] for _ in stores]
+    for _ in range(min(2, bench.plan.rounds)):
+        for (store, _), kept in zip(stores, rates, strict=True):
+            kept.append(await _worked_off_rate(store.address, bench.plan.brief_s))
+    for (_, what), kept in zip(stores, rates, strict=True):
+        bench.figure(f"worker, {what}", backend, SDK, "jobs/s", *kept)
+
+
+async def _worked_off_rate(store: str, seconds: float) -> float:
+    """Jobs per second of a worker on a lane that is filled up again by as many as it has performed."""
+    done, noted = 0, asyncio.Event()
+
+    def note() -> None:
+        nonlocal done
+        done += 1
+        noted.set()
+
+    async with tasks_on(store, namespace="default", note=note) as tasks, asyncio.timeout(seconds + 60):
+        async with tasks.app.worker(concurrency=_SLOTS):
+            await noted.wait()
+            began, first, filled = time.perf_counter(), done, 0
+            while time.perf_counter() - began < seconds:
+                await noted.wait()
+                noted.clear()
+                if done - filled >= _REFILL:
+                    filled += await _submit(tasks, done - filled)
+            rate = (done - first) / (time.perf_counter() - began)
+        await _submit(tasks, done - filled)
+    return rate
+
+
+async def _submit(tasks: Tasks, number: int) -> int:
+    await tasks.app.submit_many([tasks.trivial.call(1) for _ in range(number)])
+    return number
+
+
+async def _routes_ms(bench: Bench, backend: str, jobs: Routed) -> list[Spread]:
+    """The medians of a batch along one route and along ten, in every round."""
+    rounds = [await _route_medians_ms(bench, jobs) for _ in range(bench.plan.rounds)]
+    one, ten = (Spread.of(medians) for medians in zip(*rounds, strict=True))
+    bench.figure("100 jobs along one capability set", backend, jobs.who, _CLAIM, *one.values)
+    bench.figure("100 jobs along ten capability sets", backend, jobs.who, _CLAIM, *ten.values)
+    return [one, ten]
+
+
+async def _route_medians_ms(bench: Bench, jobs: Routed) -> list[float]:
     times: dict[int, list[float]] = {1: [], 10: []}
     for _ in range(5 if bench.plan.is_quick else 15):
         for number, kept in times.items():
-            work = [Submission(kind="noop", payload=b"1", requires=[sets[place % number]]) for place in range(100)]
+            work = [jobs.describe(_SETS[place % number]) for place in range(100)]
             began = time.perf_counter()
-            await engine.executions.submit_many(work)
-            claimed = await engine.leases.claim(["default"], "bench", capabilities=sets, limit=100)
-            await engine.leases.complete_many([(lease.fence, b"1") for lease in claimed])
+            await jobs.perform(work)
             kept.append(time.perf_counter() - began)
     return [statistics.median(kept) * 1000 for kept in times.values()]
+
+
+def _submission(required: str) -> Submission:
+    return Submission(kind="noop", payload=b"1", requires=[required])
+
+
+async def _cycle(engine: Engine, work: list[Submission]) -> None:
+    await engine.executions.submit_many(work)
+    claimed = await engine.leases.claim(["default"], "bench", capabilities=_SETS, limit=len(work))
+    await engine.leases.complete_many([(lease.fence, b"1") for lease in claimed])
+
+
+async def _tasks_routed(bench: Bench, backend: str, store: str) -> None:
+    """The same with tasks: batches from submit to result, and how soon one starts on a worker without the capability
+    that 10,000 others wait for."""
+    async with tasks_on(store) as tasks, tasks.app.worker(concurrency=_SLOTS, capabilities=_SETS):
+        requiring = {name: tasks.trivial.options(requires=[name]) for name in _SETS}
+
+        async def perform(calls: list[Call[int]]) -> None:
+            await asyncio.gather(*await tasks.app.submit_many(calls))
+
+        await _routes_ms(bench, backend, Routed(SDK, lambda name: requiring[name].call(1), perform))
+    async with _working(store, "clear tasks") as clear, _working(store, "clogged tasks") as clogged:
+        unroutable = clogged.trivial.options(requires=["gpu"], priority=9000)
+        for _ in range(0, _UNROUTABLE, _FEW):
+            await clogged.app.submit_many([unroutable.call(1) for _ in range(_FEW)])
+        rounds = [await _start_medians_ms(bench, clear, clogged) for _ in range(bench.plan.rounds)]
+    before, behind = zip(*rounds, strict=True)
+    bench.figure("submit to start, nothing unroutable", backend, SDK, _CLAIM, *before)
+    bench.figure("submit to start behind 10,000 unroutable", backend, SDK, _CLAIM, *behind)
+
+
+async def _start_medians_ms(bench: Bench, *apps: Tasks) -> list[float]:
+    times: list[list[float]] = [[] for _ in apps]
+    for _ in range(min(_STARTS, bench.plan.starts)):
+        for tasks, kept in zip(apps, times, strict=True):
+            began = time.perf_counter()
+            kept.append(await tasks.when.run() - began)
+    return [statistics.median(kept) * 1000 for kept in times]
+
+
+@asynccontextmanager
+async def _working(store: str, namespace: str) -> AsyncIterator[Tasks]:
+    async with tasks_on(store, namespace=namespace) as tasks, tasks.app.worker(concurrency=_SLOTS):
+        yield tasks
 
 
 def _times(bench: Bench) -> int:

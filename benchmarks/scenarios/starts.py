@@ -9,20 +9,22 @@ from contextlib import asynccontextmanager
 from benchmarks.bars import BOTH, POSTGRES
 from benchmarks.bench import ENGINE, SDK, Bench, Turns
 from benchmarks.contenders import Answer, Contender
-from benchmarks.entrants import REDIS
+from benchmarks.entrants import PEERS, REDIS
 from benchmarks.peers.protocol import Request
 from benchmarks.report import NO_PEERS
-from benchmarks.spread import percentile
+from benchmarks.spread import Spread, percentile
 from flowfabric.engine import Engine, connect
 from tests.idle_workers import idle_workers, start_latencies_ms
 
 _NAME = "submit to start, idle worker"
 IN_PROCESS = f"{SDK}, in process"
 ACROSS = f"{SDK}, across processes"
+_APART = {peer.who for peer in PEERS if peer.is_apart}
 
 
 async def starts(bench: Bench) -> None:
-    """Medians and 99th percentiles of every contender; the ratio of the peers is to ours across processes."""
+    """Medians and 99th percentiles of every contender. A peer is compared with ours in process, or with ours across
+    processes if its worker is always another one."""
     number = bench.plan.starts
     request = Request("start", "", number=number)
     for backend in BOTH:
@@ -30,11 +32,18 @@ async def starts(bench: Bench) -> None:
         inside = bench.sdk(request, backend, IN_PROCESS)
         async with _engines(bench, backend) as engines:
             others = bench.peers(backend, request) + (bench.peers(REDIS, request) if backend == POSTGRES else [])
-            turns = await bench.in_turns([across, inside, *engines, *others], rounds=min(3, bench.plan.rounds))
-        bench.show(_NAME, "ms p50", turns, p50, less=True)
-        bench.show(_NAME, "ms p99", turns, p99, less=True)
+            apart = [contender for contender in others if contender.who in _APART]
+            within = [contender for contender in others if contender.who not in _APART]
+            everybody = [across, *apart, inside, *engines, *within]
+            turns = await bench.in_turns(everybody, rounds=min(3, bench.plan.rounds))
+        alike = turns.of([across, *apart]), turns.of([inside, *engines, *within])
+        for unit, value in (("ms p50", p50), ("ms p99", p99)):
+            for group in alike:
+                bench.show(_NAME, unit, group, value, less=True)
         if backend == POSTGRES:
             _judge(bench, turns, across, inside)
+            for key, group in zip(("B4.peers.across", "B4.peers.in"), alike, strict=True):
+                _judge_peers(bench, key, group)
 
 
 def p50(answer: Answer) -> float:
@@ -53,13 +62,18 @@ def _judge(bench: Bench, turns: Turns, across: Contender, inside: Contender) -> 
         figure = turns.spread(contender, value)
         assert figure is not None, "ours must not fail"
         bench.report.judge(key, POSTGRES, figure)
+
+
+def _judge_peers(bench: Bench, key: str, turns: Turns) -> None:
+    """The best peer over ours, both measured in the same way."""
+    ours, *_ = turns.answers.values()
     rivals = [contender for contender in turns.answers if contender.is_peer and contender.who != "Huey"]
     figures = [figure for contender in rivals if (figure := turns.spread(contender, p50))]
-    ours = turns.spread(across, p50)
-    if ours is None or not figures:
-        bench.report.leave_out("B4.peers", POSTGRES, NO_PEERS)
+    if figures:
+        best = min(figures, key=lambda figure: figure.median)
+        bench.report.judge(key, POSTGRES, best.over(Spread.of(map(p50, ours))))
     else:
-        bench.report.judge("B4.peers", POSTGRES, min(figures, key=lambda figure: figure.median).over(ours))
+        bench.report.leave_out(key, POSTGRES, NO_PEERS if bench.entrants.python is None else "its peers are absent")
 
 
 @asynccontextmanager

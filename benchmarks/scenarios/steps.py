@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from functools import partial
 
 import asyncpg
 
 from benchmarks.bars import BOTH, POSTGRES
-from benchmarks.bench import SDK, Bench
+from benchmarks.bench import ENGINE, SDK, Bench
 from benchmarks.contenders import Answer, Contender
 from benchmarks.peers.protocol import Request
-from benchmarks.scenarios.jobs import IN_FLIGHT, judge_over
+from benchmarks.scenarios.jobs import IN_FLIGHT, judge_over, single_rate
 from benchmarks.scenarios.starts import p50
+from flowfabric.engine import connect
 
 _TEN = 10
 
 
 async def steps(bench: Bench) -> None:
-    """Steps per second in tasks of ten and of one; and one step alone."""
+    """Steps per second in tasks of ten and of one, at the engine too; and one step alone."""
     for backend in BOTH:
         for number in (_TEN, 1):
             request = Request("steps", "", in_flight=IN_FLIGHT, number=number)
@@ -32,7 +34,16 @@ async def steps(bench: Bench) -> None:
                 bench.report.judge("B9.rate" if backend == POSTGRES else "B12.steps", backend, figure)
                 if backend == POSTGRES:
                     judge_over(bench, "B9.DBOS", POSTGRES, turns, "DBOS")
+        await _at_engine(bench, backend)
         await _alone(bench, backend)
+
+
+async def _at_engine(bench: Bench, backend: str) -> None:
+    async with connect(await bench.store(backend, "steps")) as engine:
+        for number in (_TEN, 1):
+            turn = partial(single_rate, bench, backend, engine, IN_FLIGHT, steps=number)
+            turns = await bench.briefly([Contender(ENGINE, backend, turn)])
+            bench.show(f"durable steps, {number} a task", "steps/s", turns)
 
 
 async def _alone(bench: Bench, backend: str) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import asyncpg
 
-from benchmarks.bars import BOTH, POSTGRES
+from benchmarks.bars import BOTH, POSTGRES, SQLITE
 from benchmarks.bench import ENGINE, SDK, Bench
 from benchmarks.contenders import Answer, Contender
-from benchmarks.cpu import resident_mb
+from benchmarks.cpu import Stopwatch, resident_mb
 from benchmarks.scenarios.jobs import single_rate
+from benchmarks.spread import Spread
 from benchmarks.tasks import tasks_on
-from benchmarks.workers import worker_process
+from benchmarks.workers import AT_ENGINE, TASKS, worker_process
 from flowfabric.engine import State, connect
 from tests.idle_workers import StatementCount, idle_workers, start_latencies_ms
 
@@ -26,56 +29,68 @@ _CLIENTS = 16
 _IDLE = 16
 _SLOTS = 64
 _SETTLED_S = 2.0
+# Statements are rare on PostgreSQL; on SQLite the file is looked at all the time.
+_TURNS_AT_REST = {POSTGRES: 4, SQLITE: 1}
 _CHUNK = 1_000
 # More than any machine gets through in a second, so that nobody waits for work.
 _PER_SECOND = 6_000
+_PROCESSES = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """So many worker processes on a backend, with tasks or at the engine."""
+
+    backend: str
+    level: str
+    number: int
+
+    @property
+    def who(self) -> str:
+        return SDK if self.level == TASKS else ENGINE
+
+    @property
+    def name(self) -> str:
+        return f"{self.who}, {self.number} process{'es' * (self.number > 1)}"
 
 
 async def idle(bench: Bench) -> None:
-    """The statements of 16 idle workers together, each with its duties and its place in the register."""
-    opening = partial(connect, await bench.store(POSTGRES, "idle"))
-    with StatementCount() as statements:
-        async with idle_workers(opening, _IDLE) as started, opening() as client:
-            await start_latencies_ms(client, started, 1, 0)
-            await asyncio.sleep(_SETTLED_S)
-            before, seconds = statements.number, 4 * bench.plan.seconds
-            await asyncio.sleep(seconds)
-            rate = (statements.number - before) / seconds
-            found = await start_latencies_ms(client, started, min(25, bench.plan.starts), 0.05)
-    bench.report.judge("B11", POSTGRES, bench.figure("16 idle workers", POSTGRES, ENGINE, "statements/s", rate))
-    p50 = bench.figure("submit to start, 16 idle workers", POSTGRES, ENGINE, "ms p50", statistics.median(found))
-    bench.report.judge("idle start", POSTGRES, p50)
+    """The statements and the CPU of 16 idle workers together, each with its duties and its place in the register."""
+    for backend in BOTH:
+        store = await bench.store(backend, "idle")
+        rate, p50 = await _idle_engines(bench, backend, store)
+        if backend == POSTGRES:
+            bench.report.judge("B11", POSTGRES, rate)
+            bench.report.judge("idle start", POSTGRES, p50)
+        await _idle_apps(bench, backend, store)
 
 
 async def wakeups(bench: Bench) -> None:
     """The throughput of 16 clients with wake-ups on, somebody listening, over that with wake-ups off."""
-    opening = partial(connect, await bench.store(POSTGRES, "wakeups"))
-    async with opening() as on, opening(notify=False) as off, _listening(opening):
-        with_them = Contender(f"{ENGINE}, wake-ups", POSTGRES, partial(single_rate, bench, POSTGRES, on, _CLIENTS))
-        without = Contender(f"{ENGINE}, none", POSTGRES, partial(single_rate, bench, POSTGRES, off, _CLIENTS))
-        turns = await bench.in_turns([with_them, without])
-    bench.show("16 callers, one job at a time each", "jobs/s", turns)
-    ours, theirs = (turns.spread(item, lambda answer: answer.rate) for item in (with_them, without))
-    assert ours is not None and theirs is not None, "neither is a peer"
-    bench.report.judge("wake-ups", POSTGRES, ours.over(theirs))
+    for backend in BOTH:
+        opening = partial(connect, await bench.store(backend, "wakeups"))
+        async with opening() as on, opening(notify=False) as off, _listening(opening):
+            with_them = Contender(f"{ENGINE}, wake-ups", backend, partial(single_rate, bench, backend, on, _CLIENTS))
+            without = Contender(f"{ENGINE}, none", backend, partial(single_rate, bench, backend, off, _CLIENTS))
+            measure = bench.in_turns if backend == POSTGRES else bench.briefly
+            turns = await measure([with_them, without])
+        bench.show("16 callers, one job at a time each", "jobs/s", turns)
+        ours, theirs = (turns.spread(item, lambda answer: answer.rate) for item in (with_them, without))
+        assert ours is not None and theirs is not None, "neither is a peer"
+        if backend == POSTGRES:
+            bench.report.judge("wake-ups", POSTGRES, ours.over(theirs))
 
 
 async def processes(bench: Bench) -> None:
     """One, two and four worker processes on a backlog: never slower together, and nothing fails or is lost."""
-    lost: list[float] = []
-    numbers = (1, 2, 4)
-    contenders = [
-        Contender(f"{SDK}, {number} process{'es' * (number > 1)}", POSTGRES, partial(_worked_off, bench, number, lost))
-        for number in numbers
-    ]
-    turns = await bench.in_turns(contenders, rounds=min(3, bench.plan.rounds))
-    bench.show("worker processes", "jobs/s", turns)
-    one, *more = (turns.spread(contender, lambda answer: answer.rate) for contender in contenders)
-    for number, figure in zip(numbers[1:], more, strict=True):
-        assert one is not None and figure is not None, "none is a peer"
-        bench.report.judge(f"B13.{number}", POSTGRES, figure.over(one))
-    errors = bench.figure("worker processes", POSTGRES, SDK, "failed or lost", sum(lost))
-    bench.report.judge("B13.errors", POSTGRES, errors)
+    crews = [_Crew(POSTGRES, TASKS, number) for number in _PROCESSES]
+    figures, lost = await _by_turns(bench, crews, bench.plan.seconds, min(3, bench.plan.rounds))
+    for number in _PROCESSES[1:]:
+        bench.report.judge(f"B13.{number}", POSTGRES, figures[number].over(figures[1]))
+    bench.report.judge("B13.errors", POSTGRES, lost)
+    for backend, level in ((POSTGRES, AT_ENGINE), (SQLITE, TASKS), (SQLITE, AT_ENGINE)):
+        crews = [_Crew(backend, level, number) for number in ((2,) if bench.plan.is_quick else _PROCESSES)]
+        await _by_turns(bench, crews, bench.plan.brief_s, 1)
 
 
 async def memory(bench: Bench) -> None:
@@ -105,6 +120,46 @@ async def memory(bench: Bench) -> None:
             bench.report.judge(key, backend, bench.figure(f"memory, {what}", backend, SDK, "MB", mb))
 
 
+async def _idle_engines(bench: Bench, backend: str, store: str) -> tuple[Spread, Spread]:
+    """Statements per second, and how soon one of them starts what is submitted."""
+    opening = partial(connect, store)
+    with StatementCount() as statements:
+        async with idle_workers(opening, _IDLE) as started, opening() as client:
+            await start_latencies_ms(client, started, 1, 0)
+            rate = await _at_rest(bench, backend, ENGINE, statements)
+            found = await start_latencies_ms(client, started, min(25, bench.plan.starts), 0.05)
+    p50 = bench.figure("submit to start, 16 idle workers", backend, ENGINE, "ms p50", statistics.median(found))
+    return rate, p50
+
+
+async def _idle_apps(bench: Bench, backend: str, store: str) -> None:
+    """The same for 16 apps, each with a worker."""
+    found = []
+    with StatementCount() as statements:
+        async with AsyncExitStack() as stack:
+            for _ in range(_IDLE):
+                tasks = await stack.enter_async_context(tasks_on(store))
+                await stack.enter_async_context(tasks.app.worker(concurrency=_SLOTS))
+            client = await stack.enter_async_context(tasks_on(store))
+            await client.when.run()
+            await _at_rest(bench, backend, SDK, statements)
+            for _ in range(min(25, bench.plan.starts)):
+                await asyncio.sleep(0.05)
+                began = time.perf_counter()
+                found.append((await client.when.run() - began) * 1000)
+    bench.figure("submit to start, 16 idle workers", backend, SDK, "ms p50", statistics.median(found))
+
+
+async def _at_rest(bench: Bench, backend: str, who: str, statements: StatementCount) -> Spread:
+    """Statements per second while nothing happens. The CPU beside them is that of this process, with all workers."""
+    await asyncio.sleep(min(_SETTLED_S, bench.plan.seconds))
+    before, watch, seconds = statements.number, Stopwatch(), _TURNS_AT_REST[backend] * bench.plan.seconds
+    await asyncio.sleep(seconds)
+    found, used_s = statements.number - before, watch.cpu_s
+    bench.figure("16 idle workers", backend, who, "ms of CPU/s", used_s * 1000 / seconds)
+    return bench.figure("16 idle workers", backend, who, "statements/s", found / seconds)
+
+
 async def _suspend(app: Any, calls: list[Any]) -> None:
     """Submits, and waits until all are suspended."""
     for first in range(0, len(calls), _CHUNK):
@@ -118,16 +173,28 @@ async def _suspend(app: Any, calls: list[Any]) -> None:
             await asyncio.sleep(0.2)
 
 
-async def _worked_off(bench: Bench, number: int, lost: list[float], seconds: float) -> Answer:
+async def _by_turns(bench: Bench, crews: list[_Crew], seconds: float, rounds: int) -> tuple[dict[int, Spread], Spread]:
+    """The rates by the number of processes, and how many executions failed or were lost in all turns."""
+    lost: list[float] = []
+    contenders = [Contender(crew.name, crew.backend, partial(_worked_off, bench, crew, lost)) for crew in crews]
+    turns = await bench.in_turns(contenders, seconds=seconds, rounds=rounds)
+    bench.show("worker processes", "jobs/s", turns)
+    rates = (Spread.of(answer.rate for answer in answers) for answers in turns.answers.values())
+    errors = bench.figure("worker processes", crews[0].backend, crews[0].who, "failed or lost", sum(lost))
+    return {crew.number: rate for crew, rate in zip(crews, rates, strict=True)}, errors
+
+
+async def _worked_off(bench: Bench, crew: _Crew, lost: list[float], seconds: float) -> Answer:
     """A backlog worked off by so many processes for so many seconds, or until nothing is left."""
-    name = f"processes_{number}_{time.monotonic_ns()}"
-    store = await bench.store(POSTGRES, name)
+    name = f"processes_{crew.number}_{time.monotonic_ns()}"
+    store = await bench.store(crew.backend, name)
     total = max(_CHUNK, round(_PER_SECOND * seconds))
-    read = bench.server(POSTGRES)
+    read = bench.server(crew.backend)
     async with tasks_on(store) as tasks, AsyncExitStack() as stack:
         engine = await tasks.app.engine()
         await engine.lanes.pause("default")
-        workers = [await stack.enter_async_context(worker_process(store, _SLOTS)) for _ in range(number)]
+        starting = (worker_process(store, _SLOTS, crew.level) for _ in range(crew.number))
+        workers = [await stack.enter_async_context(worker) for worker in starting]
         for first in range(0, total - 1, _CHUNK):
             await tasks.app.submit_many([tasks.trivial.call(1) for _ in range(min(_CHUNK, total - 1 - first))])
         await engine.lanes.resume("default")
@@ -140,22 +207,31 @@ async def _worked_off(bench: Bench, number: int, lost: list[float], seconds: flo
         if done >= total:
             wall_s = max(last for _, last in found) - began
         lost.append(total - await _completed(store))
-    await bench.discard(POSTGRES, name)
+    await bench.discard(crew.backend, name)
     used_s = None if before is None or after is None else after - before
     return Answer(max(1, done), wall_s, server_s=used_s)
 
 
-async def _completed(dsn: str) -> int:
+async def _completed(store: str) -> int:
     """How many completed, counted when none is left to be worked on."""
-    connection = await asyncpg.connect(dsn)
     async with asyncio.timeout(300):
         while True:
-            rows = await connection.fetch("SELECT state, count(*) AS number FROM flowfabric.execution GROUP BY state")
-            counts = {State(row["state"]): int(row["number"]) for row in rows}
+            counts = await _counts(store)
             if all(state.is_terminal for state in counts):
-                await connection.close()
                 return counts.get(State.COMPLETED, 0)
             await asyncio.sleep(0.1)
+
+
+async def _counts(store: str) -> dict[State, int]:
+    """How many executions are in each state."""
+    if store.startswith("postgres"):
+        connection = await asyncpg.connect(store)
+        rows = await connection.fetch("SELECT state, count(*) FROM flowfabric.execution GROUP BY state")
+        await connection.close()
+    else:
+        with closing(sqlite3.connect(store)) as file:
+            rows = file.execute("SELECT state, count(*) FROM ff_execution GROUP BY state").fetchall()
+    return {State(state): number for state, number in rows}
 
 
 @asynccontextmanager

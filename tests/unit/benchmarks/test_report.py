@@ -75,6 +75,16 @@ def test_a_report_is_read_as_it_was_written(report: Report) -> None:
     assert (again.json(), again.tables()) == (report.json(), report.tables())
 
 
+def test_a_bar_that_was_set_after_a_run_is_not_measured_by_it(report: Report) -> None:
+    report.judge("B6", POSTGRES, Spread.of([500.0]))
+    found = json.loads(report.json())
+    found["bars"] = [{**item, "bar": "B0"} if item["bar"] == "B6" else item for item in found["bars"]]
+    again = Report.read(json.dumps(found))
+    assert "B0" not in {item.bar.key for item in again.judged}
+    [line] = [line for line in again.tables().splitlines() if line.startswith("B6 ")]
+    assert line.endswith("not measured: not run")
+
+
 def test_a_plot_has_a_bar_for_each_contender_as_long_as_its_figure(report: Report, tmp_path: Path) -> None:
     [path] = report.write_plots(tmp_path / "plots")
     assert path.name == "jobs-more-jobs-per-second.svg"
