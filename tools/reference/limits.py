@@ -103,7 +103,7 @@ _NOT_LIMITS = {
     "core.subscribing": {"SCAN"},
     "core.tokens": {"NONCE_BYTES"},
     "core.trimming": {"PAGE", "POSTPONED"},
-    "reconcilers.duty": {"BATCH"},
+    "reconcilers.duty": {"BATCH", "REMOVED"},
     "sdk.journal": {"KEYED"},
 }
 _POLICY = {
