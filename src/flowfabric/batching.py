@@ -1,7 +1,7 @@
 """Group commit: callers who come while a commit is under way share the next one.
 
 An item that comes when nothing is in flight goes at once, with whatever comes in the same turn of the loop. While a
-batch is being committed, items gather; when it is done, up to 100 of them go together in one statement. If 50 gather
+batch is being committed, items gather; when it is done, up to 128 of them go together in one statement. If 64 gather
 before that, they go beside it, so that the database and we both have something to do. Nobody waits for a timer: idle,
 the latency is that of one commit; under load, commits are shared. Every caller is answered for itself, after the commit
 that holds its row.
@@ -24,10 +24,10 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.ops.hot import HotOperation, NotTogether
 from flowfabric.store.transaction import Store
 
-MOST_TOGETHER = 100
+MOST_TOGETHER = 128
 # While the database works on one batch we prepare and read the other. Small ones do not pay for a commit of their own.
 _ABREAST = 2
-_ENOUGH_FOR_ANOTHER = 50
+_ENOUGH_FOR_ANOTHER = 64
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
