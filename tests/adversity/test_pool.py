@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ import asyncpg
 import pytest
 
 from flowfabric.backends.postgres import pool as pools
-from flowfabric.backends.postgres.pool import Pool
+from flowfabric.backends.postgres.pool import Pool, UnsharedConnection
 from tests.postgres_server import PostgresServer
 
 Opened = Callable[[], Awaitable[Any]]
@@ -187,3 +189,108 @@ async def test_what_nobody_needs_for_long_is_closed(opened: Opened, monkeypatch:
             await asyncio.sleep(0.02)
     assert await pid_of(pool)
     await pool.close(1)
+
+
+class Refusing(UnsharedConnection):
+    """A connection to a server that refuses to begin a transaction, once."""
+
+    refusals = 0
+
+    async def execute(self, query: str, *arguments: Any, **options: Any) -> str:
+        if query.startswith("BEGIN") and Refusing.refusals:
+            Refusing.refusals -= 1
+            raise asyncpg.TooManyConnectionsError("no server is free")
+        return str(await super().execute(query, *arguments, **options))
+
+
+async def test_a_refused_begin_spoils_nothing_for_the_next(postgres: PostgresServer) -> None:
+    pool = Pool(lambda: asyncpg.connect(postgres.dsn, connection_class=Refusing), 1)
+    Refusing.refusals = 1
+    with pytest.raises(asyncpg.TooManyConnectionsError):
+        async with pool.acquire(timeout=5) as connection, connection.transaction():
+            pass
+    for _ in range(2):
+        async with pool.acquire(timeout=5) as connection, connection.transaction():
+            assert await connection.fetchval("SELECT pg_current_xact_id_if_assigned() IS NULL")
+    assert (pool.size, pool.idle) == (1, 1)
+    await pool.close(1)
+
+
+async def test_closing_waits_also_after_the_pool_was_empty_once(opened: Opened) -> None:
+    pool = Pool(opened, 1)
+    async with pool.acquire(timeout=5) as connection:
+        connection.terminate()
+    held = await pool.take(5)
+    closing = asyncio.create_task(pool.close(5))
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    pool.give_back(held, is_clean=True)
+    await asyncio.wait_for(closing, 2)
+    assert held.is_closed()
+
+
+async def test_a_connection_that_is_opened_while_the_pool_closes_is_nobodys(opened: Opened) -> None:
+    made, may_open = list[Any](), asyncio.Event()
+
+    async def slowly() -> Any:
+        await may_open.wait()
+        made.append(await opened())
+        return made[0]
+
+    pool = Pool(slowly, 1)
+    taking = asyncio.create_task(pool.take(5))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(pool.close(5))
+    await asyncio.sleep(0)
+    may_open.set()
+    with pytest.raises(asyncpg.InterfaceError, match="closed"):
+        await taking
+    await asyncio.wait_for(closing, 2)
+    assert made[0].is_closed() and pool.size == 0
+
+
+async def test_whoever_is_told_to_stop_closing_leaves_nothing_open(opened: Opened) -> None:
+    pool = Pool(opened, 1)
+    held = await pool.take(5)
+    closing = asyncio.create_task(pool.close(60))
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert held.is_closed()
+
+
+async def test_the_time_is_that_of_the_wait_and_of_opening_together(opened: Opened) -> None:
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    pool = Pool(never, 1)
+    began = time.monotonic()
+    answers = await asyncio.gather(*(pool.take(0.2) for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [TimeoutError] * 3
+    assert time.monotonic() - began < 0.35
+    assert not pool._waiting
+
+
+async def test_one_that_cannot_be_brought_to_order_is_replaced_without_a_word(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await pool.take(5)
+    pid = connection.get_server_pid()
+    pool.give_back(connection, is_clean=False)
+    connection.terminate()
+    async with asyncio.timeout(5):
+        while pool.size:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+    assert await pid_of(pool) != pid
+    gc.collect()
+    assert not caplog.records
+
+
+async def test_another_loop_is_refused(pool: Pool) -> None:
+    assert await pid_of(pool)
+
+    def elsewhere() -> None:
+        asyncio.run(pid_of(pool))
+
+    with pytest.raises(asyncpg.InterfaceError, match="another event loop"):
+        await asyncio.to_thread(elsewhere)

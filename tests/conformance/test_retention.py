@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
+
 from flowfabric.engine import Created, Duplicate, Engine, NotFound, Policy, State, Step, Submission, Tick
 from flowfabric.testing import VirtualClock
 from tests.facts import ENDED, LIVE, error_of
@@ -133,6 +135,19 @@ async def test_it_goes_in_bounded_batches(engine: Engine, clock: VirtualClock) -
         ticks.append(await retention(engine))
     assert sum(tick.done for tick in ticks) == 605
     assert (await engine.executions.list()).items == ()
+
+
+async def test_those_with_much_to_remove_go_few_at_a_time(
+    engine: Engine, store: TestStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowfabric.ops.purge.ROWS", 50)
+    ids = [await submitted(engine) for _ in range(5)]
+    for lease in await engine.leases.claim(["default"], "worker-1", limit=5):
+        await engine.leases.checkpoint(lease.fence, [Step(f"step {number}") for number in range(20)])
+        await engine.leases.complete(lease.fence)
+    clock.advance("30d")
+    assert [(await retention(engine)).done for _ in range(4)] == [2, 2, 1, 0]
+    assert sum([await rows_of(store, "step", id_) for id_ in ids]) == 0
 
 
 async def with_belongings(engine: Engine, clock: VirtualClock) -> UUID:

@@ -37,6 +37,7 @@ TRIES = 3
 
 
 POSTGRES, RUNNING = "backends/postgres/store.py", "backends/postgres/running.py"
+POOL = "backends/postgres/pool.py"
 POSTGRES_SQL, SQLITE_SQL = "backends/postgres/sql/hot.sql", "backends/sqlite/sql/hot.sql"
 REFUSE_CONFLICTS = """
 def refuse(error: Exception) -> bool:
@@ -301,9 +302,7 @@ PLANTED = (
     Planted(
         "connection lost with a cancelled call",
         f"{AWAITS}[postgres]",
-        Edit(RUNNING, "async with pool.acquire(", "connection = await pool.acquire("),
-        Edit(RUNNING, "wait_s) as connection:", "wait_s)", after="def borrowed"),
-        Edit(RUNNING, "    yield connection", "yield connection\n        await pool.release(connection)"),
+        Edit(POOL, "self._pool.give_back(", "isinstance(error, Exception | None) and self._pool.give_back("),
     ),
 )
 

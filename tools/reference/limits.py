@@ -102,6 +102,7 @@ _NOT_LIMITS = {
     "core.looking": {"MOST_SIGNALS"},
     "core.subscribing": {"SCAN"},
     "core.tokens": {"NONCE_BYTES"},
+    "core.purging": {"ROWS"},
     "core.trimming": {"PAGE", "POSTPONED"},
     "reconcilers.duty": {"BATCH", "REMOVED"},
     "sdk.journal": {"KEYED"},

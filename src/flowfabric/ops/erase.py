@@ -19,6 +19,6 @@ async def erase_next(tx: Transaction, namespace: str, limit: int) -> int:
         await tx.routes.forget(namespace)
         return 0
     locked = await tx.executions.lock(namespace, ids)
-    await tx.purging.remove(list(locked))
+    await tx.purging.remove(list(locked), None)
     await tx.trimming.forget(list(locked))
     return len(locked)

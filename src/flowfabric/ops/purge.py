@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core import limits
+from flowfabric.core.purging import ROWS, due_by, fitting, remains_of
 from flowfabric.store.transaction import Transaction
 
 _FIRST_ID = UUID(int=0)
@@ -14,39 +15,34 @@ _FIRST_ID = UUID(int=0)
 
 async def purge(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
     """How many were removed; one that was replayed meanwhile stays. Their events stay that much longer at least."""
-    found = await tx.purging.lock_ends(ids)
+    found = await tx.purging.lock_free(ids)
     now = await tx.now()
-    due = [id_ for id_, purge_at in found.items() if purge_at is not None and purge_at <= now]
-    if due:
-        await _remove(tx, due, now + keep_events)
-    return len(due)
+    going = [item.id for item in fitting(due_by(found, now), ROWS)]
+    if going:
+        await tx.purging.remove(going, now + keep_events)
+    return len(going)
 
 
 async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
     """How many flows or members of flows were removed: a flow goes when its last member has gone. The events of members
     stay that much longer at least."""
     flows = await tx.flows.lock_free(ids)
-    now, done = await tx.now(), 0
+    now, done, rows = await tx.now(), 0, 0
     for flow in flows.values():
-        if flow.purge_at is None or flow.purge_at > now or done >= limits.BATCH:
+        if flow.purge_at is None or flow.purge_at > now or done >= limits.BATCH or rows >= ROWS:
             continue
         members = await tx.flows.members.page(flow.id, _FIRST_ID, limits.BATCH - done)
-        done += len(members) + 1
-        is_last = done <= limits.BATCH
-        if flow.implicit and is_last:
-            members += (await tx.executions.get(None, [flow.id])).values()
-        if members:
-            gone = [member.id for member in members]
+        going = fitting([remains_of(member) for member in members], ROWS - rows)
+        rows += sum(item.rows for item in going)
+        done += len(going) + 1
+        is_last = len(going) == len(members) and done <= limits.BATCH
+        gone = [item.id for item in going] + ([flow.id] if flow.implicit and is_last else [])
+        if gone:
             await tx.flows.members.lock(gone)
-            await _remove(tx, gone, now + keep_events)
+            await tx.purging.remove(gone, now + keep_events)
         if is_last:
             await tx.flows.purge([flow.id])
     return done
-
-
-async def _remove(tx: Transaction, ids: Sequence[UUID], trim_at: datetime) -> None:
-    await tx.purging.bury(ids, trim_at)
-    await tx.purging.remove(ids)
 
 
 async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:

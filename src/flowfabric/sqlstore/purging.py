@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+from flowfabric.core.purging import Remains
 from flowfabric.sqlstore import rows
 from flowfabric.sqlstore.session import Session
 
@@ -21,12 +22,12 @@ class SqlPurging:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def lock_ends(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
-        found = await self._session.fetch("lock_ends", ids=list(ids))
-        return {rows.identity(row["id"]): rows.when(row["purge_at"]) for row in found}
+    async def lock_free(self, ids: Sequence[UUID]) -> list[Remains]:
+        found = await self._session.fetch("lock_remains", ids=list(ids))
+        return [Remains(rows.identity(row["id"]), rows.when(row["purge_at"]), row["belongings"]) for row in found]
 
-    async def remove(self, ids: Sequence[UUID]) -> None:
+    async def remove(self, ids: Sequence[UUID], trim_at: datetime | None) -> None:
+        if trim_at is not None:
+            # It is the rows that are about to go that are noted.
+            await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
         await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _BELONGINGS])
-
-    async def bury(self, ids: Sequence[UUID], trim_at: datetime) -> None:
-        await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)

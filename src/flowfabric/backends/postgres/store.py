@@ -14,7 +14,7 @@ from flowfabric.backends.postgres.hot import PostgresHotStatements
 from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
 from flowfabric.backends.postgres.links import async_link, sync_link
 from flowfabric.backends.postgres.migrate import migrate
-from flowfabric.backends.postgres.pool import Pool
+from flowfabric.backends.postgres.pool import Pool, UnsharedConnection
 from flowfabric.backends.postgres.running import Borrowed, Manner, run_in_transaction
 from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
 from flowfabric.backends.postgres.sharing import Sharing
@@ -233,6 +233,7 @@ def _pool(url: str, settings: Settings) -> Pool:
     opened = partial(
         asyncpg.connect,
         url,
+        connection_class=UnsharedConnection,
         timeout=settings.statement_timeout_s,
         command_timeout=settings.statement_timeout_s + 5,
         statement_cache_size=0 if settings.pooler else 256,

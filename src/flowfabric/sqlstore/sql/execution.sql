@@ -206,15 +206,15 @@ SET tags = :tags
 WHERE id = :id
 RETURNING id
 
--- name: lock_ends
+-- name: lock_remains
 WITH e AS (
-    SELECT e.id, e.purge_at
+    SELECT e.id, e.purge_at, 2 + e.attempt_index + e.step_seq + e.signal_seq + 2 * e.suspension_count AS belongings
     FROM ff.execution AS e
     WHERE e.id IN :ids
     ORDER BY e.id
     FOR NO KEY UPDATE SKIP LOCKED
 )
-SELECT e.id, e.purge_at, {told_time} AS now
+SELECT e.id, e.purge_at, e.belongings, {told_time} AS now
 FROM e
 
 -- name: delete_executions
