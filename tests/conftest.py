@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def schemas(postgres: PostgresServer) -> PostgresSchemas:
+def schemas(postgres: PostgresServer) -> Iterator[PostgresSchemas]:
     """The schemas of that server, one per test."""
-    return PostgresSchemas(postgres.dsn)
+    with closing(PostgresSchemas(postgres.dsn)) as schemas:
+        yield schemas
 
 
 @pytest.fixture(scope="session")

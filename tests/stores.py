@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import asyncpg
+import psycopg
 
 from flowfabric.engine import Engine, connect
 from flowfabric.testing import VirtualClock
@@ -17,7 +18,7 @@ from flowfabric.testing import VirtualClock
 _SHAPE = """
     SELECT string_agg(attrelid::regclass::TEXT || attname || atttypid || attnotnull, ',' ORDER BY attrelid, attnum)
     FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace
-    WHERE nspname = $1
+    WHERE nspname = %s
 """
 Snapshot = dict[str, list[dict[str, Any]]]
 TABLES = (
@@ -115,49 +116,55 @@ class PostgresTestStore:
     async def drop(self) -> None:
         await self.query(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 
-    async def shape(self, connection: asyncpg.Connection[Any]) -> str:
+    def shape(self, connection: psycopg.Connection) -> str:
         """What the schema looks like: its tables, columns and indexes, and the migrations that made them."""
-        columns = str(await connection.fetchval(_SHAPE, self.schema)).replace(self.schema, "")
-        migrations = await connection.fetch(f'SELECT version, sha256 FROM "{self.schema}".migration ORDER BY version')
-        return columns + repr([tuple(row) for row in migrations])
+        [columns] = connection.execute(_SHAPE, [self.schema]).fetchall()
+        migrations = f'SELECT version, sha256 FROM "{self.schema}".migration ORDER BY version'
+        return str(columns).replace(self.schema, "") + repr(connection.execute(migrations.encode()).fetchall())
 
-    async def empty(self, connection: asyncpg.Connection[Any]) -> None:
+    def empty(self, connection: psycopg.Connection) -> None:
         """Removes every row."""
-        statements = "; ".join(f'DELETE FROM "{self.schema}".{table}' for table in TABLES)
-        await connection.execute(f"SET lock_timeout = '2s'; {statements}")
+        connection.execute("; ".join(f'DELETE FROM "{self.schema}".{table}' for table in TABLES).encode())
 
 
 class PostgresSchemas:
     """Schemas for tests, one each. One that is as it was made is emptied and used again, which takes a tenth of the
-    time of making another."""
+    time of making another; by one connection for all of them, as a new one would take longer than the work."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._spare: list[PostgresTestStore] = []
         self._pristine: str | None = None
+        self._connection: psycopg.Connection | None = None
 
     async def take(self) -> PostgresTestStore:
         if self._pristine is None:
             fresh = PostgresTestStore(self._dsn)
             async with fresh.connecting():
-                connection = await asyncpg.connect(self._dsn)
-                self._pristine = await fresh.shape(connection)
-                await connection.close()
+                self._pristine = fresh.shape(self._connected())
             return fresh
         return self._spare.pop() if self._spare else PostgresTestStore(self._dsn)
 
     async def give_back(self, store: PostgresTestStore) -> None:
-        connection = await asyncpg.connect(self._dsn)
         try:
-            if await store.shape(connection) == self._pristine:
-                await store.empty(connection)
+            connection = self._connected()
+            if store.shape(connection) == self._pristine:
+                store.empty(connection)
                 self._spare.append(store)
                 return
-        except asyncpg.PostgresError:
+        except psycopg.Error:
             pass  # It was never made, or is locked or broken: then another one is made for the next test.
-        finally:
-            await connection.close()
         await store.drop()
+
+    def _connected(self) -> psycopg.Connection:
+        """The connection of all tests, which belongs to no loop; another one when a test has cut it off."""
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._dsn, autocommit=True, options="-c lock_timeout=2s")
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 async def snapshot(store: TestStore) -> Snapshot:

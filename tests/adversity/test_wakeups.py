@@ -308,7 +308,7 @@ async def test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once(
             await asyncio.sleep(1.5)
             before, began = statements.number, time.perf_counter()
             # In full as long as everybody needs for two looks.
-            await asyncio.sleep(size.of(6, 21, 60))
+            await asyncio.sleep(size.of(3, 21, 60))
             rate = (statements.number - before) / (time.perf_counter() - began)
             assert rate < 5, statements.texts[before:]
             latencies = await start_latencies_ms(client, started, 15, 0.05)

@@ -124,8 +124,8 @@ async def test_resumed_work_is_claimed_before_new_work_and_the_lease_says_why(
 
 async def test_an_execution_has_at_most_a_thousand_open_waitpoints(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine, lease_ttl="1h", signals=[f"s{number}" for number in range(64)])
-    for number in range(936):
-        await engine.waitpoints.create(lease.fence, f"p{number}")
+    await engine.waitpoints.create_many(lease.fence, [f"p{number}" for number in range(935)])
+    await engine.waitpoints.create(lease.fence, "the thousandth")
     async with nothing_written(store):
         await refused(engine.waitpoints.create(lease.fence, "more"), "too_many_open_waitpoints")
         await refused(engine.leases.suspend(lease.fence, ["more"]), "too_many_open_waitpoints")

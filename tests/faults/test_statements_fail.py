@@ -15,7 +15,7 @@ from tests.sizes import Size
 from tests.stores import TestStore
 
 RETRIED = ("serialization", "deadlock")
-# How a statement fails: with the store or alone, before it was executed or after. In a short run every other statement
+# How a statement fails: with the store or alone, before it was executed or after. In a short run every fourth statement
 # of an operation fails, in one of the ways. The statements of flows, which are many, fail in one of them in a full run.
 WAYS = [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
 
@@ -29,7 +29,7 @@ async def test_all_or_nothing_at_every_statement_of_every_operation(
         for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):
             whole = await bench.whole(operation, blowing(fuse, 0))
             statements, end = list(fuse.statements), len(fuse.statements) + 1
-            for at in range(*size.of((1 + turn % 2, end, 2), (1, end), (1, end))):
+            for at in range(*size.of((1 + turn % 4, end, 4), (1, end), (1, end))):
                 ways = size.of(1, 1, most) if name in FLOWS else most
                 for kind, after in islice(cycle(WAYS), turn + at, turn + at + ways):
                     shots = await bench.disturbed(operation, blowing(fuse, at, store.name, kind, after=after))

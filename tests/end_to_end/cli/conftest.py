@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from tests.end_to_end.cli.shell import Shell
@@ -14,6 +17,16 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         # What is set first is put back in the end, also where a command has changed it.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A worker that runs in this process has the log go to the test's stderr, which nobody may write to later."""
+    logger = logging.getLogger("flowfabric")
+    handlers, level = logger.handlers, logger.level
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture

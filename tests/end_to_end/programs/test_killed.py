@@ -103,7 +103,8 @@ async def test_a_worker_killed_at_any_record_leaves_nothing_done_twice(
     name: str, moment: str, store: TestStore, size: Size, tmp_path: Path
 ) -> None:
     records = await _records(name, moment)
-    some, all_ = {0, records - 1}, set(range(records))
+    # In a short run at the first record on one backend, at the last on the other.
+    some, all_ = {0 if store.name == "sqlite" else records - 1}, set(range(records))
     await _sweep(store, name, moment, size.of(some, all_, all_), tmp_path)
 
 
