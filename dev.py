@@ -52,7 +52,7 @@ SIDE_BY_SIDE = (
     "tests/adversity/test_damaged_rows.py", "tests/adversity/test_following.py", "tests/adversity/test_neighbours.py",
     "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
     "tests/adversity/test_original_faults_in_flows.py", "tests/adversity/test_original_faults_in_waits.py",
-    "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
+    "tests/adversity/test_pool.py", "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
     "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_waits_in_conflict.py",
     "tests/adversity/test_sqlite_log.py",
     "tests/adversity/test_sqlite_processes.py", "tests/adversity/test_sqlite_storage.py",

@@ -27,7 +27,7 @@ from flowfabric.store.transaction import Store
 MOST_TOGETHER = 128
 # While the database works on one batch we prepare and read the other. Small ones do not pay for a commit of their own.
 _ABREAST = 2
-_ENOUGH_FOR_ANOTHER = 64
+ENOUGH_FOR_ANOTHER = 64
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
@@ -86,7 +86,7 @@ class Batcher(Generic[Item, Outcome]):
             return False
         if self._committing == 0:
             return True
-        is_enough = len(self._waiting) >= _ENOUGH_FOR_ANOTHER
+        is_enough = len(self._waiting) >= ENOUGH_FOR_ANOTHER
         return is_enough and self._committing < _ABREAST and not self._all_busy
 
     def _free(self, subject: UUID) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric.batching import MOST_TOGETHER, Batcher, run_batch
+from flowfabric.batching import ENOUGH_FOR_ANOTHER, MOST_TOGETHER, Batcher, run_batch
 from flowfabric.core.requests import Completion
 from flowfabric.engine import Created, Duplicate, Engine, Lease, Refused, State, Step, Submission
 from flowfabric.ops.complete import COMPLETE
@@ -76,20 +76,21 @@ async def test_those_who_come_in_the_same_turn_of_the_loop_go_together(engine: E
     assert [len(batch) for batch in watched.batches] == [9]
 
 
-async def test_a_batch_holds_at_most_100_items_and_enough_for_another_go_beside_it(engine: Engine) -> None:
+async def test_a_batch_holds_at_most_so_many_items_and_enough_for_another_go_beside_it(engine: Engine) -> None:
     watched = Watched()
     batcher = batcher_of(engine, watched)
-    leases = await leases_of(engine, 300)
-    # As if a batch were under way, beside which 49 are not enough for another.
+    leases = await leases_of(engine, ENOUGH_FOR_ANOTHER + 2 * MOST_TOGETHER + 50)
+    # As if a batch were under way, beside which one less is not enough for another.
     batcher._committing = 1
-    answers = [batcher.enter(completion(lease, b"x")) for lease in leases[:49]]
+    *first, last = leases[:ENOUGH_FOR_ANOTHER]
+    answers = [batcher.enter(completion(lease, b"x")) for lease in first]
     await asyncio.sleep(0.05)
     assert watched.batches == []
-    answers.append(batcher.enter(completion(leases[49], b"x")))
-    await asyncio.gather(*answers)
+    answers.append(batcher.enter(completion(last, b"x")))
+    await asyncio.wait_for(asyncio.gather(*answers), 10)
     batcher._committing = 0
-    await asyncio.gather(*(batcher.submit(completion(lease, b"x")) for lease in leases[50:]))
-    assert [len(batch) for batch in watched.batches] == [50, MOST_TOGETHER, MOST_TOGETHER, 50]
+    await asyncio.gather(*(batcher.submit(completion(lease, b"x")) for lease in leases[ENOUGH_FOR_ANOTHER:]))
+    assert [len(batch) for batch in watched.batches] == [ENOUGH_FOR_ANOTHER, MOST_TOGETHER, MOST_TOGETHER, 50]
 
 
 async def test_many_items_of_one_execution_are_not_looked_through_for_each_that_comes(engine: Engine) -> None:

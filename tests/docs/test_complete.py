@@ -90,8 +90,8 @@ def test_every_limit_is_documented() -> None:
 
 def test_a_limit_of_any_module_that_nobody_documented_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(limits._LIMITS, worker)
-    monkeypatch.delitem(limits._NOT_LIMITS, "batching")
-    assert limits.missing() == {"flowfabric.worker.worker.MOST_SLOTS", "flowfabric.batching.MOST_TOGETHER"}
+    monkeypatch.delitem(limits._NOT_LIMITS, "core.purging")
+    assert limits.missing() == {"flowfabric.worker.worker.MOST_SLOTS", "flowfabric.core.purging.ROWS"}
 
 
 def test_the_diagram_has_every_state_and_transition() -> None:

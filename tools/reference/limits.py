@@ -95,7 +95,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
 }
 # Public constants that are numbers or times and bound nothing that a user meets.
 _NOT_LIMITS = {
-    "batching": {"MOST_TOGETHER"},
+    "batching": {"MOST_TOGETHER", "ENOUGH_FOR_ANOTHER"},
     "cli.exit_codes": set(map(str, vars(exit_codes))),
     "core.flows": {"DEPENDENCIES"},
     "core.limits": {"LARGEST"},
