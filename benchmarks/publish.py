@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.bars import Verdict
 from benchmarks.contenders import ROOT
 from benchmarks.entrants import PEERS
-from benchmarks.report import BAR_HEAD, OURS, SERIES_HEAD, Judged, Plot, Report, bar_row, series_row
+from benchmarks.report import AGAIN, BAR_HEAD, OURS, SERIES_HEAD, Judged, Plot, Report, bar_row, series_row
 
 RUN = ROOT / "benchmarks" / "published.json"
 README = ROOT / "README.md"
@@ -33,8 +33,10 @@ _FIRST = {
 }  # fmt: skip
 
 
-def publish(report: Report) -> list[Path]:
-    """Writes the run and every document that tells of it."""
+def publish(report: Report, *, is_part: bool = False) -> list[Path]:
+    """Writes the run and every document that tells of it. A run of some scenarios leaves the others as they were."""
+    if is_part:
+        report = Report.read(RUN.read_text(encoding="utf-8")).updated(report)
     RUN.write_text(report.json(), encoding="utf-8")
     PICTURES.mkdir(exist_ok=True)
     for picture in PICTURES.glob("*.svg"):
@@ -87,6 +89,8 @@ def _page(report: Report) -> str:
 
 def _printed_by(report: Report) -> str:
     told = f"`{report.notes['command']}` printed this on {report.notes['machine']}."
+    if AGAIN in report.notes:
+        told += f" Some of it was measured again by `{report.notes[AGAIN]}`."
     return f"{told} It was a quick run, whose figures say little." if report.is_small else told
 
 

@@ -28,6 +28,7 @@ SERIES_HEAD = (
 )
 BAR_HEAD = ("bar", "backend", "what", "figure", "must be", "aim", "verdict")
 NO_PEERS = "run with --peers"
+AGAIN = "run again in part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,20 @@ class Report:
                 report._figures[key] = Spread.of(item["rounds"])
             report._reasons[key] = item["reason"]
         return report
+
+    def updated(self, newer: Report) -> Report:
+        """The same with what a newer run of some scenarios has found in the place of what was there of them."""
+        if self.notes["machine"] != newer.notes["machine"]:
+            raise ValueError("figures of two machines are not put together; run all scenarios on one")
+        again = {item.scenario for item in newer.series}
+        commands = [self.notes[AGAIN]] if AGAIN in self.notes else []
+        return Report(
+            is_small=self.is_small or newer.is_small,
+            series=[item for item in self.series if item.scenario not in again] + newer.series,
+            absent=self.absent | newer.absent, broken=self.broken | newer.broken,
+            notes=self.notes | {AGAIN: ", ".join([*commands, newer.notes["command"]])},
+            _figures=self._figures | newer._figures, _reasons=self._reasons | newer._reasons,
+        )  # fmt: skip
 
     @property
     def plots(self) -> list[Plot]:

@@ -78,7 +78,7 @@ def _tell(report: Report, options: argparse.Namespace) -> int:
     if options.plots:
         report.say(f"{len(report.write_plots(options.plots))} plots in {options.plots}")
     if options.publish:
-        report.say(f"{len(publish(report))} documents written")
+        report.say(f"{len(publish(report, is_part=bool(options.only)))} documents written")
     if options.quick:
         report.say("Quick: every scenario ran small; its figures and verdicts say little.")
     if report.broken:

@@ -69,3 +69,31 @@ def test_a_document_without_a_place_for_figures_is_told(copied: Path) -> None:
     (copied / "README.md").write_text("# No place\n", encoding="utf-8")
     with pytest.raises(AssertionError, match="one place"):
         documents(Report.read(RUN.read_text(encoding="utf-8")))
+
+
+def test_a_run_of_some_scenarios_leaves_the_others_as_they_were(copied: Path) -> None:
+    (copied / "figures").mkdir()
+    whole = Report(notes={"command": "python3 dev.py bench --publish", "machine": "a fast one"})
+    whole.add(Series("races", POSTGRES, f"{OURS} SDK", "races/s", Spread.of([1.0])))
+    whole.add(Series("chains", POSTGRES, f"{OURS} SDK", "chains/s", Spread.of([2.0])))
+    whole.judge("B6", POSTGRES, Spread.of([399.0]))
+    whole.judge("B11", POSTGRES, Spread.of([1.0]))
+    publish.publish(whole)
+    part = Report(notes={"command": "python3 dev.py bench --only chains", "machine": "a fast one"})
+    part.add(Series("chains", POSTGRES, f"{OURS} SDK", "chains/s", Spread.of([3.0])))
+    part.judge("B6", POSTGRES, Spread.of([401.0]))
+    publish.publish(part, is_part=True)
+    found = Report.read((copied / RUN.name).read_text(encoding="utf-8"))
+    assert [(item.scenario, item.figure.median) for item in found.series] == [("races", 1.0), ("chains", 3.0)]
+    judged = {item.bar.key: item.figure.median for item in found.judged if item.figure}
+    assert judged == {"B6": 401.0, "B11": 1.0}
+    told = "Some of it was measured again by `python3 dev.py bench --only chains`."
+    assert told in (copied / PAGE.name).read_text(encoding="utf-8")
+
+
+def test_figures_of_two_machines_are_not_put_together(copied: Path) -> None:
+    before = (copied / RUN.name).read_text(encoding="utf-8")
+    part = Report(notes={"command": "python3 dev.py bench --only chains", "machine": "another one"})
+    with pytest.raises(ValueError, match="two machines"):
+        publish.publish(part, is_part=True)
+    assert (copied / RUN.name).read_text(encoding="utf-8") == before
