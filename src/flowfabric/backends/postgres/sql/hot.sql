@@ -298,7 +298,8 @@ FROM clock, owned
 WHERE e.id = owned.id
 RETURNING e.id
 
--- The end of what is owned, of plain executions and of others alike.
+-- The end of what is owned, of plain executions and of others alike. What an item brings is carried along by what is
+-- owned: joined with it once more, every item would be compared with every other.
 -- fragment: completing
 ended AS (
     UPDATE ff.execution AS e
@@ -319,7 +320,7 @@ ended AS (
         former_worker = e.lease_worker,
         former_instance = e.lease_instance,
         former_end = 'complete',
-        former_digest = item.digest,
+        former_digest = owned.digest,
         former_until = NULL,
         resume_suspension_id = NULL,
         resume_trigger = NULL,
@@ -332,12 +333,11 @@ ended AS (
         lease_check_at = NULL,
         lease_resumed = NULL{order_of_events}
     FROM clock, owned
-    JOIN item ON item.execution_id = owned.id
     WHERE e.id = owned.id
     RETURNING
         e.id, e.namespace, e.lane, e.kind, e.tags, e.version, e.epoch, e.generation, e.attempt_index, e.attempt_origin,
         e.attempt_started_at, e.ended_at, e.former_lease_id, e.former_worker, e.former_instance, e.event_xid,
-        item.result, item.encoding, e.flow_id, e.parent_id, e.has_children, e.plain
+        owned.result, owned.encoding, e.flow_id, e.parent_id, e.has_children, e.plain
 ),
 kept AS (
     INSERT INTO ff.attempt (
@@ -372,7 +372,7 @@ item AS MATERIALIZED (
     ) AS i (execution_id, epoch, lease_id, result, encoding, digest)
 ),
 owned AS MATERIALIZED (
-    SELECT e.id
+    SELECT e.id, item.result, item.encoding, item.digest
     FROM item
     JOIN ff.execution AS e ON e.id = item.execution_id
     WHERE e.namespace || '' = :namespace
@@ -399,7 +399,7 @@ item AS MATERIALIZED (
     ) AS i (execution_id, epoch, lease_id, result, encoding, digest, flow_id)
 ),
 owned AS MATERIALIZED (
-    SELECT e.id
+    SELECT e.id, item.result, item.encoding, item.digest
     FROM item
     JOIN ff.execution AS e ON e.id = item.execution_id
     WHERE e.namespace || '' = :namespace
