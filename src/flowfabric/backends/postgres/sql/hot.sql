@@ -470,8 +470,14 @@ recorded AS (
     RETURNING step.execution_id, step.name
 )
 -- A final step with other content is not recorded. Then the whole statement fails by a division by zero, so that it
--- needs no transaction around it to be taken back.
-SELECT counted.id AS execution_id, counted.steps / (COUNT(recorded.name) / counted.steps) AS recorded
-FROM counted
-LEFT JOIN recorded ON recorded.execution_id = counted.id
-GROUP BY counted.id, counted.steps
+-- needs no transaction around it to be taken back. Both sides are counted as one list: joined, every execution would
+-- be compared with every step.
+SELECT told.execution_id, MAX(told.steps) / (COUNT(told.name) / MAX(told.steps)) AS recorded
+FROM (
+    SELECT counted.id AS execution_id, counted.steps, NULL AS name
+    FROM counted
+    UNION ALL
+    SELECT recorded.execution_id, NULL, recorded.name
+    FROM recorded
+) AS told
+GROUP BY told.execution_id
