@@ -147,6 +147,33 @@ async def test_of_many_that_suspend_together_each_gets_its_own_answer(engine: En
     assert (await engine.executions.describe(clash.execution_id)).state is State.ACTIVE
 
 
+async def test_of_many_that_record_steps_with_their_waits_only_the_one_that_contradicts_is_refused(
+    engine: Engine,
+) -> None:
+    leases = [await leased(engine, signals=["go"]) for _ in range(6)]
+    early, clash = leases[:3], leases[-1]
+    for place, lease in enumerate(early):
+        await engine.signals.send(lease.execution_id, "go", b"%d" % place)
+    await engine.leases.checkpoint(clash.fence, [Step("wait", b"before")])
+    *answers, refusal = await asyncio.gather(
+        *(
+            engine.leases.suspend(lease.fence, [Standing("go")], steps=[Step("wait", b"%d" % place)])
+            for place, lease in enumerate(leases)
+        ),
+        return_exceptions=True,
+    )
+    assert getattr(refusal, "code", None) == "step_already_recorded"
+    for place, (lease, answer) in enumerate(zip(leases, answers, strict=False)):
+        [step] = await engine.executions.steps(lease.execution_id)
+        assert (step.name, step.payload, step.seq) == ("wait", b"%d" % place, 1)
+        if lease in early:
+            assert isinstance(answer, Satisfied)
+            assert [signal.payload for signal in answer.signals] == [b"%d" % place]
+        else:
+            assert isinstance(answer, Suspended)
+    assert (await engine.executions.describe(clash.execution_id)).state is State.ACTIVE
+
+
 async def test_a_condition_and_its_bindings_must_fit(engine: Engine, clock: VirtualClock, store: TestStore) -> None:
     lease = await leased(engine)
     deep: Any = Single("a")

@@ -9,10 +9,28 @@ from uuid import UUID
 
 from flowfabric.core import limits
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.frozen import record
 from flowfabric.core.views import Outcome
 from flowfabric.core.waits import Signal
 
 MOST_SIGNALS = 100
+
+
+@record(frozen=True, slots=True)
+class Looking:
+    """What a worker asks for: signals at the waitpoints with these keys behind those places, and ends of executions."""
+
+    execution_id: UUID
+    places: tuple[tuple[str, int], ...]
+    children: tuple[UUID, ...]
+
+
+@record(frozen=True, slots=True)
+class Journal:
+    """A worker asks for the steps that answer, so many at most."""
+
+    execution_id: UUID
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +54,13 @@ class Look:
     overridden: Mapping[str, Override]
 
 
-def places(value: object) -> dict[str, int]:
+def places(value: object) -> tuple[tuple[str, int], ...]:
     """Keys of waitpoints, each with the place after which its signals are wanted."""
     if not isinstance(value, Mapping):
         message = f"waitpoints must map keys to places, {type(value).__name__} does not"
         raise InvalidRequest("invalid_type", message, field="waitpoints")
     limits.whole(len(value), "number of waitpoints", 0, limits.BATCH)
-    return {
-        limits.name(key, "key"): limits.whole(place, "place of a signal", 0, limits.LARGEST)
+    return tuple(
+        (limits.name(key, "key"), limits.whole(place, "place of a signal", 0, limits.LARGEST))
         for key, place in value.items()
-    }
+    )

@@ -10,14 +10,14 @@ from flowfabric.core import limits, requests
 from flowfabric.core.continuing import REPORT_BYTES, Continuation, OwnHold
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.ids import parse_id
-from flowfabric.core.looking import Look, places
+from flowfabric.core.looking import Journal, Look, Looking, places
 from flowfabric.core.outcomes import Continued, Held
 from flowfabric.core.records import Fence, RecordedStep
 from flowfabric.core.requests import Step
 from flowfabric.engine.claims import Claims
 from flowfabric.ops.continue_with import continue_with
 from flowfabric.ops.hold import hold_own
-from flowfabric.ops.look import glances, look
+from flowfabric.ops.look import journals, looks
 from flowfabric.ops.transact import Transact, transact
 
 
@@ -27,17 +27,15 @@ class DurableLeases(Claims):
     async def recorded(self, fence: Fence, limit: int = limits.STEPS_PER_EXECUTION) -> list[RecordedStep]:
         """The steps that answer at present, in their order. It is a plain read."""
         id_, most = requests.fence(fence).execution_id, limits.whole(limit, "limit", 1, limits.STEPS_PER_EXECUTION)
-        # An execution of another namespace is not found; the look that tells is shared with other callers.
-        await self._context.read(glances, id_)
-        return await self._context.store.read_single(lambda tx: tx.steps.of(id_, 0, most))
+        return await self._context.read(journals, Journal(id_, most))
 
     async def look(self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()) -> Look:
         """What is there by now, in one read: signals at waitpoints of the present generation with these keys, behind
         those places, the first hundred of each; how those of the executions ended that have; and which of the waits an
         operator ended. It is a plain read, so a lease that was lost is not told here."""
         id_, asked = requests.fence(fence).execution_id, places(waitpoints)
-        ids = [parse_id(item, "children") for item in limits.batch(children, "children")]
-        return await self._context.store.read_single(lambda tx: look(tx, self._context.namespace, id_, asked, ids))
+        ids = tuple(parse_id(item, "children") for item in limits.batch(children, "children"))
+        return await self._context.read(looks, Looking(id_, asked, ids))
 
     async def hold(self, fence: Fence, reason: str, report: str, *, steps: Sequence[Step] = ()) -> Held:
         """Gives up the lease until somebody unholds the execution; the same attempt goes on then. The report, for

@@ -17,15 +17,20 @@ async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[St
     """The execution with its journal moved on; raises if a step contradicts what is recorded under its name."""
     if not steps:
         return execution
-    recorded = await tx.steps.record(execution, steps, now)
-    for step in steps:
-        if step.name not in recorded:
-            message = f"step {step.name!r} is final with other content; record it under another name"
-            raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
-    moved = replace(execution, step_seq=execution.step_seq + len(steps))
-    if moved.step_seq > limits.STEPS_PER_EXECUTION:
-        await _check_number(tx, execution)
-    return moved
+    await record_together(tx, [(execution, steps)], now)
+    return replace(execution, step_seq=execution.step_seq + len(steps))
+
+
+async def record_together(tx: Transaction, journals: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> None:
+    """The same for several executions; raises if one of their steps does."""
+    recorded = await tx.steps.record(journals, now)
+    for execution, steps in journals:
+        for step in steps:
+            if (execution.id, step.name) not in recorded:
+                message = f"step {step.name!r} is final with other content; record it under another name"
+                raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
+        if steps and execution.step_seq + len(steps) > limits.STEPS_PER_EXECUTION:
+            await _check_number(tx, execution)
 
 
 async def _check_number(tx: Transaction, execution: Execution) -> None:

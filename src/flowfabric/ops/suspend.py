@@ -31,10 +31,10 @@ from flowfabric.ops.awaited_children import (
     with_children,
 )
 from flowfabric.ops.hot import HotOperation, NotTogether
-from flowfabric.ops.journaling import record_steps
+from flowfabric.ops.journaling import record_together
 from flowfabric.ops.key_ring import KeySource, can_mint, completed, minting_ring, usable
 from flowfabric.ops.storing import written_by
-from flowfabric.ops.waiting import observed, rooms
+from flowfabric.ops.waiting import observed, observed_by, rooms
 from flowfabric.ops.writing import write
 from flowfabric.store.transaction import Transaction
 from flowfabric.store.unlocked import Seen
@@ -45,7 +45,8 @@ Answer = Suspended | Satisfied
 def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
     """The operation, with the keys that its tokens are signed with."""
     together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
-    locking = HotOperation(together, alone, subject=_subject, one_statement=False)
+    again = HotOperation(together, alone, subject=_subject, one_statement=False)
+    locking = replace(again, others=again)
     return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
 
 
@@ -166,9 +167,7 @@ async def _suspend(
         except FlowFabricError as error:
             answers[execution.id] = error
     await _write(tx, found, decisions, now, shared=shared)
-    for id_, (_, decision) in decisions.items():
-        answers[id_] = await _with_signals(tx, decision)
-    return answers
+    return answers | await _with_signals(tx, [decision for _, decision in decisions.values()])
 
 
 def _decide(execution: Execution, item: Suspend, room: Room, minter: Minter, now: datetime) -> Decision[Answer]:
@@ -182,14 +181,13 @@ async def _write(
     tx: Transaction, found: dict[UUID, Execution], decisions: dict[UUID, tuple[Suspend, Decision[Answer]]],
     now: datetime, *, shared: bool,
 ) -> None:  # fmt: skip
-    for id_, (item, _) in decisions.items():
-        try:
-            await record_steps(tx, found[id_], item.steps, now)
-        except FlowFabricError:
-            # Some of its steps are written by now; nothing of a shared transaction may be kept.
-            if shared:
-                raise NotTogether from None
-            raise
+    try:
+        await record_together(tx, [(found[id_], item.steps) for id_, (item, _) in decisions.items()], now)
+    except FlowFabricError:
+        # Some of the steps are written by now; nothing of a shared transaction may be kept.
+        if shared:
+            raise NotTogether from None
+        raise
     await write(tx, [decision for _, decision in decisions.values()])
 
 
@@ -250,11 +248,15 @@ def _as_it_was(waitpoint: Waitpoint, known: Suspension) -> Waitpoint:
     return waitpoint if known.closed_at is None else replace(waitpoint, expires_at=known.timeout_at)
 
 
-async def _with_signals(tx: Transaction, decision: Decision[Answer]) -> Answer:
-    if not isinstance(decision.answer, Satisfied) or decision.waits is None:
-        return decision.answer
-    [suspension] = decision.waits.opened
-    return replace(decision.answer, signals=await observed(tx, suspension))
+async def _with_signals(tx: Transaction, decisions: Sequence[Decision[Answer]]) -> dict[UUID, Answer]:
+    over = [item.waits for item in decisions if isinstance(item.answer, Satisfied) and item.waits is not None]
+    signals = await observed_by(tx, [suspension for waits in over for suspension in waits.opened])
+    return {
+        item.before.id: replace(item.answer, signals=signals[item.before.id])
+        if isinstance(item.answer, Satisfied) and item.before.id in signals
+        else item.answer
+        for item in decisions
+    }
 
 
 def _must_mint(items: Sequence[Suspend]) -> bool:

@@ -52,12 +52,18 @@ async def rooms(
 
 async def observed(tx: Transaction, suspension: Suspension, *, include_unmatched: bool = False) -> tuple[Signal, ...]:
     """The signals that belong to a suspension, in order of acceptance. A policy bounds how many there can be."""
-    found: list[Signal] = []
-    while True:
-        page = await tx.waits.signals(
-            suspension.execution_id, suspension.number, include_unmatched=include_unmatched,
-            after=found[-1].seq if found else 0, limit=_PAGE,
-        )  # fmt: skip
-        found += page
-        if len(page) < _PAGE:
-            return tuple(found)
+    return (await observed_by(tx, [suspension], include_unmatched=include_unmatched))[suspension.execution_id]
+
+
+async def observed_by(
+    tx: Transaction, suspensions: Sequence[Suspension], *, include_unmatched: bool = False
+) -> dict[UUID, tuple[Signal, ...]]:
+    """The same for one suspension of each of several executions."""
+    found: dict[UUID, tuple[Signal, ...]] = {item.execution_id: () for item in suspensions}
+    asked = [(item.execution_id, item.number, 0) for item in suspensions]
+    while asked:
+        pages = await tx.waits.signals(asked, include_unmatched=include_unmatched, limit=_PAGE)
+        for id_, page in pages.items():
+            found[id_] += tuple(page)
+        asked = [(id_, number, found[id_][-1].seq) for id_, number, _ in asked if len(pages.get(id_, ())) == _PAGE]
+    return found

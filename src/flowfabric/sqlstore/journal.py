@@ -36,7 +36,9 @@ class SqlSteps:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def record(self, execution: Execution, steps: Sequence[Step], now: datetime) -> set[str]:
+    async def record(
+        self, journals: Sequence[tuple[Execution, Sequence[Step]]], now: datetime
+    ) -> set[tuple[UUID, str]]:
         items = [
             {
                 "execution_id": execution.id,
@@ -47,9 +49,11 @@ class SqlSteps:
             }
             | {"encoding": step.encoding, "digest": step.digest(), "attempt_index": execution.attempt_index}
             | {"generation": execution.generation, "recorded_at": now}
+            for execution, steps in journals
             for seq, step in enumerate(steps, start=execution.step_seq + 1)
         ]
-        return {row["name"] for row in await self._session.fetch_each("record_step", items)}
+        found = await self._session.fetch_each("record_step", items)
+        return {(rows.identity(row["execution_id"]), row["name"]) for row in found}
 
     async def count(self, execution_id: UUID) -> int:
         [row] = await self._session.fetch("count_steps", execution_id=execution_id)

@@ -1,33 +1,36 @@
-"""A look in SQL: signals, ends of executions, overridden waits and the time are rows of one statement."""
+"""Shared reads in SQL. Of a look, signals, ends of executions, overridden waits and the time are rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from flowfabric.core.flow_outcomes import Input
-from flowfabric.core.looking import Look, Override
+from flowfabric.core.looking import Journal, Look, Looking, Override
+from flowfabric.core.records import RecordedStep
 from flowfabric.core.states import State
 from flowfabric.core.views import Glance, Outcome, failure_of
-from flowfabric.sqlstore.rows import identity, when
+from flowfabric.sqlstore.rows import identity, step, when
 from flowfabric.sqlstore.session import Row, Session
 from flowfabric.sqlstore.waiting import signal_of
 
 
 class SqlLooks:
-    """What a worker asks for while it works."""
+    """What callers ask for at the same time."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def look(
-        self, namespace: str, execution_id: UUID, places: Mapping[str, int], children: Sequence[UUID], most: int
-    ) -> Look | None:
-        found = await self._session.fetch(
-            "look", namespace=namespace, execution_id=execution_id, keys=list(places), places=list(places.values()),
-            children=list(children), most=most, now=self._session.bound_now,
-        )  # fmt: skip
-        return _look(found)
+    async def look(self, namespace: str, asked: Sequence[Looking], most: int) -> dict[UUID, Look]:
+        shared = {"namespace": namespace, "most": most, "now": self._session.bound_now}
+        found = _by_execution(await self._session.fetch_each("look", [_looking(item) | shared for item in asked]))
+        looks = {id_: _look(rows) for id_, rows in found.items()}
+        return {id_: look for id_, look in looks.items() if look is not None}
+
+    async def journals(self, namespace: str, asked: Sequence[Journal]) -> dict[UUID, list[RecordedStep]]:
+        items = [{"namespace": namespace, "execution_id": item.execution_id, "limit": item.most} for item in asked]
+        found = _by_execution(await self._session.fetch_each("journal", items))
+        return {id_: [step(row) for row in rows if row["seq"] is not None] for id_, rows in found.items()}
 
     async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
         found = await self._session.fetch("glances", namespace=namespace, ids=list(ids))
@@ -40,6 +43,18 @@ class SqlLooks:
             if row["upstream_id"] is not None:
                 of_member[row["input"]] = _input(row)
         return found
+
+
+def _looking(asked: Looking) -> dict[str, object]:
+    keys, places = [key for key, _ in asked.places], [place for _, place in asked.places]
+    return {"execution_id": asked.execution_id, "keys": keys, "places": places, "children": list(asked.children)}
+
+
+def _by_execution(found: Sequence[Row]) -> dict[UUID, list[Row]]:
+    grouped: dict[UUID, list[Row]] = {}
+    for row in found:
+        grouped.setdefault(identity(row["execution_id"]), []).append(row)
+    return grouped
 
 
 def _input(row: Row) -> Input:

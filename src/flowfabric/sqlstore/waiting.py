@@ -12,6 +12,7 @@ from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.keyring import Key, KeyRing
 from flowfabric.core.secret import Secret
 from flowfabric.core.waits import (
+    Binding,
     Effect,
     OnTimeout,
     Rest,
@@ -20,6 +21,7 @@ from flowfabric.core.waits import (
     SuspensionReason,
     TokenParts,
     Trigger,
+    Unbinding,
     WaitChanges,
     Waitpoint,
     WaitpointKind,
@@ -105,13 +107,14 @@ class SqlWaits:
         return heard_of(await self._session.fetch(_HEARD, **_hearing(execution_ids, asked)), asked)
 
     async def signals(
-        self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
-    ) -> list[Signal]:
-        found = await self._session.fetch(
-            "signals_of", execution_id=execution_id, number=number, include_unmatched=include_unmatched, after=after,
-            limit=limit,
-        )  # fmt: skip
-        return [signal_of(row) for row in found]
+        self, asked: Sequence[tuple[UUID, int, int]], *, include_unmatched: bool, limit: int
+    ) -> dict[UUID, list[Signal]]:
+        shared = {"include_unmatched": include_unmatched, "limit": limit}
+        items = [{"execution_id": id_, "number": number, "after": after, **shared} for id_, number, after in asked]
+        found: dict[UUID, list[Signal]] = {}
+        for signal in map(signal_of, await self._session.fetch_each("signals_of", items)):
+            found.setdefault(signal.execution_id, []).append(signal)
+        return found
 
 
 class SqlSigningKeys:
@@ -153,17 +156,22 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
     if make_room:
         # Expired waitpoints make room for new ones of the same key.
         await session.write(added)
-    for item in changes:
-        for bound in item.bound:
-            await session.fetch(
-                "bind_signals", number=bound.number, waitpoint_ids=list(bound.waitpoint_ids),
-                counting=list(bound.counting), only_counting=bound.only_counting,
-            )  # fmt: skip
-        for freed in item.unbound:
-            await session.fetch(
-                "unbind_signals", execution_id=freed.execution_id, number=freed.number,
-                waitpoint_ids=list(freed.waitpoint_ids),
-            )  # fmt: skip
+    await session.fetch_each("bind_signals", [_binding(bound) for item in changes for bound in item.bound])
+    await session.fetch_each("unbind_signals", [_freeing(freed) for item in changes for freed in item.unbound])
+
+
+def _binding(bound: Binding) -> dict[str, object]:
+    return {
+        "number": bound.number,
+        "waitpoint_ids": list(bound.waitpoint_ids),
+        "counting": list(bound.counting),
+        "only_counting": bound.only_counting,
+    }
+
+
+def _freeing(freed: Unbinding) -> dict[str, object]:
+    ids = list(freed.waitpoint_ids)
+    return {"execution_id": freed.execution_id, "number": freed.number, "waitpoint_ids": ids}
 
 
 def closings(closing: Closing) -> list[tuple[str, Parameters]]:

@@ -27,9 +27,11 @@ class Attempts(Protocol):
 class Steps(Protocol):
     """The journal of checkpointed steps."""
 
-    async def record(self, execution: Execution, steps: Sequence[Step], now: datetime) -> set[str]:
-        """Records steps of a locked execution after its `step_seq`; answers the names that were: a final step with
-        other content stays as it is and is left out."""
+    async def record(
+        self, journals: Sequence[tuple[Execution, Sequence[Step]]], now: datetime
+    ) -> set[tuple[UUID, str]]:
+        """Records steps of locked executions after their `step_seq`; answers the names that were, each with its
+        execution: a final step with other content stays as it is and is left out."""
 
     async def count(self, execution_id: UUID) -> int:
         """How many steps answer at present."""

@@ -175,7 +175,7 @@ class Store(Protocol):
         """Runs a body that only reads."""
 
     async def read_single(self, body: Body[Answer]) -> Answer:
-        """The same for a body that makes exactly one statement."""
+        """The same for a body that makes exactly one statement, be it for several items."""
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         """Runs a body once in the open transaction of a caller's asynchronous connection. With `savepoint`, what it

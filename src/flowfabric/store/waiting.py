@@ -11,7 +11,8 @@ from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.flow_outcomes import Input
 from flowfabric.core.frozen import record
 from flowfabric.core.keyring import Key, KeyRing
-from flowfabric.core.looking import Look
+from flowfabric.core.looking import Journal, Look, Looking
+from flowfabric.core.records import RecordedStep
 from flowfabric.core.views import Glance
 from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
 
@@ -88,25 +89,27 @@ class Waits(Protocol):
         """What has come to these executions, and whether what is asked for came before."""
 
     async def signals(
-        self, execution_id: UUID, number: int, *, include_unmatched: bool, after: int, limit: int
-    ) -> list[Signal]:
-        """The signals that belong to a suspension, in order of acceptance: those that counted, or all."""
+        self, asked: Sequence[tuple[UUID, int, int]], *, include_unmatched: bool, limit: int
+    ) -> dict[UUID, list[Signal]]:
+        """The signals that belong to a suspension of each execution, given with its number and with the place to begin
+        after: those that counted, or all; in order of acceptance, so many at most."""
 
 
 class Looks(Protocol):
-    """What a worker asks for while it works."""
+    """What callers ask for at the same time, read for all of them by one statement in one round trip."""
 
-    async def look(
-        self, namespace: str, execution_id: UUID, places: Mapping[str, int], children: Sequence[UUID], most: int
-    ) -> Look | None:
-        """Signals at waitpoints by key, behind these places and so many of each; the ends of these executions; and
-        waits that an operator ended. None if there is no such execution. One statement."""
+    async def look(self, namespace: str, asked: Sequence[Looking], most: int) -> dict[UUID, Look]:
+        """Of each execution that is there, none of which is asked about twice: signals at waitpoints by key, behind
+        these places and so many of each; the ends of these executions; and waits that an operator ended."""
+
+    async def journals(self, namespace: str, asked: Sequence[Journal]) -> dict[UUID, list[RecordedStep]]:
+        """Of each execution that is there, none of which is asked about twice, the steps that answer."""
 
     async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:
-        """Where these executions are. One statement."""
+        """Where these executions are."""
 
     async def inputs(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, dict[str, Input]]:
-        """What the upstreams of these executions left for them, by the names of their inputs. One statement."""
+        """What the upstreams of these executions left for them, by the names of their inputs."""
 
 
 class SigningKeys(Protocol):

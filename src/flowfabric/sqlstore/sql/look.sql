@@ -1,4 +1,4 @@
--- What a worker asks while it works, by one statement and so in one round trip.
+-- What callers ask for at the same time. Every row says whom it is for.
 
 -- name: look
 -- Rows of four kinds in the columns of a signal: itself, how a child ended, who overrode a wait, and the time.
@@ -44,18 +44,19 @@ JOIN ff.signal AS g
 WHERE found.place <= :most
 UNION ALL
 SELECT
-    'child', e.id, NULL, NULL, NULL, NULL, NULL, NULL, e.state, e.failure_category, e.failure_message,
+    'child', e.id, mine.id, NULL, NULL, NULL, NULL, NULL, e.state, e.failure_category, e.failure_message,
     e.cancelled_by, e.cancel_reason, NULL, COALESCE(a.result, a.failure_detail), a.encoding, NULL, NULL, e.ended_at, NULL
-FROM ff.execution AS e
+FROM mine
+JOIN ff.execution AS e
+    ON e.id IN :children
+    AND e.namespace = :namespace
+    AND e.ended_at IS NOT NULL
 LEFT JOIN ff.attempt AS a
     ON a.execution_id = e.id
     AND a.attempt_index = e.attempt_index
-WHERE e.id IN :children
-    AND e.namespace = :namespace
-    AND e.ended_at IS NOT NULL
 UNION ALL
 SELECT
-    'override', s.id, NULL, NULL, NULL, latest.key, NULL, NULL, NULL, NULL, v.reason, NULL, v.principal, NULL, NULL, NULL,
+    'override', s.id, latest.execution_id, NULL, NULL, latest.key, NULL, NULL, NULL, NULL, v.reason, NULL, v.principal, NULL, NULL, NULL,
     NULL, NULL, v.at, NULL
 FROM age_of_waitpoint AS latest
 JOIN ff.suspension AS s
@@ -71,10 +72,23 @@ JOIN ff.event AS v
 WHERE latest.age = 1
 UNION ALL
 SELECT
-    'time', mine.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    'time', mine.id, mine.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     {time_of_look}, NULL
 FROM mine
 ORDER BY seq
+
+-- name: journal
+-- One row with nothing in it for an execution without steps; none for one of another namespace.
+SELECT
+    e.id AS execution_id, s.seq, s.name, s.status, s.payload, s.encoding, s.attempt_index, s.generation, s.recorded_at
+FROM ff.execution AS e
+LEFT JOIN ff.step AS s
+    ON s.execution_id = e.id
+    AND s.struck_by IS NULL
+WHERE e.id = :execution_id
+    AND e.namespace = :namespace
+ORDER BY s.seq
+LIMIT :limit
 
 -- name: glances
 SELECT

@@ -16,7 +16,7 @@ DO UPDATE SET
     attempt_index = CASE step.status WHEN 'open' THEN excluded.attempt_index ELSE step.attempt_index END,
     recorded_at = CASE step.status WHEN 'open' THEN excluded.recorded_at ELSE step.recorded_at END
 WHERE step.status = 'open' OR step.digest = excluded.digest
-RETURNING name
+RETURNING execution_id, name
 
 -- name: count_steps
 SELECT COUNT(*) AS count
