@@ -47,6 +47,7 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "create waitpoints": lambda engine, fence: engine.waitpoints.create_many(fence, ["late"], steps=[Step("late")]),
     "submit children": lambda engine, fence: engine.leases.submit_children(fence, [LATE_CHILD]),
     "wait children": lambda engine, fence: engine.leases.wait_children(fence, [fence.execution_id]),
+    "cancel children": lambda engine, fence: engine.leases.cancel_children(fence, [fence.execution_id], "late"),
     "transact": lambda engine, fence: engine.leases.transact(fence, taking_part(engine), lambda _: Step("late")),
     "hold": lambda engine, fence: engine.leases.hold(fence, "late", "late", steps=[Step("late")]),
     "continue with": lambda engine, fence: engine.leases.continue_with(fence, b"late", steps=[Step("late")]),

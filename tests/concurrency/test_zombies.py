@@ -13,8 +13,9 @@ from flowfabric.core.leasing import decide_lease_check
 from flowfabric.core.records import Execution, WorkerId
 from flowfabric.core.requests import Checkpoint, Command, Completion, LeaseTerms, ReplayFrom, WhichLease
 from flowfabric.engine import AlreadySatisfied, Engine, Fence, Refused, Revoked, Step
-from flowfabric.ops.cancel import CancelOrder, cancel
+from flowfabric.ops.cancel import cancel
 from flowfabric.ops.claim_execution import claim_execution
+from flowfabric.ops.families import CancelOrder
 from flowfabric.ops.replay import replay
 from flowfabric.ops.revoke_lease import revoke_lease
 from flowfabric.ops.settle import settle

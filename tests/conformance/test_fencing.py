@@ -38,6 +38,7 @@ OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
     "delay": lambda engine, fence: engine.leases.delay(fence, after="7h"),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "zombie"),
+    "cancel_children": lambda engine, fence: engine.leases.cancel_children(fence, [uuid4()], "zombie"),
     "transact": lambda engine, fence: engine.leases.transact(
         fence, taking_part(engine), lambda _: Step("zombie", b"1")
     ),

@@ -59,6 +59,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.suspend": lambda engine, at: engine.leases.suspend(at.fence, ["go"]),
     "leases.submit_children": lambda engine, at: engine.leases.submit_children(at.fence, []),
     "leases.wait_children": lambda engine, at: engine.leases.wait_children(at.fence, []),
+    "leases.cancel_children": lambda engine, at: engine.leases.cancel_children(at.fence, []),
     "leases.look": lambda engine, at: engine.leases.look(at.fence, {"go": 0}),
     "leases.recorded": lambda engine, at: engine.leases.recorded(at.fence),
     "leases.hold": lambda engine, at: engine.leases.hold(at.fence, "diverged", "look at it"),

@@ -147,6 +147,7 @@ FLOWS: dict[str, Operation] = {
     ),
     "complete a child that is waited for": op(waited_for, lambda e, part: e.leases.complete(part.fence, b"out")),
     "complete a child that is joined": op(joined, lambda e, part: e.leases.complete(part.fence, b"out")),
+    "cancel_children": op(parent, lambda e, part: e.leases.cancel_children(part.fence, [part.member], "enough")),
     "cancel with children": op(parent, lambda e, part: e.operator.cancel(part.id, children=True)),
     "cancel with grace": op(lease, lambda e, found: e.operator.cancel(found.execution_id, "enough", grace="1h")),
     "cancel whose grace is over": op(asked_to_stop, duty("cancel_grace")),

@@ -14,6 +14,7 @@ from flowfabric.core.conditions import Condition
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.flow_outcomes import ChildrenReady, WaitingForChildren
 from flowfabric.core.graph import ALL_OF, ChildSubmission, EdgeKind, Join
+from flowfabric.core.ids import parse_id
 from flowfabric.core.outcomes import (
     Delayed,
     Ended,
@@ -29,14 +30,18 @@ from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, P
 from flowfabric.core.retry import FailureClass
 from flowfabric.core.waits import OnTimeout, Rest, SuspensionReason
 from flowfabric.engine.children import children, wait_request
+from flowfabric.engine.context import command
 from flowfabric.engine.durable import DurableLeases
-from flowfabric.engine.routes import known_route_ids
+from flowfabric.engine.operator import OPERATOR, OVERRIDE
+from flowfabric.engine.routes import known_route_ids, remember_routes
 from flowfabric.engine.suspending import suspend_request
 from flowfabric.ops.cancel import cancel_own
+from flowfabric.ops.cancel_children import CancelChildren, cancel_children
 from flowfabric.ops.checkpoint import CHECKPOINT
 from flowfabric.ops.complete import COMPLETE, COMPLETE_LINKED
 from flowfabric.ops.delay import delay
 from flowfabric.ops.fail import fail
+from flowfabric.ops.families import CancelOrder
 from flowfabric.ops.progress import PROGRESS
 from flowfabric.ops.submit_children import SubmitChildren, submit_children
 from flowfabric.ops.wait_children import wait_children
@@ -158,7 +163,8 @@ class Leases(DurableLeases):
         request = SubmitChildren(
             fence=requests.fence(fence), children=tuple(zip(items, routes, strict=True)), steps=requests.steps(steps)
         )
-        answers = await self._context.store.run(lambda tx: submit_children(tx, self._context.namespace, request))
+        answers, made = await self._context.store.run(lambda tx: submit_children(tx, self._context.namespace, request))
+        remember_routes(self._context, made)
         if not all(item.detached for item in items):
             self._context.linked.add(request.fence.lease_id)
         self._context.due_at(None)
@@ -177,6 +183,20 @@ class Leases(DurableLeases):
         """
         request = wait_request(fence, children, join, key, steps, edge)
         return await self._context.store.run(lambda tx: wait_children(tx, self._context.namespace, request))
+
+    async def cancel_children(
+        self, fence: Fence, children: Sequence[UUID | str], reason: str = "", *, source: str = OVERRIDE,
+        principal: str = OPERATOR,
+    ) -> None:  # fmt: skip
+        """Ends children of this execution as cancelled, whoever works on them, with all that they have started. Those
+        that have ended stay as they are, and so do executions that are not its children."""
+        request = CancelChildren(
+            fence=requests.fence(fence),
+            children=tuple(parse_id(item, "children") for item in limits.batch(children, "children")),
+            order=CancelOrder(command=command(principal, reason), source=limits.name(source, "source")),
+        )
+        await self._context.store.run(lambda tx: cancel_children(tx, self._context.namespace, request))
+        self._context.due_at(None)
 
     async def release(self, fence: Fence) -> Released:
         """Gives the lease back unused or on shutdown; the same attempt goes on elsewhere, and nothing is counted."""

@@ -23,9 +23,10 @@ from flowfabric.core.outcomes import (
 from flowfabric.core.records import Grant, WorkerId
 from flowfabric.core.requests import GrantTerms, Holds, ReplayFrom, WhichLease
 from flowfabric.engine.context import Context, command
-from flowfabric.ops.cancel import CancelOrder, ask_next, cancel
+from flowfabric.ops.cancel import ask_next, cancel
 from flowfabric.ops.change_priority import change_priority
 from flowfabric.ops.explain import explain
+from flowfabric.ops.families import CancelOrder
 from flowfabric.ops.grant_reclaim import grant_reclaim
 from flowfabric.ops.hold import hold, unhold, unhold_next
 from flowfabric.ops.replay import replay
@@ -33,7 +34,7 @@ from flowfabric.ops.resume import resume
 from flowfabric.ops.revoke_lease import revoke_lease
 
 OPERATOR = "operator"
-_OVERRIDE = "operator_override"
+OVERRIDE = "operator_override"
 _FIRST_ID = UUID(int=0)
 
 
@@ -45,7 +46,7 @@ class Operator:
 
     async def cancel(
         self, id: UUID | str, reason: str = "", *, children: bool = False, grace: limits.Duration | None = None,
-        source: str = _OVERRIDE, principal: str = OPERATOR,
+        source: str = OVERRIDE, principal: str = OPERATOR,
     ) -> Ended | CancelRequested:  # fmt: skip
         """Ends the execution as cancelled, whoever works on it, with its children if asked; repeated, it answers the
         same. With `grace` its worker is told first, at its next renewal, and has that long to clean up; a suspended

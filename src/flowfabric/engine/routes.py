@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 
@@ -22,14 +22,18 @@ def known_route_ids(context: Context, submissions: Sequence[Submission]) -> list
 async def route_ids(context: Context, submissions: Sequence[Submission]) -> list[int]:
     """The id of the route of each submission, in their order."""
     routes = _routes(context, submissions)
-    if len(context.routes) > _MOST_ROUTES:
-        context.routes.clear()
     unknown = [Route(*route) for route in dict.fromkeys(routes) if route not in context.routes]
     if unknown:
         # A route must be committed before it is remembered, so it is made in a transaction of its own.
-        made = await context.store.run(partial(ensure_routes, routes=unknown))
-        context.routes.update({astuple(route): id_ for route, id_ in made.items()})
+        remember_routes(context, await context.store.run(partial(ensure_routes, routes=unknown)))
     return [context.routes[route] for route in routes]
+
+
+def remember_routes(context: Context, made: Mapping[Route, int]) -> None:
+    """Remembers routes that are committed."""
+    if len(context.routes) > _MOST_ROUTES:
+        context.routes.clear()
+    context.routes.update({astuple(route): id_ for route, id_ in made.items()})
 
 
 def _routes(context: Context, submissions: Sequence[Submission]) -> list[tuple[str, str, str, tuple[str, ...]]]:

@@ -25,6 +25,7 @@ from flowfabric.core.requests import Step
 from flowfabric.core.standing import standing
 from flowfabric.ops.journaling import record_steps
 from flowfabric.ops.locking import lock_with_flow
+from flowfabric.ops.routes import ensure_routes
 from flowfabric.ops.storing import store
 from flowfabric.ops.submit import Arrival, check_deadline, new_row, why_not_stored
 from flowfabric.store.executions import NewExecution
@@ -40,12 +41,17 @@ class SubmitChildren:
     steps: tuple[Step, ...] = ()
 
 
-async def submit_children(tx: Transaction, namespace: str, request: SubmitChildren) -> list[Submitted]:
-    """What became of each child, in their order; all of them are stored, or none."""
+async def submit_children(
+    tx: Transaction, namespace: str, request: SubmitChildren
+) -> tuple[list[Submitted], dict[Route, int]]:
+    """What became of each child, in their order; all of them are stored, or none. Also the routes that were not known.
+    They are made here, where a refused fence takes them back."""
     parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
+    unknown = [_route(namespace, child) for child, route in request.children if route is None]
+    routes = await ensure_routes(tx, list(dict.fromkeys(unknown)))
     rows = [
-        _row(namespace, parent, child, await _route_id(tx, namespace, child, route), now)
+        _row(namespace, parent, child, routes[_route(namespace, child)] if route is None else route, now)
         for child, route in request.children
     ]
     known = await tx.executions.get(None, [row.id for row in rows]) if rows else {}
@@ -63,7 +69,8 @@ async def submit_children(tx: Transaction, namespace: str, request: SubmitChildr
     if moved != parent:
         await store(tx, [Decision(None, parent, moved)])
     states = {row.id: row.state for row in new}
-    return [Created(row.id, states[row.id]) if row.id in states else Duplicate(row.id) for row in rows]
+    answers = [Created(row.id, states[row.id]) if row.id in states else Duplicate(row.id) for row in rows]
+    return answers, routes
 
 
 def child_id(parent: Execution, key: str) -> UUID:
@@ -95,12 +102,9 @@ async def _insert(tx: Transaction, namespace: str, rows: Sequence[NewExecution],
         await tx.waits.apply(waits)
 
 
-async def _route_id(tx: Transaction, namespace: str, child: ChildSubmission, known: int | None) -> int:
-    """The route of a child; a new one is made here, where a refused fence takes it back."""
-    if known is not None:
-        return known
+def _route(namespace: str, child: ChildSubmission) -> Route:
     submission = child.submission
-    return await tx.routes.ensure(Route(namespace, submission.lane, submission.kind, tuple(submission.requires)))
+    return Route(namespace, submission.lane, submission.kind, tuple(submission.requires))
 
 
 def _row(namespace: str, parent: Execution, child: ChildSubmission, route: int, now: datetime) -> NewExecution:
