@@ -9,25 +9,28 @@ that holds its row.
 The rules of a batch: it holds every execution at most once, a later item for the same one waits for its turn. It never
 waits for a row lock: what it left out is looked at alone afterwards, or with those that wait for the same, and holds up
 nobody else. Items that may not share a batch run by themselves. A batch that the database refuses is split in halves
-until the bad item is alone.
+until the bad item is alone. What workers read while they go on gathers in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.ops.hot import HotOperation, NotTogether
-from flowfabric.store.transaction import Store
+from flowfabric.store.transaction import Body, Store
 
 MOST_TOGETHER = 128
 # While the database works on one batch we prepare and read the other. Small ones do not pay for a commit of their own.
 _ABREAST = 2
 ENOUGH_FOR_ANOTHER = 64
+# What the database says of a batch that may be due to one of its items.
+_REFUSED = frozenset({"storage_error"})
+_TOO_MUCH_TO_READ = _REFUSED | {"statement_timeout"}
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
@@ -200,13 +203,12 @@ async def run_together(
 ) -> list[Outcome | FlowFabricError | None]:
     """What one statement could decide, and None for the rest. A batch that the database refuses is split until the bad
     item is alone; when the store does not answer, that is the answer of every item it was asked about."""
-    run = store.run_single if operation.one_statement else store.run
     try:
-        return [*await run(lambda tx: operation.together(tx, namespace, items))]
+        return [*await _way(store, operation)(lambda tx: operation.together(tx, namespace, items))]
     except (NotTogether, InvalidRequest):
         pass
     except Unavailable as error:
-        if error.code != "storage_error":
+        if error.code not in (_TOO_MUCH_TO_READ if operation.reads else _REFUSED):
             return [_for_one(error) for _ in items]
     if len(items) == 1:
         return [None]
@@ -217,7 +219,14 @@ async def run_together(
 
 async def run_alone(store: Store, namespace: str, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
     """The outcome of one item, locked and waited for; its refusal is raised."""
-    return await store.run(lambda tx: operation.alone(tx, namespace, item))
+    run = store.read if operation.reads else store.run
+    return await run(lambda tx: operation.alone(tx, namespace, item))
+
+
+def _way(store: Store, operation: HotOperation[Any, Any]) -> Callable[[Body[Any]], Coroutine[Any, Any, Any]]:
+    if operation.reads:
+        return store.read_single
+    return store.run_single if operation.one_statement else store.run
 
 
 async def _answer_alone(

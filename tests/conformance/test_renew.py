@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
+
+import pytest
 
 from flowfabric.engine import AlreadySatisfied, Engine, Fence, FlowFabricError, Policy, Renewed, State
 from flowfabric.testing import VirtualClock
 from tests.facts import event_names, nothing_written, refused, stored_row
+from tests.flows import with_children
 from tests.scenarios import leased
 from tests.stores import TestStore, opened, snapshot
 
@@ -106,3 +111,25 @@ async def test_many_renewals_are_answered_each_for_itself_and_in_order(engine: E
         "lease_revoked", soon, "execution_not_found", "lease_expired", later, "stale_lease", soon,
     ]  # fmt: skip
     assert await engine.leases.renew_many([]) == []
+
+
+async def test_many_leases_that_were_lost_at_once_are_explained_together(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await leased(engine, lease_ttl="1h")
+    children = await with_children(engine, lease, *map(str, range(20)))
+    lost = [await engine.leases.claim_execution(id_, "worker-2") for id_ in children.values()]
+    await engine.leases.cancel_children(lease.fence, list(children.values()))
+    run, made = engine._context.store.run, []
+
+    async def counted(body: Any) -> Any:
+        made.append(body)
+        return await run(body)
+
+    monkeypatch.setattr(engine._context.store, "run", counted)
+    renewals = (engine.leases.renew(item.fence) for item in [lease, *lost])
+    renewed, *refusals = await asyncio.gather(*renewals, return_exceptions=True)
+    assert isinstance(renewed, Renewed)
+    assert {getattr(error, "code", None) for error in refusals} == {"execution_not_active"}
+    assert len({id(error) for error in refusals}) == len(lost)
+    assert len(made) <= 2

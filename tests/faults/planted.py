@@ -112,7 +112,7 @@ PLANTED_IN_WAITS = (
     Planted(
         "a contradiction is told to all",
         f"{BATCHES}::test_a_spoiled_suspend_is_refused_alone[sqlite-a step says otherwise]",
-        Edit(SUSPEND, "            if shared:\n", "            if not shared:\n"),
+        Edit(SUSPEND, "        if shared:\n", "        if not shared:\n"),
     ),
     Planted(
         "a refused suspend draws a key",

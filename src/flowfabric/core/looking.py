@@ -26,8 +26,8 @@ class Looking:
 
 
 @record(frozen=True, slots=True)
-class Journal:
-    """A worker asks for the steps that answer, so many at most."""
+class Recalling:
+    """What a worker asks for that goes on with somebody's work: the steps that answer, so many at most."""
 
     execution_id: UUID
     most: int

@@ -19,7 +19,7 @@ from flowfabric.core.outcomes import Accepted, DuplicateSignal, Lease, Renewed, 
 from flowfabric.core.records import Fence
 from flowfabric.core.requests import Command
 from flowfabric.core.suspending import Suspend
-from flowfabric.engine.shared_reads import Found, Question, Read, SharedRead
+from flowfabric.engine.shared_reads import Found, Read, SharedRead
 from flowfabric.ops.deliver_signal import Delivery
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.key_ring import KeySource
@@ -55,7 +55,7 @@ class Context:
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
     routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
-    reads: dict[tuple[Read[Any, Any], str], SharedRead[Any, Any]] = field(default_factory=dict)
+    reads: dict[tuple[Read[Any], str], SharedRead[Any]] = field(default_factory=dict)
     linked: set[UUID] = field(default_factory=set)
 
     async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
@@ -75,15 +75,15 @@ class Context:
             batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation)
         return batcher
 
-    async def read(self, what: Read[Question, Found], question: Question) -> Found:
-        """What is read about an execution, in a round trip that callers of this namespace share."""
+    async def read(self, what: Read[Found], id_: UUID) -> Found:
+        """What is read about an execution, by a statement that callers of this namespace share."""
         key = (what, self.namespace)
         if key not in self.reads:
             if len(self.reads) > _MOST_BATCHERS:
                 self.reads.clear()
             self.reads[key] = SharedRead(self.store, self.namespace, what)
-        shared: SharedRead[Question, Found] = self.reads[key]
-        return await shared.of(question)
+        shared: SharedRead[Found] = self.reads[key]
+        return await shared.of(id_)
 
     def note_leases(self, leases: Sequence[Lease]) -> None:
         """Remembers which leases are on executions with something attached, so that their ends go the right way at

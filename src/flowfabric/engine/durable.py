@@ -10,14 +10,14 @@ from flowfabric.core import limits, requests
 from flowfabric.core.continuing import REPORT_BYTES, Continuation, OwnHold
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.ids import parse_id
-from flowfabric.core.looking import Journal, Look, Looking, places
+from flowfabric.core.looking import Look, Looking, Recalling, places
 from flowfabric.core.outcomes import Continued, Held
 from flowfabric.core.records import Fence, RecordedStep
 from flowfabric.core.requests import Step
 from flowfabric.engine.claims import Claims
 from flowfabric.ops.continue_with import continue_with
 from flowfabric.ops.hold import hold_own
-from flowfabric.ops.look import journals, looks
+from flowfabric.ops.look import LOOK, RECALL
 from flowfabric.ops.transact import Transact, transact
 
 
@@ -27,7 +27,7 @@ class DurableLeases(Claims):
     async def recorded(self, fence: Fence, limit: int = limits.STEPS_PER_EXECUTION) -> list[RecordedStep]:
         """The steps that answer at present, in their order. It is a plain read."""
         id_, most = requests.fence(fence).execution_id, limits.whole(limit, "limit", 1, limits.STEPS_PER_EXECUTION)
-        return await self._context.read(journals, Journal(id_, most))
+        return await self._context.one(RECALL, Recalling(id_, most))
 
     async def look(self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()) -> Look:
         """What is there by now, in one read: signals at waitpoints of the present generation with these keys, behind
@@ -35,7 +35,7 @@ class DurableLeases(Claims):
         operator ended. It is a plain read, so a lease that was lost is not told here."""
         id_, asked = requests.fence(fence).execution_id, places(waitpoints)
         ids = tuple(parse_id(item, "children") for item in limits.batch(children, "children"))
-        return await self._context.read(looks, Looking(id_, asked, ids))
+        return await self._context.one(LOOK, Looking(id_, asked, ids))
 
     async def hold(self, fence: Fence, reason: str, report: str, *, steps: Sequence[Step] = ()) -> Held:
         """Gives up the lease until somebody unholds the execution; the same attempt goes on then. The report, for

@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from flowfabric.core.fences import execution_not_found
 from flowfabric.core.limits import BATCH
 from flowfabric.store.transaction import Store, Transaction
 
-
-class About(Protocol):
-    """A question about an execution; equal ones have the same answer."""
-
-    @property
-    def execution_id(self) -> UUID:
-        """Which one."""
-
-
 Found = TypeVar("Found")
-Question = TypeVar("Question", bound=UUID | About)
-Read = Callable[[Transaction, str, Sequence[Question]], Coroutine[Any, Any, Mapping[UUID, Found]]]
+Read = Callable[[Transaction, str, Sequence[UUID]], Coroutine[Any, Any, Mapping[UUID, Found]]]
 
 
-class SharedRead(Generic[Question, Found]):
-    """Reads the same about as many executions as are asked for, in one round trip. Nobody waits for a timer: the first
-    to ask is read at once, and whoever comes meanwhile is in the next read. An execution is in a read once."""
+class SharedRead(Generic[Found]):
+    """Reads the same about as many executions as are asked for, by one statement. Nobody waits for a timer: the first
+    to ask is read at once, and whoever comes meanwhile is in the next read."""
 
-    def __init__(self, store: Store, namespace: str, read: Read[Question, Found]) -> None:
+    def __init__(self, store: Store, namespace: str, read: Read[Found]) -> None:
         self._store, self._namespace, self._read = store, namespace, read
-        self._wanted: dict[Question, list[asyncio.Future[Found | None]]] = {}
+        self._wanted: dict[UUID, list[asyncio.Future[Found | None]]] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    async def of(self, question: Question) -> Found:
+    async def of(self, id_: UUID) -> Found:
         """What is read about the execution; `execution_not_found` if there is none."""
         answer: asyncio.Future[Found | None] = asyncio.get_running_loop().create_future()
-        self._wanted.setdefault(question, []).append(answer)
+        self._wanted.setdefault(id_, []).append(answer)
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_all())
         found = await answer
         if found is None:
-            raise execution_not_found(_subject(question))
+            raise execution_not_found(id_)
         return found
 
     async def _read_all(self) -> None:
@@ -54,10 +43,10 @@ class SharedRead(Generic[Question, Found]):
             self._reading = None
 
     async def _read_some(self) -> None:
-        questions = {_subject(question): question for question in islice(self._wanted, BATCH)}
-        asked = {id_: self._wanted.pop(question) for id_, question in questions.items()}
+        ids = list(self._wanted)[:BATCH]
+        asked = {id_: self._wanted.pop(id_) for id_ in ids}
         try:
-            found = await self._store.read_single(lambda tx: self._read(tx, self._namespace, list(questions.values())))
+            found = await self._store.read_single(lambda tx: self._read(tx, self._namespace, ids))
         except BaseException as error:
             for answers in asked.values():
                 _answer(answers, error)
@@ -66,10 +55,6 @@ class SharedRead(Generic[Question, Found]):
             return
         for id_, answers in asked.items():
             _answer(answers, found.get(id_))
-
-
-def _subject(question: UUID | About) -> UUID:
-    return question if isinstance(question, UUID) else question.execution_id
 
 
 def _answer(answers: Iterable[asyncio.Future[Found | None]], found: Found | BaseException | None) -> None:

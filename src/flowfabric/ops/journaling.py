@@ -21,10 +21,10 @@ async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[St
     return replace(execution, step_seq=execution.step_seq + len(steps))
 
 
-async def record_together(tx: Transaction, journals: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> None:
+async def record_together(tx: Transaction, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> None:
     """The same for several executions; raises if one of their steps does."""
-    recorded = await tx.steps.record(journals, now)
-    for execution, steps in journals:
+    recorded = await tx.steps.record(entries, now)
+    for execution, steps in entries:
         for step in steps:
             if (execution.id, step.name) not in recorded:
                 message = f"step {step.name!r} is final with other content; record it under another name"

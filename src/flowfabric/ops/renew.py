@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
+from uuid import UUID
 
-from flowfabric.core.fences import explain
+from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.fences import explain, require_owner
 from flowfabric.core.outcomes import Renewed
-from flowfabric.core.records import Fence
+from flowfabric.core.records import Execution, Fence
 from flowfabric.ops.hot import HotOperation
 from flowfabric.ops.locking import lock_owned
 from flowfabric.store.transaction import Transaction
@@ -16,13 +19,34 @@ from flowfabric.store.transaction import Transaction
 def renewing(*, noted: bool) -> HotOperation[Fence, Renewed]:
     """The operation. If renewals are to be `noted`, each leaves an event."""
     together, alone = partial(_together, noted=noted), partial(_alone, noted=noted)
-    return HotOperation(together, alone, subject=lambda fence: fence.execution_id)
+    lost = HotOperation(_lost, alone, subject=_subject, one_statement=False)
+    return HotOperation(together, alone, subject=_subject, others=lost)
 
 
 async def _together(tx: Transaction, namespace: str, fences: Sequence[Fence], *, noted: bool) -> list[Renewed | None]:
     """Extends all leases that are owned and whose row is free."""
     renewed = await tx.hot.renew_if_owned(namespace, fences, noted=noted)
     return [renewed.get(fence.execution_id) for fence in fences]
+
+
+async def _lost(tx: Transaction, namespace: str, fences: Sequence[Fence]) -> list[FlowFabricError | None]:
+    """Why leases could not be extended, since many may be lost at once: nothing is locked, for one that is lost stays
+    so. None for what is owned after all or not there."""
+    found = await tx.executions.get(namespace, list(map(_subject, fences)))
+    now = await tx.now()
+    return [_loss(found[fence.execution_id], fence, now) if fence.execution_id in found else None for fence in fences]
+
+
+def _loss(execution: Execution, fence: Fence, now: datetime) -> FlowFabricError | None:
+    try:
+        require_owner(execution, fence, now)
+    except FlowFabricError as error:
+        return error
+    return None
+
+
+def _subject(fence: Fence) -> UUID:
+    return fence.execution_id
 
 
 async def _alone(tx: Transaction, namespace: str, fence: Fence, *, noted: bool) -> Renewed:

@@ -46,6 +46,7 @@ def suspending(keys: KeySource) -> HotOperation[Suspend, Answer]:
     """The operation, with the keys that its tokens are signed with."""
     together, alone = partial(_together, keys=keys), partial(_alone, keys=keys)
     again = HotOperation(together, alone, subject=_subject, one_statement=False)
+    # Rows are locked by the signals that come at that very moment, as a rule, and free when they are tried again.
     locking = replace(again, others=again)
     return HotOperation(partial(_at_once, keys=keys), alone, subject=_subject, others=locking, for_others=_needs_lock)
 
@@ -108,7 +109,7 @@ async def _together(
     around = await _around(tx, here, found, keys)
     if around.ring is None:
         # A key is made only with the token that needs it: a refusal must take it back, so each is looked at alone.
-        raise NotTogether
+        return [None] * len(items)
     answers = await _suspend(tx, Minter(around.ring, namespace), here, found, around, now, shared=True)
     return [answers.get(item.fence.execution_id) for item in items]
 

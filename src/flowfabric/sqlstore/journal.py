@@ -36,9 +36,7 @@ class SqlSteps:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def record(
-        self, journals: Sequence[tuple[Execution, Sequence[Step]]], now: datetime
-    ) -> set[tuple[UUID, str]]:
+    async def record(self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> set[tuple[UUID, str]]:
         items = [
             {
                 "execution_id": execution.id,
@@ -49,7 +47,7 @@ class SqlSteps:
             }
             | {"encoding": step.encoding, "digest": step.digest(), "attempt_index": execution.attempt_index}
             | {"generation": execution.generation, "recorded_at": now}
-            for execution, steps in journals
+            for execution, steps in entries
             for seq, step in enumerate(steps, start=execution.step_seq + 1)
         ]
         found = await self._session.fetch_each("record_step", items)

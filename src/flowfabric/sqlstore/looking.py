@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from flowfabric.core.flow_outcomes import Input
-from flowfabric.core.looking import Journal, Look, Looking, Override
+from flowfabric.core.looking import Look, Looking, Override, Recalling
 from flowfabric.core.records import RecordedStep
 from flowfabric.core.states import State
 from flowfabric.core.views import Glance, Outcome, failure_of
@@ -24,10 +24,9 @@ class SqlLooks:
     async def look(self, namespace: str, asked: Sequence[Looking], most: int) -> dict[UUID, Look]:
         shared = {"namespace": namespace, "most": most, "now": self._session.bound_now}
         found = _by_execution(await self._session.fetch_each("look", [_looking(item) | shared for item in asked]))
-        looks = {id_: _look(rows) for id_, rows in found.items()}
-        return {id_: look for id_, look in looks.items() if look is not None}
+        return {id_: _look(rows) for id_, rows in found.items()}
 
-    async def journals(self, namespace: str, asked: Sequence[Journal]) -> dict[UUID, list[RecordedStep]]:
+    async def journals(self, namespace: str, asked: Sequence[Recalling]) -> dict[UUID, list[RecordedStep]]:
         items = [{"namespace": namespace, "execution_id": item.execution_id, "limit": item.most} for item in asked]
         found = _by_execution(await self._session.fetch_each("journal", items))
         return {id_: [step(row) for row in rows if row["seq"] is not None] for id_, rows in found.items()}
@@ -75,13 +74,12 @@ def _glance(row: Row) -> Glance:
     return Glance(state, None, outcome)
 
 
-def _look(found: Sequence[Row]) -> Look | None:
-    """What the rows say; None if the execution is not there."""
+def _look(found: Sequence[Row]) -> Look:
     signals = tuple(signal_of(row) for row in found if row["part"] == "signal")
     children = {identity(row["id"]): _outcome(row) for row in found if row["part"] == "child"}
     overridden = {row["waitpoint"]: _override(row) for row in found if row["part"] == "override"}
-    now = next((when(row["accepted_at"]) for row in found if row["part"] == "time"), None)
-    return None if now is None else Look(now, signals, children, overridden)
+    [now] = [when(row["accepted_at"]) for row in found if row["part"] == "time"]
+    return Look(now, signals, children, overridden)
 
 
 def _outcome(row: Row) -> Outcome:

@@ -27,9 +27,7 @@ class Attempts(Protocol):
 class Steps(Protocol):
     """The journal of checkpointed steps."""
 
-    async def record(
-        self, journals: Sequence[tuple[Execution, Sequence[Step]]], now: datetime
-    ) -> set[tuple[UUID, str]]:
+    async def record(self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> set[tuple[UUID, str]]:
         """Records steps of locked executions after their `step_seq`; answers the names that were, each with its
         execution: a final step with other content stays as it is and is left out."""
 

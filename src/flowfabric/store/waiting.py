@@ -11,7 +11,7 @@ from flowfabric.core.evaluating import SignalFacts
 from flowfabric.core.flow_outcomes import Input
 from flowfabric.core.frozen import record
 from flowfabric.core.keyring import Key, KeyRing
-from flowfabric.core.looking import Journal, Look, Looking
+from flowfabric.core.looking import Look, Looking, Recalling
 from flowfabric.core.records import RecordedStep
 from flowfabric.core.views import Glance
 from flowfabric.core.waits import Signal, Suspension, WaitChanges, Waitpoint
@@ -102,7 +102,7 @@ class Looks(Protocol):
         """Of each execution that is there, none of which is asked about twice: signals at waitpoints by key, behind
         these places and so many of each; the ends of these executions; and waits that an operator ended."""
 
-    async def journals(self, namespace: str, asked: Sequence[Journal]) -> dict[UUID, list[RecordedStep]]:
+    async def journals(self, namespace: str, asked: Sequence[Recalling]) -> dict[UUID, list[RecordedStep]]:
         """Of each execution that is there, none of which is asked about twice, the steps that answer."""
 
     async def glances(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, Glance]:

@@ -56,8 +56,8 @@ LEFT JOIN ff.attempt AS a
     AND a.attempt_index = e.attempt_index
 UNION ALL
 SELECT
-    'override', s.id, latest.execution_id, NULL, NULL, latest.key, NULL, NULL, NULL, NULL, v.reason, NULL, v.principal, NULL, NULL, NULL,
-    NULL, NULL, v.at, NULL
+    'override', s.id, latest.execution_id, NULL, NULL, latest.key, NULL, NULL, NULL, NULL, v.reason, NULL, v.principal,
+    NULL, NULL, NULL, NULL, NULL, v.at, NULL
 FROM age_of_waitpoint AS latest
 JOIN ff.suspension AS s
     ON s.execution_id = latest.execution_id

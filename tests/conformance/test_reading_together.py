@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine, Lease, NotFound, Step
+from flowfabric.engine import Engine, Lease, NotFound, Step, Unavailable
 from tests.scenarios import leased
 
 
@@ -94,7 +95,58 @@ async def test_journals_at_once_share_reads_and_each_has_its_own_steps(engine: E
     for place, journal in enumerate(journals):
         assert [step.name for step in journal] == [f"{place}-{count}" for count in range(place)]
         assert [step.seq for step in journal] == list(range(1, place + 1))
-    few, all_of_them = await asyncio.gather(
-        engine.leases.recorded(leases[-1].fence, 2), engine.leases.recorded(leases[-1].fence)
+    fence = leases[-1].fence
+    few, first, second = await asyncio.gather(
+        engine.leases.recorded(fence, 2), engine.leases.recorded(fence), engine.leases.recorded(fence)
     )
-    assert (len(few), len(all_of_them)) == (2, 11)
+    first.clear()
+    assert (len(few), len(second)) == (2, 11), "every caller has a list of its own"
+
+
+async def test_a_look_is_not_overtaken_for_ever_by_others_of_the_same_execution(engine: Engine) -> None:
+    lease = await leased(engine, signals=["a", "b"])
+    is_over = False
+
+    async def insisting() -> int:
+        times = 0
+        while not is_over:
+            await engine.leases.look(lease.fence, {"b": times})
+            times += 1
+        return times
+
+    others = [asyncio.create_task(insisting()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    await asyncio.wait_for(engine.leases.look(lease.fence, {"a": 0}), 10)
+    is_over = True
+    assert min(await asyncio.gather(*others)) > 0
+
+
+async def test_what_takes_too_long_together_is_read_apart(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = await with_signals(engine, 6)
+    read_single, sizes = engine._context.store.read_single, []
+
+    async def limited(body: Any) -> Any:
+        asked = inspect.getclosurevars(body).nonlocals["items"]
+        sizes.append(len(asked))
+        if len(asked) > 2:
+            raise Unavailable("statement_timeout", "too much at once")
+        return await read_single(body)
+
+    monkeypatch.setattr(engine._context.store, "read_single", limited)
+    looks = await asyncio.gather(*(engine.leases.look(lease.fence, {"go": 0}) for lease in leases))
+    assert [len(look.signals) for look in looks] == list(range(6))
+    assert max(sizes) == 6
+
+
+async def test_callers_that_cannot_be_answered_have_an_error_each(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [await leased(engine) for _ in range(3)]
+
+    async def gone(body: Any) -> Any:
+        raise Unavailable("storage_unreachable", "gone")
+
+    monkeypatch.setattr(engine._context.store, "read_single", gone)
+    errors = await asyncio.gather(*(engine.leases.recorded(lease.fence) for lease in leases), return_exceptions=True)
+    assert {type(error) for error in errors} == {Unavailable}
+    assert len({id(error) for error in errors}) == 3
