@@ -250,14 +250,11 @@ def _as_it_was(waitpoint: Waitpoint, known: Suspension) -> Waitpoint:
 
 
 async def _with_signals(tx: Transaction, decisions: Sequence[Decision[Answer]]) -> dict[UUID, Answer]:
-    over = [item.waits for item in decisions if isinstance(item.answer, Satisfied) and item.waits is not None]
-    signals = await observed_by(tx, [suspension for waits in over for suspension in waits.opened])
-    return {
-        item.before.id: replace(item.answer, signals=signals[item.before.id])
-        if isinstance(item.answer, Satisfied) and item.before.id in signals
-        else item.answer
-        for item in decisions
-    }
+    answers = {item.before.id: item.answer for item in decisions}
+    satisfied = {id_: answer for id_, answer in answers.items() if isinstance(answer, Satisfied)}
+    waits = [item.waits for item in decisions if item.before.id in satisfied and item.waits is not None]
+    signals = await observed_by(tx, [suspension for changes in waits for suspension in changes.opened])
+    return answers | {id_: replace(satisfied[id_], signals=found) for id_, found in signals.items()}
 
 
 def _must_mint(items: Sequence[Suspend]) -> bool:
