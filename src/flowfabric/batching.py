@@ -28,9 +28,6 @@ MOST_TOGETHER = 128
 # While the database works on one batch we prepare and read the other. Small ones do not pay for a commit of their own.
 _ABREAST = 2
 ENOUGH_FOR_ANOTHER = 64
-# What the database says of a batch that may be due to one of its items.
-_REFUSED = frozenset({"storage_error"})
-_TOO_MUCH_TO_READ = _REFUSED | {"statement_timeout"}
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
@@ -208,7 +205,7 @@ async def run_together(
     except (NotTogether, InvalidRequest):
         pass
     except Unavailable as error:
-        if error.code not in (_TOO_MUCH_TO_READ if operation.reads else _REFUSED):
+        if error.code != "storage_error":
             return [_for_one(error) for _ in items]
     if len(items) == 1:
         return [None]
@@ -218,7 +215,7 @@ async def run_together(
 
 
 async def run_alone(store: Store, namespace: str, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
-    """The outcome of one item, locked and waited for; its refusal is raised."""
+    """The outcome of one item, locked and waited for unless it is only read; its refusal is raised."""
     run = store.read if operation.reads else store.run
     return await run(lambda tx: operation.alone(tx, namespace, item))
 

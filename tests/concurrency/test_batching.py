@@ -15,7 +15,7 @@ import pytest
 
 from flowfabric.batching import ENOUGH_FOR_ANOTHER, MOST_TOGETHER, Batcher, run_batch
 from flowfabric.core.requests import Completion
-from flowfabric.engine import Created, Duplicate, Engine, Lease, Refused, State, Step, Submission
+from flowfabric.engine import Created, Duplicate, Engine, Lease, Refused, Renewed, State, Step, Submission
 from flowfabric.ops.complete import COMPLETE
 from flowfabric.ops.hot import HotOperation
 from flowfabric.store.transaction import Transaction
@@ -208,6 +208,27 @@ async def locked_row(store: PostgresTestStore, lease: Lease) -> AsyncIterator[No
         await holder.execute(row, lease.execution_id)
         yield
     await holder.close()
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_lease_that_is_just_being_extended_is_not_called_lost(
+    store: PostgresTestStore, clock: VirtualClock
+) -> None:
+    async with opened(store, clock) as engine:
+        lease, lost = await leased(engine, lease_ttl="30s"), await leased(engine, lease_ttl="30s")
+        clock.advance("29s")
+        holder = await asyncpg.connect(store.url)
+        async with holder.transaction():
+            extend = "SET lease_expires_at = lease_expires_at + INTERVAL '29 seconds'"
+            await holder.execute(f'UPDATE "{store.schema}".execution {extend} WHERE id = $1', lease.execution_id)
+            clock.advance("2s")
+            renewing = asyncio.create_task(engine.leases.renew_many([lease.fence, lost.fence]))
+            await asyncio.wait([renewing], timeout=0.2)
+            assert not renewing.done()
+        await holder.close()
+        renewed, error = await asyncio.wait_for(renewing, 10)
+        assert isinstance(renewed, Renewed)
+        assert getattr(error, "code", None) == "lease_expired"
 
 
 async def test_items_that_may_not_share_a_batch_run_by_themselves(engine: Engine) -> None:

@@ -14,7 +14,7 @@ from flowfabric.engine import Child, Engine, InvalidRequest, Lease, NotFound, St
 from flowfabric.ops import families
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
-from tests.flows import built, claimable, with_children
+from tests.flows import built, child, claimable, with_children
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore
 
@@ -113,6 +113,15 @@ async def test_repeated_it_writes_nothing(engine: Engine, store: TestStore) -> N
         await engine.leases.cancel_children(lease.fence, [])
 
 
+async def test_what_one_has_started_that_was_cancelled_before_without_it_is_cancelled_too(engine: Engine) -> None:
+    lease = await leased(engine)
+    [middle] = (await with_children(engine, lease, "a")).values()
+    [kid] = (await with_children(engine, await claimed(engine, middle), "kid")).values()
+    await engine.operator.cancel(middle)
+    await engine.leases.cancel_children(lease.fence, [middle])
+    assert await state_of(engine, kid) is State.CANCELLED
+
+
 async def test_who_has_ended_and_who_is_no_child_stays_as_it_is(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
@@ -122,8 +131,9 @@ async def test_who_has_ended_and_who_is_no_child_stays_as_it_is(engine: Engine, 
     other, stranger = await leased(engine), await submitted(engine)
     [nephew] = (await with_children(engine, other, "nephew")).values()
     async with nothing_written(store):
-        asked = [children["a"], stranger, nephew, lease.execution_id, uuid4()]
-        await engine.leases.cancel_children(lease.fence, asked)
+        strangers = [stranger, nephew, lease.execution_id, uuid4()]
+        answer = await engine.leases.cancel_children(lease.fence, [children["a"], *strangers])
+    assert answer == sorted(strangers)
     assert await state_of(engine, children["a"]) is State.COMPLETED
 
 
@@ -162,6 +172,20 @@ async def test_of_very_many_the_rest_is_cancelled_by_a_duty(engine: Engine, cloc
     for id_ in children.values():
         found = await engine.executions.describe(id_)
         assert (found.state, found.cancel_reason) == (State.CANCELLED, "enough")
+
+
+async def test_of_very_many_the_children_come_first_so_that_none_starts_more(engine: Engine) -> None:
+    lease = await leased(engine, lease_ttl="1h")
+    children = await with_children(engine, lease, *map(str, range(5)))
+    inner = [await claimed(engine, id_) for id_ in children.values()]
+    kids = [id_ for item in inner for id_ in (await with_children(engine, item, "kid")).values()]
+    with patch.object(families, "MOST_CANCELLED", 5):
+        await engine.leases.cancel_children(lease.fence, list(children.values()))
+    for item in inner:
+        late = engine.leases.submit_children(item.fence, [child("late")])
+        await refused(late, "execution_not_active")
+    await engine.reconcilers.tick()
+    assert {await state_of(engine, id_) for id_ in kids} == {State.CANCELLED}
 
 
 async def test_nobody_waited_for_them_so_their_flow_has_not_ended_well(engine: Engine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import Any
 
 import pytest
@@ -119,23 +118,6 @@ async def test_a_look_is_not_overtaken_for_ever_by_others_of_the_same_execution(
     await asyncio.wait_for(engine.leases.look(lease.fence, {"a": 0}), 10)
     is_over = True
     assert min(await asyncio.gather(*others)) > 0
-
-
-async def test_what_takes_too_long_together_is_read_apart(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    leases = await with_signals(engine, 6)
-    read_single, sizes = engine._context.store.read_single, []
-
-    async def limited(body: Any) -> Any:
-        asked = inspect.getclosurevars(body).nonlocals["items"]
-        sizes.append(len(asked))
-        if len(asked) > 2:
-            raise Unavailable("statement_timeout", "too much at once")
-        return await read_single(body)
-
-    monkeypatch.setattr(engine._context.store, "read_single", limited)
-    looks = await asyncio.gather(*(engine.leases.look(lease.fence, {"go": 0}) for lease in leases))
-    assert [len(look.signals) for look in looks] == list(range(6))
-    assert max(sizes) == 6
 
 
 async def test_callers_that_cannot_be_answered_have_an_error_each(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from unittest.mock import patch
 
 from flowfabric.core.ids import IdMinter
-from flowfabric.engine import Conflict, Created, Duplicate, Engine, InvalidRequest, Refused, State, Submission
+from flowfabric.engine import Conflict, Created, Duplicate, Engine, InvalidRequest, Refused, State, Submission, routes
 from flowfabric.testing import VirtualClock
 from tests.facts import nothing_written, refused
 from tests.stores import TestStore
@@ -87,3 +88,12 @@ async def test_a_batch_may_hold_a_thousand_and_none_at_all(engine: Engine, store
     async with nothing_written(store):
         await refused(engine.executions.submit_many([submission] * 1001), "out_of_range", InvalidRequest)
         assert await engine.executions.submit_many([]) == []
+
+
+async def test_known_and_new_routes_may_be_mixed_when_too_many_are_remembered(engine: Engine) -> None:
+    with patch.object(routes, "_MOST_ROUTES", 2):
+        for kind in ("a", "b", "c"):
+            await engine.executions.submit(kind)
+        answers = await engine.executions.submit_many([Submission(kind="a"), Submission(kind="new")])
+    kinds = [(await engine.executions.describe(answer.id)).kind for answer in answers if isinstance(answer, Created)]
+    assert kinds == ["a", "new"]

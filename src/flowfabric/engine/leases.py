@@ -187,16 +187,17 @@ class Leases(DurableLeases):
     async def cancel_children(
         self, fence: Fence, children: Sequence[UUID | str], reason: str = "", *, source: str = OVERRIDE,
         principal: str = OPERATOR,
-    ) -> None:  # fmt: skip
-        """Ends children of this execution as cancelled, whoever works on them, with all that they have started. Those
-        that have ended stay as they are, and so do executions that are not its children."""
+    ) -> list[UUID]:  # fmt: skip
+        """Ends children of this execution as cancelled, whoever works on them, with all that they have started; those
+        that have ended stay as they are. Answers those that are not its children, which are left alone."""
         request = CancelChildren(
             fence=requests.fence(fence),
             children=tuple(parse_id(item, "children") for item in limits.batch(children, "children")),
             order=CancelOrder(command=command(principal, reason), source=limits.name(source, "source")),
         )
-        await self._context.store.run(lambda tx: cancel_children(tx, self._context.namespace, request))
+        strangers = await self._context.store.run(lambda tx: cancel_children(tx, self._context.namespace, request))
         self._context.due_at(None)
+        return strangers
 
     async def release(self, fence: Fence) -> Released:
         """Gives the lease back unused or on shutdown; the same attempt goes on elsewhere, and nothing is counted."""

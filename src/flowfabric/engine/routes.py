@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
+from typing import Any
 
 from flowfabric.core.records import Route
 from flowfabric.core.requests import Submission
@@ -22,19 +23,23 @@ def known_route_ids(context: Context, submissions: Sequence[Submission]) -> list
 async def route_ids(context: Context, submissions: Sequence[Submission]) -> list[int]:
     """The id of the route of each submission, in their order."""
     routes = _routes(context, submissions)
-    unknown = [Route(*route) for route in dict.fromkeys(routes) if route not in context.routes]
+    known = {route: context.routes[route] for route in routes if route in context.routes}
+    unknown = [Route(*route) for route in dict.fromkeys(routes) if route not in known]
     if unknown:
         # A route must be committed before it is remembered, so it is made in a transaction of its own.
-        remember_routes(context, await context.store.run(partial(ensure_routes, routes=unknown)))
-    return [context.routes[route] for route in routes]
+        made = await context.store.run(partial(ensure_routes, routes=unknown))
+        known |= remember_routes(context, made)
+    return [known[route] for route in routes]
 
 
-def remember_routes(context: Context, made: Mapping[Route, int]) -> None:
-    """Remembers routes that are committed."""
+def remember_routes(context: Context, made: Mapping[Route, int]) -> dict[tuple[Any, ...], int]:
+    """Remembers routes that are committed; answers them as they are remembered."""
     if len(context.routes) > _MOST_ROUTES:
         context.routes.clear()
-    context.routes.update({astuple(route): id_ for route, id_ in made.items()})
+    known = {astuple(route): id_ for route, id_ in made.items()}
+    context.routes.update(known)
+    return known
 
 
-def _routes(context: Context, submissions: Sequence[Submission]) -> list[tuple[str, str, str, tuple[str, ...]]]:
+def _routes(context: Context, submissions: Sequence[Submission]) -> list[tuple[Any, ...]]:
     return [(context.namespace, item.lane, item.kind, tuple(item.requires)) for item in submissions]

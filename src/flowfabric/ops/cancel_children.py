@@ -7,6 +7,7 @@ from uuid import UUID
 
 from flowfabric.core.fences import require_owner
 from flowfabric.core.records import Fence
+from flowfabric.core.states import State
 from flowfabric.ops.families import CancelOrder, Relative, descendants, end_family
 from flowfabric.ops.locking import lock_with_flow
 from flowfabric.store.transaction import Transaction
@@ -21,14 +22,17 @@ class CancelChildren:
     order: CancelOrder
 
 
-async def cancel_children(tx: Transaction, namespace: str, request: CancelChildren) -> None:
-    """Ends them as cancelled, whoever works on them. Who has ended stays as it is, and so does who is no child."""
+async def cancel_children(tx: Transaction, namespace: str, request: CancelChildren) -> list[UUID]:
+    """Ends them as cancelled, whoever works on them; who has ended stays as it is. Answers who is no child of it."""
     parent, _, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
     if parent.flow is None or not request.children:
-        return
-    found = (await tx.flows.members.facts(request.children)).values()
-    children = [child for child in found if child.parent_id == parent.id and not child.state.is_terminal]
-    family = [Relative(child) for child in children]
-    family += await descendants(tx, [child.id for child in children if child.has_children])
+        return list(request.children)
+    found = await tx.flows.members.facts(request.children)
+    children = [child for child in found.values() if child.parent_id == parent.id]
+    # Who was cancelled before may have been so without its children.
+    gone = [child for child in children if child.state is State.CANCELLED or not child.state.is_terminal]
+    family = [Relative(child) for child in gone if not child.state.is_terminal]
+    family += await descendants(tx, [child.id for child in gone if child.has_children])
     await end_family(tx, parent.flow, family, request.order, now)
+    return sorted(set(request.children) - {child.id for child in children})

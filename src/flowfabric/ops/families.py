@@ -41,7 +41,7 @@ class Relative:
 
 
 async def descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Relative]:
-    """All descendants of executions that have children, those that have not ended."""
+    """All descendants of executions that have children, those that have not ended, parents before their children."""
     found: list[Relative] = []
     ancestors = {root: root for root in roots}
     parents: Sequence[UUID] = roots
@@ -56,10 +56,10 @@ async def descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Relative]:
 async def end_family(
     tx: Transaction, flow_id: UUID, family: Sequence[Relative], order: CancelOrder, now: datetime
 ) -> None:
-    """Ends members of a locked flow: 1,000 of them here, the rest by the duty over cancel requests."""
+    """Ends members of a locked flow: the first 1,000 here, the rest by the duty over cancel requests. Parents come
+    before their children, so that nobody who is left for later has children who are not."""
     if not family:
         return
-    family = sorted(family, key=lambda relative: relative.member.id)
     first, rest = family[:MOST_CANCELLED], family[MOST_CANCELLED:]
     ids = [relative.member.id for relative in first]
     details = {ancestor: _details(order, ancestor) for ancestor in {relative.ancestor for relative in first}}

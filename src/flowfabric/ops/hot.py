@@ -22,7 +22,7 @@ class HotOperation(Generic[Item, Outcome]):
     """`together` answers what could be decided at once, refusals too, and None for the rest: repeated or busy. `alone`
     locks that one item, waits for it, and answers or explains. `subject` is what a batch may hold only once, and a
     `solitary` item never shares a batch with those of other callers. With `one_statement` all that `together` writes is
-    one statement, so it needs no transaction around it; an operation that `reads` writes nothing. `others` takes what
+    one statement, so it needs no transaction around it; one that `reads` writes and locks nothing. `others` takes what
     `together` has left out, in batches of its own, and at once what is for it from the start; without it each is looked
     at alone. Items that are `apart` never share a batch: one that waits for a lock holds up those only that want the
     same."""

@@ -30,14 +30,16 @@ async def _together(tx: Transaction, namespace: str, fences: Sequence[Fence], *,
 
 
 async def _lost(tx: Transaction, namespace: str, fences: Sequence[Fence]) -> list[FlowFabricError | None]:
-    """Why leases could not be extended, since many may be lost at once: nothing is locked, for one that is lost stays
-    so. None for what is owned after all or not there."""
-    found = await tx.executions.get(namespace, list(map(_subject, fences)))
+    """Why leases could not be extended, since many may be lost at once. None for what is owned after all, busy with
+    another renewal perhaps, or not there."""
+    found = await tx.executions.lock_free(list(map(_subject, fences)))
     now = await tx.now()
-    return [_loss(found[fence.execution_id], fence, now) if fence.execution_id in found else None for fence in fences]
+    return [_loss(namespace, found.get(fence.execution_id), fence, now) for fence in fences]
 
 
-def _loss(execution: Execution, fence: Fence, now: datetime) -> FlowFabricError | None:
+def _loss(namespace: str, execution: Execution | None, fence: Fence, now: datetime) -> FlowFabricError | None:
+    if execution is None or execution.namespace != namespace:
+        return None
     try:
         require_owner(execution, fence, now)
     except FlowFabricError as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.limits import BATCH
 from flowfabric.sdk.bodies import cancel_code
 from flowfabric.sdk.closing import close_waitpoints
-from flowfabric.sdk.commits import insist
+from flowfabric.sdk.commits import insist, persist
 from flowfabric.sdk.errors import Unwind
 from flowfabric.sdk.running import Running
 from flowfabric.sdk.units import Unit
@@ -89,7 +91,10 @@ class Branches(Running):
 
     async def cancel_children(self, children: Sequence[UUID]) -> None:
         """Cancels what members wait for; who has ended meanwhile has ended."""
-        leases, fence, reason = self.run.engine.leases, self.run.lease.fence, f"{self._group.path} has ended"
+        engine, fence, reason = self.run.engine, self.run.lease.fence, f"{self._group.path} has ended"
         for start in range(0, len(children), BATCH):
             some = children[start : start + BATCH]
-            await insist(self.run, partial(leases.cancel_children, fence, some, reason))
+            detached = await insist(self.run, partial(engine.leases.cancel_children, fence, some, reason)) or ()
+            for child in detached:
+                with suppress(FlowFabricError):
+                    await persist(self.run, partial(engine.operator.cancel, child, reason, children=True))

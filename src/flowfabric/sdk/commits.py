@@ -189,18 +189,6 @@ class Commits:
         return answer
 
 
-async def persist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:
-    """The same for what does not need the lease: only the run's own loss ends it."""
-    pause_s = _FIRST_PAUSE_S
-    while run.loss is None:
-        try:
-            return await operation()
-        except Unavailable:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-    return None
-
-
 async def insist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:
     """The answer of the store, asked again while it cannot answer; None if the lease was lost meanwhile."""
     pause_s = _FIRST_PAUSE_S
@@ -214,6 +202,18 @@ async def insist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:
             if not means_lost(error):
                 raise
             run.lease_lost(error)
+    return None
+
+
+async def persist(run: Run, operation: Callable[[], Awaitable[T]]) -> T | None:
+    """The same for what does not need the lease: only the run's own loss ends it."""
+    pause_s = _FIRST_PAUSE_S
+    while run.loss is None:
+        try:
+            return await operation()
+        except Unavailable:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return None
 
 

@@ -40,6 +40,10 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         self._inner: Coroutine[Any, Any, T_co] | None = None
         self.run.calls.made.append(self)
 
+    def leave_out(self) -> None:
+        """Nobody will await it, and nobody need."""
+        self.is_awaited = True
+
     @property
     def is_answered(self) -> bool:
         """True if its outcome is recorded. A call that was given up has none."""

@@ -63,7 +63,7 @@ async def look_around(run: Run, waits: Sequence[Wait]) -> Look | None:
     seen = await look(run, keys, children[:BATCH])
     for start in range(BATCH, len(children), BATCH):
         more = await look(run, {}, children[start : start + BATCH])
-        seen = replace(seen, now=more.now, children={**seen.children, **more.children})
+        seen = replace(seen, children={**seen.children, **more.children})
     return seen
 
 

@@ -92,6 +92,11 @@ class Group(DurableCall[Any]):
                 leave_out(member)
             raise
 
+    def leave_out(self) -> None:
+        super().leave_out()
+        for member in self.members:
+            leave_out(member)
+
     async def perform(self) -> Any:
         unit, branches = here(self), Branches(self, self.members, self.limit)
         try:

@@ -152,7 +152,7 @@ def checked_members(calls: Sequence[Any]) -> list[Member]:
 def leave_out(member: Member) -> None:
     """Nobody awaits this member."""
     if isinstance(member, DurableCall):
-        member.is_awaited = True
+        member.leave_out()
     elif not isinstance(member, Thunk):
         member.close()
 

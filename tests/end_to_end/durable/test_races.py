@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from flowfabric import (
     Winner,
     current,
     race,
+    settle,
     sleep,
     step,
     wait_signal,
@@ -155,6 +157,37 @@ async def test_children_of_losers_are_cancelled(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> int:
         return (await race(child.run(5), child.run(1), child.run(9))).value
+
+    assert await kit.run(task) == 1
+    assert sorted(await children_of(kit, "child")) == [State.CANCELLED, State.CANCELLED, State.COMPLETED]
+
+
+async def test_a_detached_loser_is_cancelled_too(app: App, kit: Kit) -> None:
+    @app.task
+    async def child(hours: int) -> int:
+        return await after(hours)
+
+    @app.task
+    async def task() -> int:
+        return (await race(child.options(detached=True).run(5), child.run(1), child.run(9))).value
+
+    assert await kit.run(task) == 1
+    assert sorted(await children_of(kit, "child")) == [State.CANCELLED, State.CANCELLED, State.COMPLETED]
+
+
+@pytest.mark.parametrize("group", [race, settle])
+async def test_a_group_may_be_a_member_that_later_runs_leave_out(app: App, kit: Kit, group: Any) -> None:
+    @app.task
+    async def child(hours: int) -> int:
+        return await after(hours)
+
+    @app.task
+    async def task() -> int:
+        inner = group(child.run(5), after(6), group(child.run(7), after(8)))
+        won = await race(inner, child.run(1))
+        await sleep("10h")
+        await sleep("10h")
+        return won.value
 
     assert await kit.run(task) == 1
     assert sorted(await children_of(kit, "child")) == [State.CANCELLED, State.CANCELLED, State.COMPLETED]
