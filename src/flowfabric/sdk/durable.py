@@ -25,6 +25,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
     asyncio takes it as a task."""
 
     decides: Sequence[Decide] = ()
+    members: Sequence[Any] = ()
 
     def __init__(self, unit: Unit, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> None:
         self.unit = unit
@@ -39,10 +40,6 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
             self.decides = self.run.calls.accidents.gone_by(unit)
         self._inner: Coroutine[Any, Any, T_co] | None = None
         self.run.calls.made.append(self)
-
-    def leave_out(self) -> None:
-        """Nobody will await it, and nobody need."""
-        self.is_awaited = True
 
     @property
     def is_answered(self) -> bool:

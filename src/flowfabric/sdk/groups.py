@@ -84,18 +84,13 @@ class Group(DurableCall[Any]):
 
     def __init__(self, unit: Unit, name: str, calls: Sequence[Any], limit: int | None) -> None:
         self.limit = None if limit is None else limits.whole(limit, "limit", 1, limits.COUNT_MOST)
-        self.members: list[Member] = checked_members(calls)
+        self.members: Sequence[Member] = checked_members(calls)
         try:
             super().__init__(unit, name, name)
         except BaseException:
             for member in self.members:
                 leave_out(member)
             raise
-
-    def leave_out(self) -> None:
-        super().leave_out()
-        for member in self.members:
-            leave_out(member)
 
     async def perform(self) -> Any:
         unit, branches = here(self), Branches(self, self.members, self.limit)

@@ -150,9 +150,11 @@ def checked_members(calls: Sequence[Any]) -> list[Member]:
 
 
 def leave_out(member: Member) -> None:
-    """Nobody awaits this member."""
+    """Nobody awaits this member, nor what it is made of."""
     if isinstance(member, DurableCall):
-        member.leave_out()
+        member.is_awaited = True
+        for inner in member.members:
+            leave_out(inner)
     elif not isinstance(member, Thunk):
         member.close()
 
