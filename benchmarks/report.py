@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -164,7 +165,8 @@ class Report:
         if self.notes["machine"] != newer.notes["machine"]:
             raise ValueError("figures of two machines are not put together; run all scenarios on one")
         again = {item.scenario for item in newer.series}
-        commands = [self.notes[AGAIN]] if AGAIN in self.notes else []
+        replaced, before = _scenarios(newer.notes["command"]), self.notes.get(AGAIN, "").split(", ")
+        commands = [command for command in before if command and not _scenarios(command) <= replaced]
         return Report(
             is_small=self.is_small or newer.is_small,
             series=[item for item in self.series if item.scenario not in again] + newer.series,
@@ -195,6 +197,11 @@ class Report:
         if figure is None:
             return Judged(bar, backend, Verdict.NOT_MEASURED, None, self._reasons.get(key, "not run"))
         return Judged(bar, backend, bar.verdict(figure), figure)
+
+
+def _scenarios(command: str) -> set[str]:
+    """The scenarios that a command is for."""
+    return set(re.findall(r"--only (\S+)", command))
 
 
 def _series(found: dict[str, Any]) -> Series:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bars import POSTGRES
 from benchmarks.plot import Mark, svg
-from benchmarks.report import OURS, Report, Series
+from benchmarks.report import AGAIN, OURS, Report, Series
 from benchmarks.run import _tell
 from benchmarks.spread import Spread
 from benchmarks.table import number, table
@@ -111,3 +111,26 @@ def test_a_missed_bar_fails_a_full_run_and_only_a_broken_scenario_a_quick_one(re
     report.broken["chains"] = "KeyError: 'm0'"
     assert (_tell(report, full), _tell(report, quick)) == (1, 1)
     assert "BROKEN: chains: KeyError: 'm0'" in report.tables()
+
+
+def run_of(command: str, *scenarios: str, figure: float = 1.0) -> Report:
+    report = Report(notes={"machine": "one", "command": command})
+    for scenario in scenarios:
+        report.add(Series(scenario, POSTGRES, OURS, "jobs/s", Spread.of([figure])))
+    return report
+
+
+def test_what_was_run_again_takes_the_place_of_what_was_there_and_names_the_commands_that_count() -> None:
+    whole = run_of("bench", "jobs", "steps", "leases")
+    once = whole.updated(run_of("bench --only jobs", "jobs", figure=2.0))
+    twice = once.updated(run_of("bench --only leases", "leases", figure=3.0))
+    found = twice.updated(run_of("bench --only jobs --only steps", "jobs", "steps", figure=4.0))
+    assert {item.scenario: item.figure.median for item in found.series} == {"jobs": 4.0, "steps": 4.0, "leases": 3.0}
+    assert found.notes[AGAIN] == "bench --only leases, bench --only jobs --only steps"
+    assert found.notes["command"] == "bench"
+
+
+def test_figures_of_two_machines_are_not_put_together() -> None:
+    other = Report(notes={"machine": "another", "command": "bench --only jobs"})
+    with pytest.raises(ValueError, match="two machines"):
+        run_of("bench", "jobs").updated(other)
