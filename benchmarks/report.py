@@ -170,10 +170,16 @@ class Report:
         return Report(
             is_small=self.is_small or newer.is_small,
             series=[item for item in self.series if item.scenario not in again] + newer.series,
-            absent=self.absent | newer.absent, broken=self.broken | newer.broken,
+            absent={who: why for who, why in self.absent.items() if who not in newer._there} | newer.absent,
+            broken={name: why for name, why in self.broken.items() if name not in replaced} | newer.broken,
             notes=self.notes | {AGAIN: ", ".join([*commands, newer.notes["command"]])},
             _figures=self._figures | newer._figures, _reasons=self._reasons | newer._reasons,
         )  # fmt: skip
+
+    @property
+    def _there(self) -> set[str]:
+        """Who took part, as the absent are named."""
+        return {f"{item.who} on {item.backend}" for item in self.series}
 
     @property
     def plots(self) -> list[Plot]:

@@ -123,6 +123,12 @@ def test_guarded_writes_find_their_rows_by_id_alone(plans: Plans) -> None:
         assert all(re.fullmatch(r"\(id = [^()]+\)", found) for found in used["execution_pkey"]), used
 
 
+def test_guarded_writes_never_compare_every_item_of_a_batch_with_every_other(plans: Plans) -> None:
+    for name in BY_ID:
+        compared = [node["Join Filter"] for node in nodes(plans[name]) if "Join Filter" in node]
+        assert not compared, f"{name} compares {compared}"
+
+
 @pytest.mark.parametrize("name", WHERE)
 def test_an_index_is_entered_where_the_statement_says(plans: Plans, name: str) -> None:
     index, columns = WHERE[name]

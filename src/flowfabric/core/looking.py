@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -21,8 +21,8 @@ class Looking:
     """What a worker asks for: signals at the waitpoints with these keys behind those places, and ends of executions."""
 
     execution_id: UUID
-    places: tuple[tuple[str, int], ...]
-    children: tuple[UUID, ...]
+    places: Mapping[str, int]
+    children: Sequence[UUID]
 
 
 @record(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Look:
     overridden: Mapping[str, Override]
 
 
-def places(value: object) -> tuple[tuple[str, int], ...]:
+def places(value: object) -> dict[str, int]:
     """Keys of waitpoints, each with the place after which its signals are wanted."""
     if not isinstance(value, Mapping):
         message = f"waitpoints must map keys to places, {type(value).__name__} does not"
         raise InvalidRequest("invalid_type", message, field="waitpoints")
     limits.whole(len(value), "number of waitpoints", 0, limits.BATCH)
-    return tuple(
-        (limits.name(key, "key"), limits.whole(place, "place of a signal", 0, limits.LARGEST))
+    return {
+        limits.name(key, "key"): limits.whole(place, "place of a signal", 0, limits.LARGEST)
         for key, place in value.items()
-    )
+    }

@@ -34,7 +34,7 @@ class DurableLeases(Claims):
         those places, the first hundred of each; how those of the executions ended that have; and which of the waits an
         operator ended. It is a plain read, so a lease that was lost is not told here."""
         id_, asked = requests.fence(fence).execution_id, places(waitpoints)
-        ids = tuple(parse_id(item, "children") for item in limits.batch(children, "children"))
+        ids = [parse_id(item, "children") for item in limits.batch(children, "children")]
         return await self._context.one(LOOK, Looking(id_, asked, ids))
 
     async def hold(self, fence: Fence, reason: str, report: str, *, steps: Sequence[Step] = ()) -> Held:

@@ -45,7 +45,7 @@ class SqlLooks:
 
 
 def _looking(asked: Looking) -> dict[str, object]:
-    keys, places = [key for key, _ in asked.places], [place for _, place in asked.places]
+    keys, places = list(asked.places), list(asked.places.values())
     return {"execution_id": asked.execution_id, "keys": keys, "places": places, "children": list(asked.children)}
 
 

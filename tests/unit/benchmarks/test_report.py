@@ -130,6 +130,14 @@ def test_what_was_run_again_takes_the_place_of_what_was_there_and_names_the_comm
     assert found.notes["command"] == "bench"
 
 
+def test_who_was_absent_and_what_was_broken_is_forgotten_when_it_was_there_again() -> None:
+    whole = run_of("bench", "jobs")
+    whole.broken |= {"jobs": "it broke", "idle": "it broke too"}
+    whole.absent |= {f"{OURS} on {POSTGRES}": "away", f"Peer on {POSTGRES}": "away too"}
+    found = whole.updated(run_of("bench --only jobs", "jobs"))
+    assert (list(found.broken), list(found.absent)) == (["idle"], [f"Peer on {POSTGRES}"])
+
+
 def test_figures_of_two_machines_are_not_put_together() -> None:
     other = Report(notes={"machine": "another", "command": "bench --only jobs"})
     with pytest.raises(ValueError, match="two machines"):
