@@ -1,16 +1,24 @@
 #!/usr/bin/env python3
-"""The project's tasks. Needs nothing but Python 3.11 or newer and a package index that pip can reach.
+"""Run the project's tasks. This needs only Python 3.11 or newer and a package index that pip can reach.
 
 usage: python3 dev.py <command> [arguments]
 
   setup   create .venv and install the locked packages; every other command does this first when needed
   demo    run examples/demo.py, a tour of two minutes; --record writes docs/demo.txt
-  test    run the test suite; arguments go to pytest, --all runs everything at its largest
-  faults  run tests/faults at full size: kills, freezes, outages, lost replies, planted faults; arguments go to pytest
+  test    run the test suite; arguments go to pytest, --all runs every test at its largest size
+  faults  run the fault tests at full size: kills, freezes, outages, planted faults; arguments go to pytest
+          --short runs only what `test` leaves out, and one in eight of the planted faults
   check   lint, formatting, types and import rules
   bench   run the benchmarks; arguments go to benchmarks/run.py, --peers installs others to compare with first
-          --publish writes what they find into the README and docs/
+          --publish writes the results into the README and docs/
+          --against PATH alternates with the benchmarks of another checkout and prints ratios
   lock    write requirements.lock and benchmarks/peers.lock again; --upgrade also moves the pins forward
+
+Three markers decide which tests a command runs, and how:
+
+  alone   the test kills, freezes or measures time; it runs after the others, without parallel tests
+  full    `faults` runs the test at full size (`--full`); a folder's conftest.py can mark the whole folder
+  long    the test is too slow for `test`; it runs at full size only
 """
 
 from __future__ import annotations
@@ -31,7 +39,7 @@ PROJECT = ROOT / "pyproject.toml"
 PEERS = ROOT / ".venv-peers"
 PEERS_LOCK = ROOT / "benchmarks" / "peers.lock"
 
-# What each part of the project may add to the time of a plain `dev.py test`, in seconds.
+# The contribution of each area to the time budget of a plain `dev.py test`, in seconds.
 TEST_BUDGETS_S = {
     "foundation": 180,
     "waits": 120,
@@ -43,47 +51,8 @@ TEST_BUDGETS_S = {
     "command line": 15,
 }
 
-SIDE_BY_SIDE = (
-    "tests/conformance", "tests/plans", "tests/concurrency", "tests/migration", "tests/model", "tests/unit",
-    "tests/faults/test_statements_fail.py", "tests/faults/test_cancelled_awaits.py",
-    "tests/faults/test_lost_replies.py", "tests/faults/test_lost_answers.py", "tests/faults/test_planted.py",
-    "tests/faults/test_large_flows.py", "tests/faults/test_narrow_places.py",
-    "tests/adversity/test_connecting.py", "tests/adversity/test_conflicts.py", "tests/adversity/test_many_signals.py",
-    "tests/adversity/test_damaged_rows.py", "tests/adversity/test_following.py", "tests/adversity/test_neighbours.py",
-    "tests/adversity/test_original_faults.py", "tests/adversity/test_original_faults_in_queue_and_reads.py",
-    "tests/adversity/test_original_faults_in_flows.py", "tests/adversity/test_original_faults_in_waits.py",
-    "tests/adversity/test_pool.py", "tests/adversity/test_pooler.py", "tests/adversity/test_postgres_outage.py",
-    "tests/adversity/test_secrets_stay_secret.py", "tests/adversity/test_waits_in_conflict.py",
-    "tests/adversity/test_sqlite_log.py",
-    "tests/adversity/test_sqlite_processes.py", "tests/adversity/test_sqlite_storage.py",
-    "tests/end_to_end/asgi", "tests/end_to_end/cli", "tests/end_to_end/client", "tests/end_to_end/durable",
-    "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes", "tests/end_to_end/programs",
-    "tests/end_to_end/test_check_command.py", "tests/end_to_end/worker", "tests/types", "tests/docs",
-    "tests/test_docs.py",
-    "tests/test_postgres_server.py", "tests/test_public_api.py", "tests/test_tidy.py",
-)  # fmt: skip
-
-# What `dev.py faults` runs at full size: what kills, freezes and times goes alone.
-FULL_SIZE = (
-    "tests/faults/test_kills.py", "tests/faults/test_killed_flows.py", "tests/faults/test_killed_waits.py",
-    "tests/faults/test_outages.py", "tests/faults/test_zombies.py",
-    "tests/adversity/test_reconciler_processes.py",
-    "tests/adversity/test_wakeups.py::test_sixteen_idle_workers_cost_next_to_nothing_and_start_at_once",
-    "tests/test_installing.py",
-)  # fmt: skip
-
-# The same, for what only needs a store of its own.
-FULL_SIZE_SIDE_BY_SIDE = (
-    "tests/faults", "tests/concurrency/test_random_waits.py", "tests/unit/test_token_forgeries.py",
-    "tests/adversity/test_secrets_stay_secret.py", "tests/concurrency/test_random_graphs.py",
-    "tests/concurrency/test_random_flows.py", "tests/concurrency/test_flows_in_every_order.py",
-    "tests/concurrency/test_unlocked.py", "tests/adversity/test_many_signals.py",
-    "tests/concurrency/test_flows_race.py::test_their_join_is_decided_in_every_order_of_their_statements",
-    "tests/concurrency/test_outbox.py", "tests/model",
-    "tests/end_to_end/durable", "tests/end_to_end/examples", "tests/end_to_end/kit", "tests/end_to_end/outcomes",
-    "tests/end_to_end/programs/test_programs.py",
-    "tests/end_to_end/programs/test_killed.py::test_a_worker_killed_at_any_record_leaves_nothing_done_twice",
-)  # fmt: skip
+# pytest's exit code when no test was selected.
+NO_TESTS = 5
 
 CHECKS = (
     ("ruff", "check", "."),
@@ -132,25 +101,32 @@ def test(arguments: list[str]) -> int:
 
 
 def test_everything(arguments: list[str]) -> int:
-    """Tests that only need a store of their own go side by side; those that kill, freeze and time go alone after.
-
-    Many wait for a server or for a lease to run out, so three at a time keep two cores busy, and whoever is done first
-    takes over what others have left.
-    """
-    apart = [f"--ignore={folder}" for folder in SIDE_BY_SIDE]
-    together = run(PYTHON, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", *SIDE_BY_SIDE, *arguments)
-    alone = run(PYTHON, "-m", "pytest", "-q", *apart, *arguments)
-    return together or alone
+    """Run every test. Many wait for a server or a lease, so three at a time keep two cores busy."""
+    return run_in_two_parts("3", "", arguments)
 
 
 def faults(arguments: list[str]) -> int:
     prepare()
     began = time.monotonic()
-    apart = [f"--ignore={path}" for path in FULL_SIZE if "::" not in path]
-    together = run(PYTHON, "-m", "pytest", "-q", "-n", "2", *FULL_SIZE_SIDE_BY_SIDE, *apart, "--full", *arguments)
-    alone = run(PYTHON, "-m", "pytest", "-q", *FULL_SIZE, "--full", *arguments)
+    is_short = "--short" in arguments
+    arguments = [word for word in arguments if word != "--short"]
+    exit_code = (
+        run_in_two_parts("2", "full and long", ["--sample", *arguments])
+        if is_short
+        else run_in_two_parts("2", "full", ["--full", *arguments])
+    )
     report_test_time(time.monotonic() - began, whole_suite=False)
-    return together or alone
+    return exit_code
+
+
+def run_in_two_parts(processes: str, markers: str, arguments: list[str]) -> int:
+    """Run the tests with these markers in several processes, then those marked `alone` in one process."""
+    also = f"{markers} and " if markers else ""
+    parallel = ("-n", processes, "--dist", "worksteal", "-m", f"{also}not alone")
+    exit_codes = [run(PYTHON, "-m", "pytest", "-q", *part, *arguments) for part in (parallel, ("-m", f"{also}alone"))]
+    # Arguments such as -k may leave one of the parts without tests.
+    failed = [code for code in exit_codes if code not in (0, NO_TESTS)]
+    return failed[0] if failed else min(exit_codes)
 
 
 def check(arguments: list[str]) -> int:
@@ -166,7 +142,8 @@ def bench(arguments: list[str]) -> int:
     prepare()
     if "--peers" in arguments:
         prepare_peers()
-    return run(PYTHON, "-m", "benchmarks.run", *arguments)
+    compares = any(word.partition("=")[0] == "--against" for word in arguments)
+    return run(PYTHON, "-m", "benchmarks.against" if compares else "benchmarks.run", *arguments)
 
 
 def lock(arguments: list[str]) -> int:
@@ -185,7 +162,7 @@ COMMANDS = {
 
 
 def report_test_time(took_s: float, *, whole_suite: bool) -> None:
-    """Print how long the tests took; the budgets only say something about a plain run of all of them."""
+    """Print the test time, and compare it with the budget if the whole suite ran without options."""
     if not whole_suite:
         print(f"Test time: {took_s:.1f} s")
         return
@@ -196,23 +173,26 @@ def report_test_time(took_s: float, *, whole_suite: bool) -> None:
 
 
 def prepare() -> None:
-    """Bring .venv in line with the lock and the project file; free when nothing changed."""
-    # Console scripts and the editable install hold absolute paths, so a moved checkout starts over.
+    """Bring .venv in line with the lock and the project file. Do nothing if both are unchanged."""
+    # Console scripts and the editable install contain absolute paths, so a moved checkout needs a new environment.
     packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), LOCK.read_bytes())
     if not is_done("packages", packages):
         create_venv(VENV)
-        # The lock is complete, so there is nothing to resolve. A wheel whose hash differs is refused.
+        # The lock is complete, so pip resolves nothing. It rejects a wheel with a different hash.
         pip(VENV, "install", "--require-hashes", "--no-deps", "--requirement", LOCK)
         mark_done("packages", packages)
     project = fingerprint(PROJECT.read_bytes())
     if not is_done("project", project):
-        # The build backend is one of the locked packages: without isolation nothing unpinned is fetched.
+        # The build backend is a locked package. Without isolation pip fetches nothing unpinned.
         pip(VENV, "install", "--no-deps", "--no-build-isolation", "--editable", ROOT)
         mark_done("project", project)
 
 
 def prepare_peers() -> None:
-    """Bring .venv-peers in line with its lock. What cannot be installed is said; the benchmarks tell who is absent."""
+    """Bring .venv-peers in line with its lock.
+
+    Print packages that cannot be installed; the benchmarks report missing peers.
+    """
     packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), PEERS_LOCK.read_bytes())
     if is_done("packages", packages, PEERS):
         return
@@ -227,7 +207,7 @@ def prepare_peers() -> None:
 
 
 def install_one_by_one() -> None:
-    """Install every peer's package that can be installed."""
+    """Install each package of the peers separately, and print those that fail."""
     requirement = PEERS / "one.txt"
     for text in re.split(r"\n(?=\S)", PEERS_LOCK.read_text()):
         requirement.write_text(text + "\n")
@@ -238,7 +218,7 @@ def install_one_by_one() -> None:
 
 
 def unpack_redis(folder: Path) -> None:
-    """Unpack Debian's Redis server with what it needs into a folder; nothing is installed in the system."""
+    """Unpack Debian's Redis server and its libraries into a folder, without installing them in the system."""
     folder.mkdir(exist_ok=True)
     try:
         wanted = subprocess.run(
@@ -256,7 +236,7 @@ def create_venv(venv: Path) -> None:
     print(f"Creating {venv}", flush=True)
     arguments = (sys.executable, "-m", "venv", "--clear", str(venv))
     if subprocess.run(arguments, check=False, capture_output=True).returncode != 0:
-        # Debian keeps ensurepip in a package of its own (python3-venv). The pip beside this Python can fill a venv too.
+        # Debian ships ensurepip in a separate package (python3-venv). The pip of this Python can also fill a venv.
         must(*arguments, "--without-pip")
 
 
@@ -289,12 +269,12 @@ def fingerprint(*parts: bytes) -> str:
 
 
 def must(*words: str | Path) -> None:
-    """Run a command and raise when it fails."""
+    """Run a command and raise an error if it fails."""
     subprocess.run([str(word) for word in words], check=True, cwd=ROOT)
 
 
 def run(*words: str | Path) -> int:
-    """Run a command, show it, and give its exit code. Ctrl-C reaches the command too, and it is left to clean up."""
+    """Print and run a command, and return its exit code. Ctrl-C also reaches the command, which then cleans up."""
     print("+", *words, flush=True)
     interrupted = False
     with subprocess.Popen([str(word) for word in words], cwd=ROOT) as process:

@@ -1,4 +1,4 @@
-"""The bars: what the figures must reach. A bar is met, missed, too noisy to tell, or was not measured."""
+"""Bars: the targets that the figures must reach. A bar is met, missed, too noisy to judge, or not measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOTH = (POSTGRES, SQLITE)
 
 
 class Verdict(Enum):
-    """What a figure says about its bar."""
+    """The judgement of a figure against its bar."""
 
     MET = "met"
     MISSED = "MISSED"
@@ -23,7 +23,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What one figure must reach on each of the backends that it is measured on."""
+    """The target of one figure on each backend where it is measured."""
 
     key: str
     text: str
@@ -35,29 +35,43 @@ class Bar:
 
     @property
     def words(self) -> str:
-        """The bar as it is printed."""
+        """The printed form of the bar."""
         return f"{'at most' if self.most else 'at least'} {self.limit:,g} {self.unit}"
 
     def holds(self, value: float) -> bool:
-        """True for a value that reaches it."""
+        """Return True if the value reaches the bar."""
         return value <= self.limit if self.most else value >= self.limit
 
     def verdict(self, figure: Spread) -> Verdict:
-        """Judges by the median. Rounds that are far apart must all agree, or nothing is said."""
+        """Judge the median. If the rounds differ widely, all of them must agree; otherwise the figure is too noisy."""
         if figure.is_noisy and len({self.holds(value) for value in figure.values}) > 1:
             return Verdict.TOO_NOISY
         return Verdict.MET if self.holds(figure.median) else Verdict.MISSED
 
 
-def least(key: str, text: str, limit: float, unit: str = "x", *, aim: float | None = None,
-          backends: tuple[str, ...] = (POSTGRES,)) -> Bar:  # fmt: skip
-    """A bar that a figure must not be below."""
+def least(
+    key: str,
+    text: str,
+    limit: float,
+    unit: str = "x",
+    *,
+    aim: float | None = None,
+    backends: tuple[str, ...] = (POSTGRES,),
+) -> Bar:
+    """Return a bar that a figure must not fall below."""
     return Bar(key, text, limit, unit, aim, most=False, backends=backends)
 
 
-def most(key: str, text: str, limit: float, unit: str = "x", *, aim: float | None = None,
-         backends: tuple[str, ...] = (POSTGRES,)) -> Bar:  # fmt: skip
-    """A bar that a figure must not be above."""
+def most(
+    key: str,
+    text: str,
+    limit: float,
+    unit: str = "x",
+    *,
+    aim: float | None = None,
+    backends: tuple[str, ...] = (POSTGRES,),
+) -> Bar:
+    """Return a bar that a figure must not exceed."""
     return Bar(key, text, limit, unit, aim, most=True, backends=backends)
 
 

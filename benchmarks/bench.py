@@ -1,4 +1,4 @@
-"""What every scenario is given: how much to measure, stores of its own, who takes part, and where figures go."""
+"""The environment of every scenario: how much to measure, its stores, the contenders, and the report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Value = Callable[[Answer], float]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long each figure is measured, how often the contenders take turns, and how much is piled up."""
+    """The duration of each figure, the number of rounds, and the size of backlogs."""
 
     seconds: float = 3.0
     rounds: int = 5
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def brief_s(self) -> float:
-        """How long what has no bar is measured."""
+        """The duration of figures without a bar."""
         return min(1.0, self.seconds)
 
 
@@ -57,23 +57,23 @@ QUICK = Plan(0.4, 1, 3_000, 400, 5, 2, 20, 0.05, 1_000, 100, is_quick=True)
 
 @dataclass(slots=True)
 class Turns:
-    """What every contender answered, round by round; the first one is the one that ratios are made of."""
+    """The results of every contender in each round. Ratios are relative to the first contender."""
 
     answers: dict[Contender, list[Answer]] = field(default_factory=dict)
 
     def spread(self, contender: Contender, value: Value) -> Spread | None:
-        """The contender's figure in each round; nothing for one that failed."""
+        """Return the contender's figure in each round, or nothing if it failed."""
         found = self.answers.get(contender)
         return Spread.of(map(value, found)) if found else None
 
     def of(self, contenders: Sequence[Contender]) -> Turns:
-        """The same turns with these contenders only; ratios are made of the first of them."""
+        """Return the same turns for these contenders only. Ratios are relative to the first of them."""
         return Turns({contender: self.answers[contender] for contender in contenders if contender in self.answers})
 
 
 @dataclass(slots=True)
 class Bench:
-    """A run: its plan, its report, its stores and its contenders."""
+    """One benchmark run: its plan, report, stores and contenders."""
 
     plan: Plan
     report: Report
@@ -85,7 +85,7 @@ class Bench:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def some(self, number: int) -> int:
-        """So many in flight, or a tenth of them in a quick run."""
+        """Return `number`, or a tenth of it in a quick run."""
         return max(1, number // 10) if self.plan.is_quick else number
 
     @property
@@ -94,21 +94,21 @@ class Bench:
         return Program(Path(sys.executable), "benchmarks.ours")
 
     def server(self, backend: str) -> Meter:
-        """Reads the CPU of the server behind a backend; SQLite has none."""
+        """Return the CPU meter of the server behind a backend, or None for SQLite."""
         if backend == POSTGRES and self.postmaster is not None:
             postmaster = self.postmaster
             return lambda: server_cpu_s(postmaster)
         return self.entrants.redis_meter if backend not in (POSTGRES, SQLITE) else lambda: None
 
     async def store(self, backend: str, name: str) -> str:
-        """The address of a store of that name, empty when it is first asked for."""
+        """Return the address of the named store. The store is empty when it is first requested."""
         plain = _plain(name)
         if backend == SQLITE:
             return str(self.folder / f"{plain}.db")
         return await self._database(f"bench_{plain}") if backend == POSTGRES else self.entrants.redis_url(plain)
 
     async def discard(self, backend: str, name: str) -> None:
-        """Takes away a store that is not needed any more."""
+        """Drop a store that is no longer needed."""
         if backend == SQLITE:
             for path in self.folder.glob(f"{_plain(name)}.db*"):
                 path.unlink()
@@ -118,13 +118,13 @@ class Bench:
             self._databases.discard(f"bench_{_plain(name)}")
 
     async def briefly(self, contenders: Sequence[Contender]) -> Turns:
-        """The turns of figures that no bar is set for: a second each, twice."""
+        """Measure figures without a bar: two rounds of one second."""
         return await self.in_turns(contenders, seconds=self.plan.brief_s, rounds=min(2, self.plan.rounds))
 
     async def in_turns(
         self, contenders: Sequence[Contender], *, seconds: float | None = None, rounds: int | None = None
     ) -> Turns:
-        """Lets all take turns, round by round, so that a noisy neighbour hits everybody."""
+        """Let the contenders take turns, round by round, so that a disturbance affects all of them."""
         turns, out = Turns(), set()
         for _ in range(rounds or self.plan.rounds):
             for contender in contenders:
@@ -145,7 +145,7 @@ class Bench:
     def show(
         self, scenario: str, unit: str, turns: Turns, value: Value = lambda answer: answer.rate, *, less: bool = False
     ) -> None:
-        """Puts a figure of every contender into the report; `less` is said of times, where the smaller is better."""
+        """Add a figure of every contender to the report. Set `less` for times, where smaller is better."""
         base = next(iter(turns.answers))
         ours = turns.spread(base, value)
         assert ours is not None, "the first one is ours and must not fail"
@@ -159,20 +159,20 @@ class Bench:
                 self.report.notes[contender.who.partition(",")[0]] = version
 
     def figure(self, scenario: str, backend: str, who: str, unit: str, *values: float) -> Spread:
-        """Puts a figure of ours that has no contender into the report."""
+        """Add one of our figures that has no contender to the report."""
         return self.report.add(Series(scenario, backend, who, unit, Spread(values))).figure
 
     def sdk(self, request: Request, backend: str, who: str = SDK) -> Contender:
-        """Our SDK as a contender."""
+        """Return our SDK as a contender."""
         return self._program(who, backend, self.ourselves, request, is_peer=False)
 
     def peers(self, backend: str, request: Request) -> list[Contender]:
-        """The peers that know the scenario on a backend; those that are absent are told."""
+        """Return the peers that support the scenario on a backend, and report the absent ones."""
         able = self.entrants.of(request.scenario, backend, self.report)
         return [self._program(who, backend, program, request, is_peer=True) for who, program in able]
 
     def _program(self, who: str, backend: str, program: Program, request: Request, *, is_peer: bool) -> Contender:
-        """A program whose every turn begins with an empty store."""
+        """Return a contender that runs a program, with an empty store for each turn."""
 
         async def turn(seconds: float) -> Answer:
             name = f"{who}_{next(self._numbers)}"
@@ -194,7 +194,7 @@ class Bench:
         return urlunsplit(address._replace(path=f"/{name}"))
 
     async def find_server(self) -> None:
-        """Notes which server this is, how durable it is, and where its CPU can be read."""
+        """Record the server's version, its durability settings, and where to read its CPU."""
         async with _connected(self.dsn) as connection:
             self.report.notes[POSTGRES] = str(await connection.fetchval("SELECT version()")).split(",")[0]
             settings = {name: await connection.fetchval(f"SHOW {name}") for name in DURABILITY}
@@ -206,7 +206,7 @@ class Bench:
         self.report.notes[SQLITE] = sqlite3.sqlite_version
 
     async def drop(self) -> None:
-        """Takes away the databases that were made in somebody's server."""
+        """Drop the databases that this run created in an existing server."""
         async with _connected(self.dsn) as connection:
             for name in self._databases:
                 await connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -217,17 +217,17 @@ def _plain(name: str) -> str:
 
 
 def load() -> str:
-    """How busy the machine is."""
+    """Return the load of the machine."""
     return ", ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
 def _cpu_us(answers: Sequence[Answer]) -> tuple[float | None, float | None]:
-    """The CPU per job, of the contender and of the server."""
+    """Return the CPU per job of the contender and of the server."""
     return _per_job_us(answers, "client_s"), _per_job_us(answers, "server_s")
 
 
 def _cpu_ratio(theirs: tuple[float | None, float | None], ours: tuple[float | None, float | None]) -> float | None:
-    """The CPU of both sides together; a store without a server has one side only."""
+    """Return the ratio of the CPU of client and server together. SQLite has no server."""
     if theirs[0] is None or not ours[0]:
         return None
     return (theirs[0] + (theirs[1] or 0.0)) / (ours[0] + (ours[1] or 0.0))

@@ -1,4 +1,7 @@
-"""Contenders: whoever takes a turn in a scenario. Some are processes of their own, driven by the protocol of peers."""
+"""Contenders: the programs that take turns in a scenario.
+
+Some run in separate processes and use the protocol of peers.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ from benchmarks.cpu import Meter, session_cpu_s
 from benchmarks.peers.protocol import Request
 
 ROOT = Path(__file__).parent.parent
-# What a contender may take beyond its seconds to start, to warm up and to say what it found.
+# Extra time that a contender may use to start, warm up and report.
 PATIENCE_S = 180.0
 _TOLD_OF_ERRORS = 2_000
 
 
 class ContenderFailed(Exception):
-    """A contender could not be measured; the text says why."""
+    """A contender could not be measured; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one turn found."""
+    """The result of one turn."""
 
     jobs: int
     wall_s: float
@@ -45,37 +48,44 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A name, a backend, and what it does when it is its turn for so many seconds."""
+    """A name, a backend, and the function that measures one turn."""
 
     who: str
     backend: str
     turn: Callable[[float], Awaitable[Answer]]
-    # Ours must not fail; a peer that fails is told as absent.
+    # Our own contenders must not fail. A peer that fails is reported as absent.
     is_peer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A module that speaks the protocol, and the Python that runs it."""
+    """A module that speaks the protocol, and the Python interpreter that runs it."""
 
     python: Path
     module: str
 
     async def measure(self, request: Request, server: Meter, patience_s: float = PATIENCE_S) -> Answer:
-        """One turn in a new process."""
+        """Measure one turn in a new process."""
         async with self._started() as process:
             try:
                 async with asyncio.timeout(request.seconds + patience_s):
                     return await _talk(process, request, server)
             except TimeoutError:
-                raise ContenderFailed(f"{self.module} did not answer in time") from None
+                raise ContenderFailed(f"{self.module} did not respond in time") from None
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[asyncio.subprocess.Process]:
         process = await asyncio.create_subprocess_exec(
-            str(self.python), "-m", self.module, cwd=ROOT, start_new_session=True, limit=2**24,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            str(self.python),
+            "-m",
+            self.module,
+            cwd=ROOT,
+            start_new_session=True,
+            limit=2**24,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         errors = asyncio.create_task(_last(process.stderr))
         try:
             yield process
@@ -113,24 +123,24 @@ async def _expect(process: asyncio.subprocess.Process, line: str) -> dict[str, A
     try:
         found: dict[str, Any] = json.loads(text)
     except ValueError:
-        raise ContenderFailed(f"ended without an answer, or said {text[:200]!r}") from None
+        raise ContenderFailed(f"exited without a response, or printed {text[:200]!r}") from None
     if found.get("line") == "error":
         raise ContenderFailed(str(found.get("text")))
     if found.get("line") != line:
-        raise ContenderFailed(f"said {found.get('line')!r} instead of {line!r}")
+        raise ContenderFailed(f"sent {found.get('line')!r} instead of {line!r}")
     return found
 
 
 async def _write(process: asyncio.subprocess.Process, text: str) -> None:
     assert process.stdin is not None, "asked for as a pipe"
-    # A process that has ended already is noticed by what it does not say.
+    # If the process has already exited, reading its output will show that.
     with contextlib.suppress(ConnectionError):
         process.stdin.write(f"{text}\n".encode())
         await process.stdin.drain()
 
 
 async def _last(stream: asyncio.StreamReader | None) -> str:
-    """Reads to the end, so that nobody waits for a full pipe, and keeps the last of it."""
+    """Read to the end, so that the process never blocks on a full pipe, and return the last part."""
     assert stream is not None, "asked for as a pipe"
     kept = b""
     while part := await stream.read(65_536):
@@ -139,7 +149,7 @@ async def _last(stream: asyncio.StreamReader | None) -> str:
 
 
 def _end(session: int) -> None:
-    """Ends whatever is left of the contender's session."""
+    """End all remaining processes of the contender's session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(session, signal.SIGKILL)
 

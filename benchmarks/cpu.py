@@ -1,4 +1,4 @@
-"""The CPU that processes used, as the system tells: of this one, of a session of processes, of a server."""
+"""CPU use as the system reports it: of this process, of a session of processes, and of a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Process(NamedTuple):
 
 
 class Stopwatch:
-    """Wall time and CPU of this process since it was made."""
+    """Wall time and CPU of this process since the stopwatch was created."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
@@ -38,13 +38,13 @@ class Stopwatch:
 
 
 def session_cpu_s(session: int) -> float | None:
-    """CPU of all processes of a session, those that have ended and were waited for included."""
+    """Return the CPU of all processes of a session, including exited ones that were waited for."""
     found = [process for process in _processes() if process.session == session]
     return sum(process.own_s + process.waited_s for process in found) if found else None
 
 
 def server_cpu_s(parent: int) -> float | None:
-    """CPU of a server: a process and its children; None where the system does not tell."""
+    """Return the CPU of a server process and its children, or None if the system does not report it."""
     found = list(_processes())
     main = [process for process in found if process.pid == parent]
     if not main:
@@ -54,12 +54,12 @@ def server_cpu_s(parent: int) -> float | None:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a process."""
+    """Return the parent of a process."""
     return next((process.parent for process in _processes() if process.pid == pid), None)
 
 
 def resident_mb(pid: int) -> float | None:
-    """The memory of a process that is in use, in megabytes."""
+    """Return the resident memory of a process in megabytes."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError):
@@ -76,7 +76,7 @@ def _processes() -> Iterator[_Process]:
                 text = (path / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            # What follows the name: state, parent, group, session, …, four times of CPU in ticks.
+            # The fields after the name: state, parent, group, session, …, four CPU times in ticks.
             parts = text.rpartition(")")[2].split()
             own, waited = (sum(map(int, parts[place : place + 2])) / _TICKS_PER_S for place in (11, 13))
             yield _Process(int(path.name), int(parts[1]), int(parts[3]), own, waited)

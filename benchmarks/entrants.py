@@ -1,4 +1,4 @@
-"""The peers: which scenarios each knows, on which backends, and why one is absent."""
+"""The peers: the scenarios and backends each supports, and why one is absent."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from benchmarks.report import NO_PEERS, Report
 REDIS = "Redis"
 VENV = ROOT / ".venv-peers"
 REDIS_FOLDER = VENV / "redis"
-# As durable as the others: an answer means that it is on the disk.
+# As durable as the others: an acknowledged write is on disk.
 REDIS_SETTINGS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--databases", "512")
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A module in benchmarks/peers, and what it can do."""
+    """A module in benchmarks/peers and its abilities."""
 
     who: str
     module: str
     scenarios: frozenset[str]
     backends: tuple[str, ...]
-    # Its worker is always another process than its client.
+    # The worker of this peer always runs in a separate process.
     is_apart: bool = False
 
 
@@ -50,7 +50,7 @@ PEERS = (
 
 @dataclass(slots=True)
 class Entrants:
-    """The peers of this run. `python` is the one that they are installed for; without it there are none."""
+    """The peers of this run, installed for the interpreter `python`. Without it there are no peers."""
 
     python: Path | None = None
     redis: Redis | None = None
@@ -58,7 +58,7 @@ class Entrants:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def of(self, scenario: str, backend: str, report: Report) -> list[tuple[str, Program]]:
-        """Who can take part; of the others the report is told why not."""
+        """Return the peers that can take part, and report why the others cannot."""
         able = [peer for peer in PEERS if scenario in peer.scenarios and backend in peer.backends]
         if self.python is None:
             report.absent.update({f"{peer.who} on {backend}": NO_PEERS for peer in able})
@@ -69,13 +69,13 @@ class Entrants:
         return [(peer.who, Program(self.python, f"benchmarks.peers.{peer.module}")) for peer in able]
 
     def redis_url(self, name: str) -> str:
-        """A database of its own in the Redis server."""
-        assert self.redis is not None, "nobody takes part without it"
+        """Return the address of a separate database in the Redis server."""
+        assert self.redis is not None, "peers that need Redis are left out without it"
         number = self._numbers.setdefault(name, len(self._numbers))
         return f"unix://{self.redis.socket}?db={number}"
 
     def redis_meter(self) -> float | None:
-        """The CPU of the Redis server."""
+        """Return the CPU of the Redis server."""
         return None if self.redis is None else server_cpu_s(self.redis.pid)
 
 
@@ -90,7 +90,7 @@ class Redis:
 
 @contextmanager
 def entrants(folder: Path, report: Report) -> Iterator[Entrants]:
-    """The installed peers, with a Redis server that is gone when the block ends."""
+    """Yield the installed peers with a Redis server, which stops when the block ends."""
     python = VENV / "bin" / "python"
     if not python.exists():
         raise SystemExit("The peers are not installed: run `python3 dev.py bench --peers`.")
@@ -106,7 +106,7 @@ def entrants(folder: Path, report: Report) -> Iterator[Entrants]:
 
 
 def find_redis() -> str | None:
-    """The program of a Redis server: installed, or unpacked by dev.py beside the peers."""
+    """Return the path of a Redis server: installed, or unpacked by dev.py next to the peers."""
     unpacked = REDIS_FOLDER / "usr" / "bin" / "redis-server"
     return shutil.which("redis-server") or (str(unpacked) if unpacked.exists() else None)
 

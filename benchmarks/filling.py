@@ -1,4 +1,4 @@
-"""Millions of executions in seconds: one that the engine stored is copied by a statement of our own."""
+"""Fill a store with millions of executions in seconds: one stored execution is copied by an SQL statement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SELECT {values}
 FROM ff_execution AS e, numbers
 WHERE e.id = ?1
 """
-# Ids in order of time, as the engine's own are: the place of a row decides which pages a claim has to read.
+# Ids are ordered by time, like the engine's ids: the position of a row decides which pages a claim reads.
 _POSTGRES_ID = "(lpad(to_hex($3::BIGINT + number), 12, '0') || '7' || substr(md5(number::TEXT), 1, 19))::UUID"
 _SQLITE_ID = (
     "printf('%08x-%04x-7%03x-8000-', (?3 + numbers.number) >> 16, (?3 + numbers.number) & 65535, numbers.number & 4095)"
@@ -34,7 +34,7 @@ _SQLITE_ID = (
 
 
 def postgres_filler(engine: Engine, dsn: str, schema: str) -> Filler:
-    """Fills a schema of PostgreSQL, and then does what autovacuum would do while such a backlog grows."""
+    """Fill a PostgreSQL schema, then run the vacuum that autovacuum would have run while the backlog grew."""
 
     async def fill(state: str, number: int) -> None:
         model = await _model(engine, state)
@@ -55,7 +55,7 @@ def postgres_filler(engine: Engine, dsn: str, schema: str) -> Filler:
 
 
 def sqlite_filler(engine: Engine, path: str) -> Filler:
-    """Fills a SQLite file."""
+    """Fill a SQLite file."""
 
     def copy(model: str, state: str, number: int) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
@@ -73,7 +73,7 @@ def sqlite_filler(engine: Engine, path: str) -> Filler:
 
 
 async def _model(engine: Engine, state: str) -> object:
-    """An execution in that state, to be copied: of the task `trivial`, so that a worker can perform it."""
+    """Store an execution of the task `trivial` in the given state, to be copied. A worker can run the copies."""
     created = await engine.executions.submit("trivial", b'{"number":1}')
     if state == "completed":
         lease = await engine.leases.claim_execution(created.id, "bench")

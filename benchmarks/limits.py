@@ -1,4 +1,4 @@
-"""The same statements without us: by pgbench, a program in C, and by a bare sqlite3 loop."""
+"""Our statements without our engine: run by pgbench, which is written in C, and by a bare sqlite3 loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowfabric.core.ids import IdMinter
-from flowfabric.sqlstore.statements import Dialect, Statement, load
+from flowfabric.store.statements import Dialect, Statement, load_statements
 from tests.postgres_server import find_binaries
 
-# Ids in order of time, as the engine's own are: random ones spread over the whole index, which slows the raw side down.
+# Ids are ordered by time, like the engine's ids. Random ids would spread over the index and slow the raw side.
 _TIMELY_ID = (
     "overlay(replace(gen_random_uuid()::TEXT, '-', '')"
     " PLACING lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::BIGINT), 12, '0') FROM 1 FOR 12)::UUID"
@@ -67,8 +67,8 @@ FROM taken AS e"""
 
 
 def pgbench_script(schema: str, route: int, size: int) -> str:
-    """The cycle of submit, claim and complete in batches, as a pgbench script over our own statements."""
-    statements = load(Dialect(f'"{schema}".', numbered=True), "flowfabric.backends.postgres")
+    """Return a pgbench script that submits, claims and completes in batches with our own statements."""
+    statements = load_statements(Dialect(f'"{schema}".', numbered=True), "flowfabric.backends.postgres")
     fill = {name: text.format(size=size, route=route) for name, text in _ARRAYS.items()}
     claim = _inline(statements["claim_waiting"], fill)
     head, _, _ = claim.rpartition("SELECT\n    seen.waiting")
@@ -78,13 +78,26 @@ def pgbench_script(schema: str, route: int, size: int) -> str:
 
 
 async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds: float) -> float:
-    """Executions per second that pgbench gets through the script."""
+    """Return the executions per second of pgbench with this script."""
     settings = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off -c synchronous_commit=on"
     process = await asyncio.create_subprocess_exec(
-        str(find_binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "1",
-        "-T", str(max(1, round(seconds))), "-f", str(script), dsn, env=os.environ | {"PGOPTIONS": settings},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        str(find_binaries() / "pgbench"),
+        "-n",
+        "-M",
+        "prepared",
+        "-c",
+        str(clients),
+        "-j",
+        "1",
+        "-T",
+        str(max(1, round(seconds))),
+        "-f",
+        str(script),
+        dsn,
+        env=os.environ | {"PGOPTIONS": settings},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     out, error = await process.communicate()
     found = re.search(rb"tps = ([\d.]+)", out)
     if process.returncode or not found:
@@ -93,8 +106,8 @@ async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds:
 
 
 def raw_sqlite_rate(path: str, route: int, size: int, seconds: float) -> float:
-    """Executions per second through the same statements by a bare loop over one connection."""
-    statements = load(Dialect("ff_", numbered=False), "flowfabric.backends.sqlite")
+    """Return the executions per second of a bare loop over one connection with the same statements."""
+    statements = load_statements(Dialect("ff_", numbered=False), "flowfabric.backends.sqlite")
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA synchronous = FULL")

@@ -1,4 +1,4 @@
-"""Our SDK as a contender: a process with an app, driven by the protocol of peers."""
+"""Our SDK as a contender: a process with an app that speaks the protocol of peers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, nullcontext
 from benchmarks.peers.protocol import Request, Scenario, Turn, serve
 from benchmarks.tasks import Tasks, tasks_on
 from benchmarks.workers import worker_process
-from flowfabric.core.states import State
+from flowfabric.core.executions.states import State
 from flowfabric.engine import connect
-from flowfabric.worker.event_loop import new_event_loop, own_runner
+from flowfabric.worker.event_loop import event_loop_runner, new_event_loop
 from tests.idle_workers import StatementCount
 
 _SLOTS = 256
@@ -24,7 +24,7 @@ _SHORT_LEASE_S = 6
 
 
 async def jobs(turn: Turn) -> None:
-    """Trivial tasks from submit to result. With the option `count`, statements per job are counted as well."""
+    """Run trivial tasks from submit to result. With the option `count`, also count statements per job."""
     counting = StatementCount() if turn.request.options.get("count") else None
     with counting or nullcontext():
         async with _working(turn.request) as tasks:
@@ -33,7 +33,7 @@ async def jobs(turn: Turn) -> None:
 
 
 async def steps(turn: Turn) -> None:
-    """Tasks of so many steps, from submit to result; a job is a step."""
+    """Run tasks with the given number of steps, from submit to result. Each step counts as a job."""
     number = turn.request.number
     async with _working(turn.request) as tasks:
         task = tasks.ten_steps if number == 10 else tasks.one_step
@@ -42,7 +42,7 @@ async def steps(turn: Turn) -> None:
 
 
 async def start(turn: Turn) -> None:
-    """From the call of submit to the first line of the task, on an idle worker: in this process or in another one."""
+    """Measure from the call of submit to the first line of the task on an idle worker, in this or another process."""
     if not turn.request.options.get("across"):
         async with _working(turn.request) as tasks:
             await _starts(turn, tasks)
@@ -65,7 +65,7 @@ async def _starts(turn: Turn, tasks: Tasks) -> None:
 
 
 async def step_alone(turn: Turn) -> None:
-    """The time of one step in a task that has the store for itself; the task measures it."""
+    """Measure one step inside a task that has the store to itself."""
     async with _working(turn.request) as tasks:
         for _ in range(5):
             await tasks.timed_step.run()
@@ -75,7 +75,7 @@ async def step_alone(turn: Turn) -> None:
 
 
 async def resume(turn: Turn) -> None:
-    """From the call of signal to the result of a suspended task."""
+    """Measure from the call of signal to the result of a suspended task."""
     async with _working(turn.request) as tasks:
         turn.begin()
         times = [await _resumed_ms(tasks) for _ in range(turn.request.number)]
@@ -93,7 +93,7 @@ async def _resumed_ms(tasks: Tasks) -> float:
 
 
 async def round_trips(turn: Turn) -> None:
-    """Tasks that suspend, are signalled and end, so many at once."""
+    """Run tasks that suspend, receive a signal and complete, with a fixed number in flight."""
     async with _working(turn.request) as tasks:
 
         async def call(number: int) -> int:
@@ -106,7 +106,7 @@ async def round_trips(turn: Turn) -> None:
 
 
 async def chains(turn: Turn) -> None:
-    """Flows of ten tasks, each taking the result of the one before it."""
+    """Run flows of ten tasks, each of which takes the result of the previous one."""
     async with _working(turn.request) as tasks:
 
         async def call(number: int) -> int:
@@ -121,8 +121,11 @@ async def chains(turn: Turn) -> None:
 
 
 async def race(turn: Turn) -> None:
-    """A task that races so many children, of which one answers at once, until the result. There is room for all, and
-    a short lease: a loser leaves its slot when its lease is to be renewed."""
+    """Run a task that races children, one of which returns immediately.
+
+    There is a slot for every child. The lease is short, because a loser frees its slot when its lease is due for
+    renewal.
+    """
     store = turn.request.store
     async with tasks_on(store) as tasks, tasks.app.worker(concurrency=_ROOM, lease=_SHORT_LEASE_S):
         await tasks.racing.run(10)
@@ -136,7 +139,7 @@ async def race(turn: Turn) -> None:
 
 
 async def steady(turn: Turn) -> None:
-    """The rate and the size of the store, window by window, while ended executions are removed after a while."""
+    """Record the rate and the size of the store in each window, while ended executions are purged."""
     windows, kept_s = int(turn.request.options["windows"]), turn.request.options["retention_s"]
     store = turn.request.store
     async with connect(store, event_retention=kept_s) as engine, tasks_on(store, retention_s=kept_s) as tasks:
@@ -156,7 +159,7 @@ async def steady(turn: Turn) -> None:
 
 
 async def _rate(turn: Turn, call: Callable[[int], Awaitable[object]], count: Callable[[], int]) -> tuple[int, int, int]:
-    """How many calls so many callers make in the time, and what was counted at the beginning and the end."""
+    """Return the number of calls that the callers make in the time, and the counts at the start and the end."""
     await asyncio.gather(*(call(1) for _ in range(min(_WARM, turn.request.in_flight))))
     turn.begin()
     before = count()
@@ -188,7 +191,7 @@ def _in_loop(scenario: Callable[[Turn], Awaitable[None]]) -> Scenario:
         await scenario(turn)
 
     def serve_it(turn: Turn) -> None:
-        with own_runner() as runner:
+        with event_loop_runner() as runner:
             runner.run(run(turn))
 
     return serve_it

@@ -1,4 +1,4 @@
-"""Plots as SVG, written by hand: one bar for each contender, with a line from its lowest to its highest round."""
+"""SVG charts: one bar for each contender, with a line from its lowest to its highest round."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from benchmarks.table import number
 _LABELS, _WIDTH, _NUMBERS = 340, 420, 110
 _ROW, _HEAD = 26, 48
 _FONT = 'font-family="sans-serif" font-size="13"'
-# A picture in a page knows nothing of the page but whether its reader likes the dark.
+# An embedded picture can only ask whether the reader prefers a dark page.
 _STYLE = (
     "<style>text{fill:#0f172a}.told{fill:#475569}.ours{fill:#2563eb}.theirs{fill:#94a3b8}line{stroke:#0f172a}"
     "@media(prefers-color-scheme:dark){text{fill:#e2e8f0}.told{fill:#94a3b8}.ours{fill:#3b82f6}.theirs{fill:#64748b}"
     "line{stroke:#e2e8f0}}</style>"
 )
-# Above this a linear scale would show the small ones as nothing.
+# Above this ratio the scale is logarithmic, because a linear one would hide the small bars.
 _LINEAR = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A bar of the plot."""
+    """One bar of the chart."""
 
     label: str
     figure: Spread
@@ -33,7 +33,7 @@ class Mark:
 
 
 def svg(title: str, unit: str, marks: Sequence[Mark]) -> str:
-    """The picture of one scenario."""
+    """Return the chart of one scenario."""
     scale = _Scale([value for mark in marks for value in mark.figure.values])
     better = ", less is better" if unit.startswith("ms") else ""
     told = f"{unit}{better}; medians, thin lines are the lowest and the highest round{scale.note}"
@@ -51,7 +51,7 @@ def svg(title: str, unit: str, marks: Sequence[Mark]) -> str:
 
 
 class _Scale:
-    """Lengths of bars: linear, or logarithmic where the values are very different."""
+    """The lengths of bars: linear, or logarithmic if the values differ widely."""
 
     def __init__(self, values: Sequence[float]) -> None:
         positive = [value for value in values if value > 0]

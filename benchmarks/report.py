@@ -1,4 +1,4 @@
-"""What a run found: series of figures, judged bars, who was absent; as tables, as JSON, and as plots."""
+"""The results of a run: series of figures, judged bars and absent peers, as tables, JSON and charts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ OURS = "FlowFabric"
 SERIES_HEAD = (
     "scenario",
     "backend",
-    "who",
+    "system",
     "median",
     "unit",
     "spread",
     "client µs",
     "server µs",
-    "ours is as fast",
-    "its CPU to ours",
+    "speedup",
+    "relative CPU",
 )
-BAR_HEAD = ("bar", "backend", "what", "figure", "must be", "aim", "verdict")
+BAR_HEAD = ("id", "backend", "measurement", "result", "target", "goal", "verdict")
 NO_PEERS = "run with --peers"
 AGAIN = "run again in part"
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A figure of one contender in one scenario, with the CPU per job, and how it compares with ours."""
+    """A figure of one contender in one scenario, with the CPU per job and the ratio to ours."""
 
     scenario: str
     backend: str
@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Everybody in one scenario, measured in one unit."""
+    """All contenders of one scenario, measured in one unit."""
 
     scenario: str
     unit: str
@@ -65,14 +65,14 @@ class Plot:
 
     @property
     def picture(self) -> str:
-        """The SVG."""
+        """The SVG chart."""
         marks = [Mark(f"{item.who}, {item.backend}", item.figure, item.is_ours) for item in self.series]
         return svg(self.scenario, self.unit, marks)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A bar on one backend, and what is known about it."""
+    """A bar on one backend and its judgement."""
 
     bar: Bar
     backend: str
@@ -83,7 +83,7 @@ class Judged:
 
 @dataclass(slots=True)
 class Report:
-    """Collects what is found; prints each figure as it comes. A quick run is small, and its verdicts say so."""
+    """The collected results. Each figure is printed when it is added. Verdicts of a quick run are marked as such."""
 
     is_small: bool = False
     series: list[Series] = field(default_factory=list)
@@ -97,22 +97,22 @@ class Report:
         print(text, flush=True)
 
     def add(self, series: Series) -> Series:
-        """A figure to be shown."""
+        """Add a figure to show."""
         self.series.append(series)
         self.say("  " + "  ".join(filter(None, series_row(series))))
         return series
 
     def judge(self, key: str, backend: str, figure: Spread) -> None:
-        """A figure that a bar is set for."""
+        """Add a figure that has a bar."""
         self._figures[_known(key, backend)] = figure
 
     def leave_out(self, key: str, backend: str, reason: str, figure: Spread | None = None) -> None:
-        """Why a bar is not judged. A figure that is not what the bar asks for is shown beside it."""
+        """Record why a bar is not judged. A figure that does not match the bar is shown next to it."""
         self._reasons[_known(key, backend)] = reason if figure is None else f"{reason}; {number(figure.median)} now"
 
     @property
     def judged(self) -> list[Judged]:
-        """Every bar, whether it was measured or not."""
+        """Return every bar, measured or not."""
         return [self._judged(bar, backend) for bar in BARS for backend in bar.backends]
 
     @property
@@ -120,36 +120,42 @@ class Report:
         return [f"{item.bar.key} on {item.backend}" for item in self.judged if item.verdict is Verdict.MISSED]
 
     def tables(self) -> str:
-        """All that was found, as text."""
+        """Return all results as text."""
         rows = [series_row(series) for series in self.series]
         bars = [bar_row(item, is_small=self.is_small) for item in self.judged]
         parts = [*(f"{name}: {text}" for name, text in self.notes.items()), "", table(SERIES_HEAD, rows), ""]
-        parts += ["Bars", table(BAR_HEAD, bars), ""]
+        parts += ["Targets", table(BAR_HEAD, bars), ""]
         parts += [f"absent: {who}: {reason}" for who, reason in self.absent.items()]
         parts += [f"BROKEN: {scenario}: {error}" for scenario, error in self.broken.items()]
         return "\n".join([*parts, self.verdicts])
 
     @property
     def verdicts(self) -> str:
-        """How many bars are met, missed and so on."""
+        """Return how many bars have each verdict."""
         counts = {verdict: sum(item.verdict is verdict for item in self.judged) for verdict in Verdict}
         return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
 
     def json(self) -> str:
-        """The same, with every round."""
+        """Return all results as JSON, with every round."""
         bars = [
-            {"bar": item.bar.key, "backend": item.backend, "what": item.bar.text, "must be": item.bar.words,
-             "verdict": item.verdict.value, "reason": item.reason,
-             "rounds": item.figure.values if item.figure else None}
+            {
+                "bar": item.bar.key,
+                "backend": item.backend,
+                "what": item.bar.text,
+                "must be": item.bar.words,
+                "verdict": item.verdict.value,
+                "reason": item.reason,
+                "rounds": item.figure.values if item.figure else None,
+            }
             for item in self.judged
-        ]  # fmt: skip
+        ]
         found = {"small": self.is_small, "notes": self.notes, "series": [asdict(series) for series in self.series]}
         more = {"bars": bars, "absent": self.absent, "broken": self.broken}
         return json.dumps(found | more, indent=1, ensure_ascii=False)
 
     @classmethod
     def read(cls, text: str) -> Report:
-        """The report that was written as JSON; bars that are set no longer are left out."""
+        """Return the report read from JSON, without bars that no longer exist."""
         found = json.loads(text)
         report = cls(is_small=found["small"], absent=found["absent"], broken=found["broken"], notes=found["notes"])
         report.series = [_series(item) for item in found["series"]]
@@ -161,7 +167,7 @@ class Report:
         return report
 
     def updated(self, newer: Report) -> Report:
-        """The same with what a newer run of some scenarios has found in the place of what was there of them."""
+        """Return this report with the scenarios of a newer run replaced."""
         if self.notes["machine"] != newer.notes["machine"]:
             raise ValueError("figures of two machines are not put together; run all scenarios on one")
         again = {item.scenario for item in newer.series}
@@ -173,21 +179,22 @@ class Report:
             absent={who: why for who, why in self.absent.items() if who not in newer._there} | newer.absent,
             broken={name: why for name, why in self.broken.items() if name not in replaced} | newer.broken,
             notes=self.notes | {AGAIN: ", ".join([*commands, newer.notes["command"]])},
-            _figures=self._figures | newer._figures, _reasons=self._reasons | newer._reasons,
-        )  # fmt: skip
+            _figures=self._figures | newer._figures,
+            _reasons=self._reasons | newer._reasons,
+        )
 
     @property
     def _there(self) -> set[str]:
-        """Who took part, as the absent are named."""
+        """Return the contenders that took part, named like the absent ones."""
         return {f"{item.who} on {item.backend}" for item in self.series}
 
     @property
     def plots(self) -> list[Plot]:
-        """One for each scenario and unit."""
+        """Return one chart for each scenario and unit."""
         return [self._plot(*key) for key in dict.fromkeys((item.scenario, item.unit) for item in self.series)]
 
     def write_plots(self, folder: Path) -> list[Path]:
-        """Writes every picture."""
+        """Write every chart."""
         folder.mkdir(parents=True, exist_ok=True)
         for plot in self.plots:
             (folder / plot.file_name).write_text(plot.picture, encoding="utf-8")
@@ -206,7 +213,7 @@ class Report:
 
 
 def _scenarios(command: str) -> set[str]:
-    """The scenarios that a command is for."""
+    """Return the scenarios that a command runs."""
     return set(re.findall(r"--only (\S+)", command))
 
 
@@ -222,7 +229,7 @@ def _known(key: str, backend: str) -> tuple[str, str]:
 
 
 def series_row(series: Series) -> tuple[str, ...]:
-    """A series below `SERIES_HEAD`."""
+    """Return a row of a series for `SERIES_HEAD`."""
     ratio = "" if series.ratio is None else "too noisy" if series.ratio.is_noisy else f"{number(series.ratio.median)}x"
     spread = f"±{series.figure.width * 50:.0f} %" if len(series.figure.values) > 1 else ""
     median = number(series.figure.median)
@@ -232,7 +239,7 @@ def series_row(series: Series) -> tuple[str, ...]:
 
 
 def bar_row(item: Judged, *, is_small: bool) -> tuple[str, ...]:
-    """A bar below `BAR_HEAD`."""
+    """Return the table row of a bar, with the columns of `BAR_HEAD`."""
     figure = number(item.figure.median) if item.figure else ""
     if item.figure and item.figure.is_noisy:
         figure = f"{number(item.figure.low)} to {number(item.figure.high)}"

@@ -1,7 +1,7 @@
-"""The benchmarks: `python3 dev.py bench [--quick] [--peers] [--only NAME]`. benchmarks/README.md tells how to read it.
+"""The benchmarks: `python3 dev.py bench [--quick] [--peers] [--only NAME]`.
 
-PostgreSQL is a throw-away server with fsync switched on; SQLite is a file with synchronous=FULL. Both acknowledge
-durably, for us and for everybody else.
+benchmarks/README.md explains the output. PostgreSQL is a temporary server with fsync on; SQLite is a file with
+synchronous=FULL. Both acknowledge durably, for us and for every peer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from benchmarks.entrants import Entrants, entrants
 from benchmarks.publish import publish
 from benchmarks.report import Report
 from benchmarks.scenarios.all import SCENARIOS
-from flowfabric.worker.event_loop import own_runner
+from flowfabric.worker.event_loop import event_loop_runner
 from tests.postgres_server import DSN_VARIABLE, postgres_server
 
-# A small server's own memory and log; fsync and full_page_writes as they must be for work that matters.
+# Memory and log settings of a small server. fsync and full_page_writes stay on, as production needs.
 SERVER = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "max_wal_size": "4GB"}
 
 
@@ -42,14 +42,14 @@ def main(arguments: list[str]) -> int:
         others = stack.enter_context(entrants(folder, report)) if options.peers else Entrants()
         server = stack.enter_context(postgres_server(**SERVER))
         bench = Bench(_plan(options), report, folder, server.dsn, others)
-        with own_runner() as runner:
+        with event_loop_runner() as runner:
             runner.run(_run(bench, options.only or list(SCENARIOS)))
     report.notes["load after"] = load()
     return _tell(report, options)
 
 
 def _command(arguments: list[str]) -> str:
-    """How to run the same again; where somebody kept the figures besides is nobody else's business."""
+    """Return the command that repeats this run, without the options that only name output files."""
     pairs = zip(["", *arguments], arguments, strict=False)
     told = [word for before, word in pairs if not {before, word} & {"--json", "--plots"}]
     return shlex.join(["python3", "dev.py", "bench", *told])
@@ -71,7 +71,7 @@ async def _run(bench: Bench, names: list[str]) -> None:
 
 
 def _tell(report: Report, options: argparse.Namespace) -> int:
-    """Prints and writes what was found; a missed bar fails a full run, only a broken scenario a quick one."""
+    """Print and write the results. A missed bar fails a full run; only a broken scenario fails a quick one."""
     report.say("\n" + report.tables())
     if options.json:
         options.json.write_text(report.json(), encoding="utf-8")
@@ -80,7 +80,7 @@ def _tell(report: Report, options: argparse.Namespace) -> int:
     if options.publish:
         report.say(f"{len(publish(report, is_part=bool(options.only)))} documents written")
     if options.quick:
-        report.say("Quick: every scenario ran small; its figures and verdicts say little.")
+        report.say("Quick run: every scenario was small, so its figures and verdicts are not meaningful.")
     if report.broken:
         return 1
     return 0 if options.quick else int(bool(report.missed))
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _processor() -> str:
-    """The name of the processor, where the system tells it."""
+    """Return the name of the processor, if the system reports it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

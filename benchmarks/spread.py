@@ -1,4 +1,4 @@
-"""The statistics of repeats: medians, percentiles, and how far apart the rounds were."""
+"""Statistics of repeated rounds: medians, percentiles, and the spread of the rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# A figure whose rounds lie further apart than this part of their median says little.
+# A figure whose rounds are spread wider than this fraction of their median is not meaningful.
 NOISY = 0.4
 
 
@@ -35,7 +35,7 @@ class Spread:
 
     @property
     def width(self) -> float:
-        """The middle half of the rounds over their median; of fewer than four rounds, all of them."""
+        """The interquartile range over the median. With fewer than four rounds, the full range is used."""
         if self.median == 0:
             return 0.0 if self.high == self.low else math.inf
         low, high = self.low, self.high
@@ -45,16 +45,16 @@ class Spread:
 
     @property
     def is_noisy(self) -> bool:
-        """True when the rounds were too far apart for their median to be told."""
+        """True if the rounds are spread too widely to quote their median."""
         return self.width > NOISY
 
     def over(self, other: Spread) -> Spread:
-        """The ratio in each round that both took part in: what disturbed a round disturbed both."""
+        """Return the ratio in each round that both took part in. A disturbance in a round affects both."""
         pairs = zip(self.values, other.values, strict=False)
         return Spread(tuple(mine / theirs for mine, theirs in pairs if theirs))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so many of all, 0.99 for 99 %, do not exceed."""
+    """Return the smallest value that is not exceeded by this fraction of the values, such as 0.99."""
     place = math.ceil(share * len(values)) - 1
     return sorted(values)[max(0, place)]

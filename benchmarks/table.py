@@ -1,4 +1,4 @@
-"""A table of text: columns as wide as they must be, numbers to the right."""
+"""Text tables: columns as wide as needed, numbers aligned to the right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lines with the head, a rule, and the rows; a column of nothing but numbers is set to the right."""
+    """Return the lines of a table with a header and a rule. Columns of numbers are aligned to the right."""
     columns = list(zip(head, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     numeric = [all(_is_number(cell) for cell in column[1:]) for column in columns]
@@ -19,7 +19,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A figure with three digits that count, or nothing."""
+    """Return a figure with three significant digits, or an empty text."""
     if value is None:
         return ""
     size = abs(value)

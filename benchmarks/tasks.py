@@ -29,7 +29,7 @@ class Tasks:
     racing: Task[[int], int]
 
     async def size(self) -> int:
-        """The bytes of the store, with its indexes."""
+        """Return the size of the store in bytes, including indexes."""
         if not self.app.store.startswith("postgres"):
             file = Path(self.app.store)
             return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*"))
@@ -42,7 +42,7 @@ class Tasks:
 
 
 async def nothing(number: int) -> int:
-    """A step that does nothing."""
+    """Do nothing; a step."""
     return number
 
 
@@ -54,7 +54,7 @@ async def tasks_on(
     retention_s: float | None = None,
     note: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Tasks]:
-    """The tasks of an app on a store, which is closed at the end; `note` is called by every trivial task."""
+    """Yield the tasks of an app on a store, and close it at the end. Every trivial task calls `note`."""
     tasks = _tasks(App(store, namespace=namespace), retention_s, note)
     async with tasks.app:
         yield tasks

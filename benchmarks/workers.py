@@ -1,5 +1,4 @@
-"""Worker processes: each works on a store, with the tasks of the benchmarks or at the engine, and tells what it has
-done when it is asked."""
+"""Worker processes on a store, running the tasks of the benchmarks or working at the engine. They report on request."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.tasks import NAMESPACE, tasks_on
-from flowfabric.worker.event_loop import own_runner
+from flowfabric.worker.event_loop import event_loop_runner
 
-# The memory of a worker of tasks is measured: it imports nothing that only a worker at the engine needs.
+# The memory of a task worker is measured, so it imports nothing that only an engine worker needs.
 if TYPE_CHECKING:
     from flowfabric.engine import Engine, Fence
 
@@ -29,7 +28,7 @@ _AGAIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """A worker in a process of its own."""
+    """A worker in a separate process."""
 
     process: asyncio.subprocess.Process
 
@@ -38,7 +37,7 @@ class WorkerProcess:
         return self.process.pid
 
     async def ask(self) -> tuple[int, float]:
-        """How many executions it has performed, and when it came to the last one."""
+        """Return how many executions the worker has run, and when it finished the last one."""
         assert self.process.stdin is not None and self.process.stdout is not None, "asked for as pipes"
         self.process.stdin.write(b"\n")
         await self.process.stdin.drain()
@@ -51,11 +50,18 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def worker_process(store: str, slots: int, level: str = TASKS) -> AsyncIterator[WorkerProcess]:
-    """A worker process that is ready; it ends when its input is closed, so it does not outlive this one."""
+    """Yield a ready worker process. It exits when its standard input closes, so it cannot outlive this process."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.workers", store, str(slots), level,
-        cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "benchmarks.workers",
+        store,
+        str(slots),
+        level,
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     worker = WorkerProcess(process)
     try:
         await worker.ask()
@@ -88,7 +94,7 @@ async def _tasks(store: str, slots: int, note: Callable[[], None]) -> AsyncItera
 async def _engine(store: str, slots: int, note: Callable[[], None]) -> AsyncIterator[None]:
     from flowfabric.engine import connect
 
-    async with connect(store, namespace=NAMESPACE) as engine, engine.reconcilers.running():
+    async with connect(store, namespace=NAMESPACE) as engine, engine.reconcilers.run_in_background():
         working = asyncio.create_task(_claim_and_complete(engine, slots, note))
         yield
         working.cancel()
@@ -96,7 +102,7 @@ async def _engine(store: str, slots: int, note: Callable[[], None]) -> AsyncIter
 
 
 async def _claim_and_complete(engine: Engine, slots: int, note: Callable[[], None]) -> None:
-    """Takes as many as there are slots at once. A store that is busy is asked again, as a worker does."""
+    """Claim as many executions as there are slots. If the store is busy, try again, as a worker does."""
     from flowfabric.engine import Unavailable
 
     worker = f"bench-{os.getpid()}"
@@ -126,5 +132,5 @@ async def _complete(engine: Engine, fences: list[Fence]) -> None:
 _LEVELS = {TASKS: _tasks, AT_ENGINE: _engine}
 
 if __name__ == "__main__":
-    with own_runner() as runner:
+    with event_loop_runner() as runner:
         runner.run(_work(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -1,4 +1,4 @@
-"""The bills of the month: a gateway that fails now and then, a card that is declined, and money that goes out once."""
+"""Collect a month of bills through an unreliable bank, with one declined card, and charge each customer once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ app = App()
 
 @dataclass(frozen=True)
 class Bill:
-    """What one customer owes."""
+    """The amount that one customer owes."""
 
     customer: int
     euros: int
 
 
 class CardDeclined(Exception):
-    """An answer of the bank. Asking again would not change it."""
+    """The bank declined the card. A retry would not change that."""
 
 
 @app.task(backoff=Backoff(initial="50ms"), raises=[CardDeclined])
 async def collect(bill: Bill) -> str:
-    """Takes the money and books it, or takes back whatever was done before it went wrong."""
+    """Charge the customer, or undo all completed steps if one fails."""
     async with saga() as undo:
         number = await step(next_number, bill)
         undo.add(void_number, number)
@@ -38,11 +38,11 @@ async def collect(bill: Bill) -> str:
 
 @app.task
 async def billing_run(bills: list[Bill]) -> dict[str, int]:
-    """All bills, four at a time. One that fails takes no other with it."""
-    ends = await settle(*(collect.run(bill) for bill in bills), limit=4)
+    """Collect all bills, four at a time. A failed bill does not affect the others."""
+    outcomes = await settle(*(collect.run(bill) for bill in bills), limit=4)
     counted: Counter[str] = Counter()
-    for end in ends:
-        match end:
+    for outcome in outcomes:
+        match outcome:
             case Completed():
                 counted["paid"] += 1
             case Failed(error=error):
@@ -50,7 +50,7 @@ async def billing_run(bills: list[Bill]) -> dict[str, int]:
     return dict(sorted(counted.items()))
 
 
-# The world around it: a number range, a ledger, and a bank that knows a payment by its key.
+# The simulated environment: invoice numbers, accounts, and a bank that recognizes a payment by its key.
 
 numbers: dict[int, str] = {}
 frozen: set[int] = set()
@@ -63,7 +63,7 @@ async def next_number(bill: Bill) -> str:
 
 
 async def void_number(number: str) -> None:
-    print(f"undo: {number} is void")
+    print(f"undo: invoice {number} is void")
 
 
 async def freeze(bill: Bill) -> None:
@@ -72,7 +72,7 @@ async def freeze(bill: Bill) -> None:
 
 async def unfreeze(bill: Bill) -> None:
     frozen.discard(bill.customer)
-    print(f"undo: the account of customer {bill.customer} is open again")
+    print(f"undo: the account of customer {bill.customer} is unfrozen")
 
 
 @step.policy(retries=5, raises=[CardDeclined])
@@ -83,17 +83,17 @@ async def charge(bill: Bill, number: str) -> str:
         raise CardDeclined("the card was declined")
     payments[key] = bill.euros
     if bill.customer == UNLUCKY and requests.count(key) < 3:
-        raise ConnectionError("the money has gone, but the answer of the bank was lost")
+        raise ConnectionError("the bank took the money, but its reply was lost")
     return number
 
 
 async def main() -> None:
     bills = [Bill(customer, 10 * customer) for customer in range(1, CUSTOMERS + 1)]
     async with app, app.worker():
-        print(f"ended: {await billing_run.run(bills)}")
+        print(f"outcomes: {await billing_run.run(bills)}")
     repeated = len(requests) - len(set(requests))
-    print(f"the bank was asked {len(requests)} times, {repeated} of them again under a key that it knew")
-    print(f"{sum(payments.values())} euros of {len(payments)} customers were taken, each once")
+    print(f"the bank received {len(requests)} requests, {repeated} of them with a key that it had seen")
+    print(f"{len(payments)} customers paid {sum(payments.values())} euros in total, each exactly once")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Somebody else's service answers by a signed link: without it nobody can say anything, and saying it twice is once.
+"""Wait for an external service that calls back through a signed link.
 
-The web application is FastAPI; Starlette or any other that mounts ASGI applications does as well.
+The web application uses FastAPI. Starlette, or any framework that can mount ASGI applications, works as well.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stage import play
 
 listening = socket.create_server(("127.0.0.1", 0))
 address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-app = App(url=f"{address}/answers")
+app = App(url=f"{address}/callbacks")
 
 
 @dataclass
 class Export:
-    """What the service sends when it is done."""
+    """The document that the service sends when the export is done."""
 
     file: str
     rows: int
@@ -35,34 +35,34 @@ class Export:
 
 @app.task
 async def export(table: str) -> str:
-    """Orders an export, and goes on when the service has called back: hours later, in another process, no matter."""
+    """Order an export and wait for the callback, which may come hours later and reach another process."""
     reply = callback("export", Export, timeout="2h")
     await step(order_export, table, await reply.url())
     match await reply:
         case Received(value=done):
             return f"{done.rows} rows in {done.file}"
         case TimedOut():
-            return "the service never answered"
+            return "the service did not call back in time"
 
 
 @asynccontextmanager
 async def working(_: FastAPI) -> AsyncIterator[None]:
-    """The worker lives as long as the web application; it may as well be a process of its own."""
+    """Run a worker inside the web application. It could also be a separate process."""
     async with app, app.worker():
         yield
 
 
 web = FastAPI(lifespan=working)
-web.mount("/answers", app.asgi())
+web.mount("/callbacks", app.asgi())
 
 
 @web.post("/exports/{table}")
 async def start_export(table: str) -> dict[str, str]:
-    """What the user of the shop calls: the answer comes at once, the export when it comes."""
+    """Start an export and return its execution id immediately."""
     return {"execution": str((await export.submit(table)).id)}
 
 
-# The world around it: a service that takes orders, and answers over HTTP where it was told to.
+# The simulated environment: a service that takes orders and sends its reply to the given URL.
 
 orders: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
@@ -72,12 +72,12 @@ async def order_export(table: str, reply_to: str) -> None:
 
 
 async def post(url: str, document: object = None) -> tuple[int, dict[str, str]]:
-    """The status of the answer, and what it says."""
+    """Send a JSON document and return the status and the body of the response."""
     body = json.dumps(document).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})
     try:
-        with await asyncio.to_thread(urllib.request.urlopen, request) as answered:
-            return answered.status, json.load(answered)
+        with await asyncio.to_thread(urllib.request.urlopen, request) as response:
+            return response.status, json.load(response)
     except urllib.error.HTTPError as refusal:
         with refusal:
             return refusal.code, json.load(refusal)
@@ -85,7 +85,7 @@ async def post(url: str, document: object = None) -> tuple[int, dict[str, str]]:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[None]:
-    """The web application, on this computer only."""
+    """Serve the web application on the loopback interface."""
     server = uvicorn.Server(uvicorn.Config(web, log_level="warning"))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
@@ -100,17 +100,17 @@ async def main() -> None:
         status, ordered = await post(f"{address}/exports/sales")
         print(f"a user orders an export:  {status}")
         table, link = await orders.get()
-        print(f"the service got a signed link for {table}")
+        print(f"the service received a signed link for {table}")
         done = {"file": "sales.csv", "rows": 1200}
         for what, url, document in (
             ("a forged link:", link[:-4] + "AAAA", done),
             ("a wrong document:", link, {"file": "sales.csv"}),
-            ("the real answer:", link, done),
-            ("the same once more:", link, done),
+            ("the real document:", link, done),
+            ("the same again:", link, done),
         ):
-            status, said = await post(url, document)
-            print(f"{what:<25} {status} {said}")
-        print(f"and the task goes on:     {await export.handle(ordered['execution'])}")
+            status, body = await post(url, document)
+            print(f"{what:<25} {status} {body}")
+        print(f"the task resumes:         {await export.handle(ordered['execution'])}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A coding agent whose work a person reviews. No answer of the model is paid for twice, whatever happens meanwhile."""
+"""A coding agent whose drafts a person reviews. No recorded reply of the model is paid for twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = App()
 
 @app.task
 async def write_code(goal: str) -> str:
-    """Asks the model until the tests pass and the reviewer agrees; every complaint goes into the next prompt."""
+    """Prompt the model until the tests pass and the reviewer approves. Every complaint goes into the next prompt."""
     notes: list[str] = []
     while True:
         draft = await step(think, goal, notes)
@@ -33,10 +33,10 @@ async def write_code(goal: str) -> str:
                 notes = [*notes, why]
 
 
-# The world around it: a model that learns from notes, a sandbox, and a reviewer's desk.
+# The simulated environment: a model that uses the notes, a sandbox for the tests, and the reviewer's inbox.
 
 prompts: list[list[str]] = []
-desk: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+inbox: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
 
 async def think(goal: str, notes: list[str]) -> str:
@@ -50,7 +50,7 @@ async def think(goal: str, notes: list[str]) -> str:
 
 
 def run_tests(draft: str) -> str | None:
-    """What the tests complain about, in a process of their own: nobody trusts generated code."""
+    """Run the tests in a separate process, since generated code is not trusted, and return the complaint."""
     ran = subprocess.run([sys.executable, "-I", "-c", f"{draft}\n{TESTS}"], capture_output=True, text=True, check=False)
     complaint = None if ran.returncode == 0 else ran.stderr.splitlines()[-1].removeprefix("AssertionError: ")
     print(f"tests   {complaint or 'pass'}")
@@ -58,7 +58,7 @@ def run_tests(draft: str) -> str | None:
 
 
 async def show(draft: str, token: str) -> None:
-    await desk.put((draft, token))
+    await inbox.put((draft, token))
 
 
 async def merge(draft: str) -> str:
@@ -69,16 +69,16 @@ async def main() -> None:
     async with app:
         async with app.worker():
             job = await write_code.submit(GOAL)
-            draft, token = await desk.get()
+            draft, token = await inbox.get()
             print(f"review  {draft}")
-        print("worker  gone; the agent waits in the store and costs nothing")
+        print("worker  stopped; the agent waits in the store and uses no resources")
         await app.reject(token, "what about 'C++ & Rust'?")
-        print("review  rejected, while nothing runs at all")
+        print("review  rejected, while no worker is running")
         async with app.worker():
-            draft, token = await desk.get()
+            draft, token = await inbox.get()
             await app.approve(token)
             print(f"merged  {await job}")
-        print(f"the model was asked {len(prompts)} times, though the function ran from its start again")
+        print(f"the model received {len(prompts)} prompts, although the function ran from the top again")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A tour of two minutes on one SQLite file: signed approvals, a worker that is killed, a race, a flow, and a history.
+"""A two-minute tour on one SQLite file: signed approvals, a killed worker, a race, a flow, and a history.
 
-Run it with `python3 dev.py demo`. In a terminal you decide; without one it decides by itself and says so.
+Run it with `python3 dev.py demo`. In a terminal it asks you to decide; otherwise it decides automatically.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 
 
 def main() -> int:
-    """Plays the tour; 130 if somebody has enough of it."""
+    """Run the tour and return the exit code, which is 130 after an interrupt."""
     try:
-        # Ctrl-C is welcome from the first moment on, and imports take one.
+        # Imports take a moment. Inside the try block, Ctrl-C is handled during that time too.
         import asyncio
 
         from tour.chapters import tour
@@ -21,13 +21,13 @@ def main() -> int:
 
         with everything() as stage:
             asyncio.run(tour(stage))
-        print("\nThe store, the books and the workers of this tour are gone.")
+        print("\nThe demo has removed its store, its files and its workers.")
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("\nInterrupted. Nothing is left behind.")
         return 130
     except BrokenPipeError:
-        # Whoever reads has gone; Python would complain once more about what is left to say.
+        # The reader closed the pipe. Without this, Python would report the unwritten output when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0

@@ -1,4 +1,4 @@
-"""A film goes through machines that can do different things; each part waits for a machine that can do it."""
+"""A media pipeline: each part waits for a worker that offers the required capabilities."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ app = App()
 
 @app.task
 async def probe(film: str) -> str:
-    """Any machine can look at a film."""
+    """Inspect a film. Every worker can run this."""
     return film.lower()
 
 
 @app.task(requires=["gpu"])
 async def transcode(film: str, height: int) -> str:
-    """Only machines with a graphics card get this."""
+    """Transcode a film. Only workers that offer `gpu` can run this."""
     return f"{film}.{height}p.mp4"
 
 
 @app.task(requires=["gpu", "speech-model"])
 async def subtitle(film: str) -> str:
-    """Needs both; a machine that offers one of them is never asked."""
+    """Create subtitles. A worker must offer both capabilities to run this."""
     return f"{film}.en.vtt"
 
 
 @app.task
 async def package(parts: list[str]) -> str:
-    """Runs when all parts are there."""
+    """Package the parts. This runs when all of them exist."""
     return " + ".join(parts)
 
 
@@ -44,20 +44,20 @@ async def main() -> None:
     async with app, AsyncExitStack() as machines:
         await machines.enter_async_context(app.worker())
         card = await machines.enter_async_context(app.worker(capabilities=["gpu"]))
-        names = {card.id: "the machine with a card"}
+        names = {card.id: "the GPU worker"}
         submitted = await flow.submit()
         for part in (large, small):
             print(f"{await submitted[part]:<22} by {await machine(submitted[part], names)}")
         print(f"subtitles: {await submitted[text].explain()}")
         big = await machines.enter_async_context(app.worker(capabilities=["gpu", "speech-model"]))
-        names[big.id] = "the big machine"
-        print("a machine with a speech model joins")
+        names[big.id] = "the speech worker"
+        print("a worker with a speech model starts")
         print(f"{await submitted[text]:<22} by {await machine(submitted[text], names)}")
         print(await submitted[done])
 
 
 async def machine(part: Handle[str], names: dict[WorkerId, str]) -> str:
-    """Who did it, says the history."""
+    """Return the name of the worker that ran a part, as recorded in its history."""
     [worker] = [event.worker for event in await part.history() if event.name == "acquired" and event.worker]
     return names[worker]
 

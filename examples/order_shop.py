@@ -1,4 +1,4 @@
-"""A shop whose orders and whose work are one transaction: no parcel without an order, and no order without a parcel."""
+"""A shop that stores an order and the execution that ships it in one transaction."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ app = App()
 
 
 class Table(DeclarativeBase):
-    """The tables of the shop, in the same database as the executions."""
+    """The base of the shop's tables, which are in the same database as the executions."""
 
 
 class Product(Table):
-    """What is sold."""
+    """A product and its stock."""
 
     __tablename__ = "example_product"
     name: Mapped[str] = mapped_column(primary_key=True)
-    left: Mapped[int]
+    stock: Mapped[int]
 
 
 class Order(Table):
-    """Who buys what, and which execution ships it."""
+    """An order and the id of the execution that ships it."""
 
     __tablename__ = "example_order"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -37,36 +37,36 @@ class Order(Table):
 
 
 class SoldOut(Exception):
-    """Nothing is left of it. The execution that was submitted goes with the transaction."""
+    """The product is sold out. The submitted execution is rolled back with the transaction."""
 
     def __init__(self, product: str, shipping: UUID) -> None:
-        super().__init__(f"no {product} is left")
+        super().__init__(f"{product} is sold out")
         self.shipping = shipping
 
 
 @app.task
 async def ship(order: int, product: str, customer: str) -> str:
-    """Runs if, and only if, the order was committed."""
+    """Ship an order. This runs if and only if the order was committed."""
     label = await step(print_label, order, customer)
     return await step(hand_over, label, product)
 
 
 def buy(shop: Engine, product: str, customer: str) -> UUID:
-    """One transaction: the stock, the order and the execution are all stored, or nothing of them."""
+    """Store the stock, the order and the execution in one transaction."""
     with Session(shop) as session, session.begin():
-        found = session.get_one(Product, product, with_for_update=True)
+        stocked = session.get_one(Product, product, with_for_update=True)
         order = Order(product=product, customer=customer)
         session.add(order)
         session.flush()
-        shipping = ship.sync.options(within=session).submit(order.id, product, customer)
+        shipping = ship.sync.options(connection=session).submit(order.id, product, customer)
         order.shipping = shipping.id
-        found.left -= 1
-        if found.left < 0:
+        stocked.stock -= 1
+        if stocked.stock < 0:
             raise SoldOut(product, shipping.id)
         return shipping.id
 
 
-# The world around it: a printer, a carrier, and a database with two bicycles.
+# The simulated environment: a label printer, a carrier, and a database with two bicycles.
 
 
 async def print_label(order: int, customer: str) -> str:
@@ -77,26 +77,26 @@ async def hand_over(label: str, product: str) -> str:
     return f"a {product} {label}"
 
 
-def opened(store: str) -> Engine:
-    """The database that the executions are in, by SQLAlchemy."""
+def open_shop(store: str) -> Engine:
+    """Open the database of the executions with SQLAlchemy and create the shop's tables."""
     address = store.replace("postgresql://", "postgresql+psycopg://") if "://" in store else f"sqlite:///{store}"
     shop = create_engine(address)
     Table.metadata.drop_all(shop)
     Table.metadata.create_all(shop)
     with Session(shop) as session, session.begin():
-        session.add(Product(name="bicycle", left=2))
+        session.add(Product(name="bicycle", stock=2))
     return shop
 
 
 async def main() -> None:
     async with app, app.worker():
-        shop = await asyncio.to_thread(opened, app.store)
+        shop = await asyncio.to_thread(open_shop, app.store)
         for customer in ("ada", "grace", "linus"):
             try:
                 shipping = await asyncio.to_thread(buy, shop, "bicycle", customer)
                 print(f"{customer}: {await ship.handle(shipping)}")
             except SoldOut as sold_out:
-                print(f"{customer}: {sold_out}, everything is rolled back")
+                print(f"{customer}: {sold_out}, the transaction is rolled back")
                 await look_for(sold_out.shipping)
         with Session(shop) as session:
             print(f"orders in the database: {', '.join(session.scalars(select(Order.customer).order_by(Order.id)))}")
@@ -107,7 +107,7 @@ async def look_for(shipping: UUID) -> None:
     try:
         await ship.handle(shipping).status()
     except NotFound as error:
-        print(f"and the execution that would have shipped it: {error.code}")
+        print(f"the execution that would have shipped it: {error.code}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The same prompt goes to three providers at once; the first good answer counts, and the others are cancelled."""
+"""Send one prompt to three providers, take the first good reply, and cancel the others."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ app = App()
 
 
 class Busy(Exception):
-    """A provider that says no has answered; the others are still in the race."""
+    """A provider is overloaded. The others stay in the race."""
 
 
 @app.task
-async def answer(prompt: str, providers: list[str]) -> str:
-    """The first answer of whichever provider is quickest today."""
+async def complete(prompt: str, providers: list[str]) -> str:
+    """Return the reply of the fastest provider."""
     try:
         won = await race(*(ask.run(provider, prompt) for provider in providers))
     except AllFailed as failure:
-        return f"nobody answered: {' and '.join(error.message for error in failure.failures)}"
-    return f"{won.value}, says {providers[won.index]}"
+        return f"all providers failed: {' and '.join(error.message for error in failure.failures)}"
+    return f"{won.value}, from {providers[won.index]}"
 
 
 @app.task(raises=[Busy])
 async def ask(provider: str, prompt: str) -> str:
-    """One provider. In a race it is a child: its lease is taken away when another has won."""
+    """Ask one provider. In a race this is a child, and its lease is revoked when another child wins."""
     return await step(call, provider, prompt)
 
 
-# The world around it: the north is overloaded, the east is quick, and the west never comes to an end.
+# The simulated environment: north is overloaded, east is fast, and west never replies.
 
-connected, hung_up = asyncio.Event(), asyncio.Event()
+connected, cancelled = asyncio.Event(), asyncio.Event()
 
 
 @step.policy(raises=[Busy])
@@ -44,19 +44,19 @@ async def call(provider: str, prompt: str) -> str:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            hung_up.set()
+            cancelled.set()
             raise
     await connected.wait()
     return "42"
 
 
 async def main() -> None:
-    # A worker hears that a lease was taken away when it renews it, after a third of its time.
+    # A worker learns that a lease was revoked when it renews it, after a third of the lease period.
     async with app, app.worker(lease="2s"):
-        print(await answer.run("six times seven?", ["north", "east", "west"]))
-        await hung_up.wait()
-        print("west: the connection was closed, nothing is billed")
-        print(await answer.run("six times eight?", ["north", "north-east"]))
+        print(await complete.run("six times seven?", ["north", "east", "west"]))
+        await cancelled.wait()
+        print("west: the connection was closed, so nothing is billed")
+        print(await complete.run("six times eight?", ["north", "north-east"]))
 
 
 if __name__ == "__main__":

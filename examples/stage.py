@@ -1,6 +1,6 @@
-"""Where an example runs: on the store that --store or FLOWFABRIC_STORE names, else on a SQLite file that is gone after.
+"""Run an example on the store that --store or FLOWFABRIC_STORE names, or else on a temporary SQLite file.
 
-An `App()` without a store takes the one of the environment, so this is all that an example needs.
+An `App()` without an address reads FLOWFABRIC_STORE, so an example needs no other configuration.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 STORE = "FLOWFABRIC_STORE"
 
 
-def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a story to its end."""
+def play(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the main function of an example."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--store", metavar="URL", help="postgresql://… or the path of a SQLite file")
     chosen = parser.parse_args().store or os.environ.get(STORE)
     with tempfile.TemporaryDirectory(prefix="flowfabric-") as folder:
         os.environ[STORE] = chosen or str(Path(folder, "example.db"))
         try:
-            asyncio.run(story())
+            asyncio.run(main())
         except KeyboardInterrupt:
             sys.exit(130)

@@ -1,7 +1,7 @@
-"""Bad values for every argument of the contract, found by the argument's annotation.
+"""Bad values for every argument of the contract, chosen by the argument's annotation.
 
-A new argument is covered as soon as it exists: odd objects follow from its annotation alone, and an annotation that
-nobody has thought of yet fails a test until it has a role here.
+A new argument is covered as soon as it exists, because wrong types follow from its annotation. An unknown annotation
+fails a test until it gets a role here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from flowfabric.engine import (
     ChildSubmission,
     Edge,
     Fence,
-    Fresh,
     Grant,
     Graph,
     JoinKind,
     Member,
+    NewWaitpoint,
     OperatorOnly,
-    Pending,
+    PendingWaitpoint,
     Single,
     Step,
     Submission,
@@ -93,8 +93,9 @@ _NO_DURATIONS = [
     "", "soon", "-1s", "30 s", "1e9s", "3651d", "\uff13s", NUL, SURROGATE, LONG, b"1s", _WHEN,
 ]  # fmt: skip
 _NO_BINDINGS = [
-    "key", b"key", 7, Fresh("a"), {"a"}, [None], [7], [b"a"], [""], [" a"], [NUL], [LONG], [("a", "b")],
-    [Fresh("a"), "a"], [f"k{number}" for number in range(65)], [f"k{number}" for number in range(1001)], iter(["a"]),
+    "key", b"key", 7, NewWaitpoint("a"), {"a"}, [None], [7], [b"a"], [""], [" a"], [NUL], [LONG], [("a", "b")],
+    [NewWaitpoint("a"), "a"], [f"k{number}" for number in range(65)], [f"k{number}" for number in range(1001)],
+    iter(["a"]),
 ]  # fmt: skip
 _NO_PLACES: list[Any] = [
     "key", b"key", 7, ["key"], [("key", 1)], {1: 1}, {None: 1}, {"": 1}, {NUL: 1}, {LONG: 1}, {"a": None}, {"a": "1"},
@@ -125,7 +126,7 @@ _NO_SECRETS = [
 
 @dataclass(frozen=True)
 class Role:
-    """What an argument is for: which values it must refuse, and which of the odd ones are good for it."""
+    """The role of an argument: the values it must reject, and the odd values it accepts."""
 
     bad: list[Any]
     good: tuple[Any, ...] = ()
@@ -142,6 +143,7 @@ ROLES = {
     "bytes": Role(["text", bytearray(b"x"), memoryview(b"x"), 7, bytes(2**20 + 1)]),
     "datetime": Role(_NO_MOMENTS),
     "limits.Duration": Role(_NO_DURATIONS, good=(1.5,)),
+    "validation.Duration": Role(_NO_DURATIONS, good=(1.5,)),
     "Mapping[str, str]": Role([*_NO_TAGS, {"a.b": None}], good=({},)),
     "Mapping[str, str | None]": Role(_NO_TAGS, good=({},)),
     "Collection[str]": Role(_NO_TOKENS, good=([], {})),
@@ -157,8 +159,8 @@ ROLES = {
     "Policy": Role(["policy", 7, b""]),
     "Backoff": Role(["backoff", 7, {"kind": "fixed"}]),
     "Sequence[Bound | str]": Role(_NO_BINDINGS, good=([],)),
-    "Sequence[Fresh | str]": Role(
-        [*(bad for bad in _NO_BINDINGS if bad != [f"k{n}" for n in range(65)]), [Pending("a")]], good=([],)
+    "Sequence[NewWaitpoint | str]": Role(
+        [*(bad for bad in _NO_BINDINGS if bad != [f"k{n}" for n in range(65)]), [PendingWaitpoint("a")]], good=([],)
     ),
     "Mapping[str, int]": Role(_NO_PLACES, good=({},)),
     "Condition": Role(_NO_CONDITIONS),
@@ -175,7 +177,7 @@ ROLES = {
     "Sequence[UUID | str]": Role(["x", b"x", 7, *([bad] for bad in _NO_IDS)], good=([],)),
     "Callable[[Any], Any]": Role(["function", 7, b"x"]),
     "Callable[[Any], Step]": Role(["function", 7, b"x"]),
-    "Callable[[Glance], bool]": Role(["function", 7, b"x"]),
+    "Callable[[StateSnapshot], bool]": Role(["function", 7, b"x"]),
     "Clock": Role(["clock", 7, _WHEN]),
     **dict.fromkeys(
         [
@@ -187,7 +189,7 @@ ROLES = {
             "BackoffKind",
             "SuspensionReason | str",
             "OnTimeout | str",
-            "Rest | str",
+            "UnusedWaitpoints | str",
             "EdgeKind | str",
             "CancelPolicy | str",
             "FlowState | str",
@@ -198,11 +200,11 @@ ROLES = {
 }
 
 _FREE_TEXT = Role([NUL, SURROGATE, LONG, 7, b"x"])
-# Arguments that their annotation does not tell enough about.
+# Arguments whose annotation is not specific enough.
 BY_NAME = {
     "reason": _FREE_TEXT,
     "message": _FREE_TEXT,
-    "held_for": _FREE_TEXT,
+    "hold_reason": _FREE_TEXT,
     "report": _FREE_TEXT,
     "url": Role(["", NUL, SURROGATE, LONG, 7, b"jobs.db", "http://x/y", "sqlite://host/x", "sqlite:///a%00b", "x://["]),
     "schema": Role(["", "A", "a b", 'x"; DROP SCHEMA public; --', "1a", "ü", "x" * 64, NUL, SURROGATE, LONG, 7, b"a"]),
@@ -214,10 +216,10 @@ BY_NAME = {
     "retryable_categories": Role(
         ["net", b"net", 7, [None], [""], [NUL], [SURROGATE], [LONG], [7], [[]]], good=([], {})
     ),
-    # A priority is clamped, so every whole number is good for it.
+    # Priorities are clamped, so every integer is valid.
     "priority": Role(["1", b"1", math.nan, math.inf]),
 }
-# More bad values of some arguments, whose bounds are their own.
+# More bad values for arguments with special bounds.
 FURTHER: dict[str, list[Any]] = {
     "limit": [0, 10**9],
     "percent": [101],
@@ -235,17 +237,17 @@ FURTHER: dict[str, list[Any]] = {
 
 
 def parameters(call: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The arguments of a function, method or class, without `self`."""
+    """Return the parameters of a function, method or class, without `self`."""
     return [item for item in inspect.signature(call).parameters.values() if item.name != "self"]
 
 
 def role_of(parameter: inspect.Parameter) -> Role | None:
-    """The role of an argument; None if its annotation is new."""
+    """Return the role of an argument, or None if its annotation is unknown."""
     return BY_NAME.get(parameter.name) or ROLES.get(str(parameter.annotation).removesuffix(" | None"))
 
 
 def bad_values(parameter: inspect.Parameter) -> Iterator[Any]:
-    """Everything that the argument must refuse."""
+    """Return all values that the argument must reject."""
     role = role_of(parameter)
     assert role is not None, f"give the annotation of {parameter} a role"
     good: list[Any] = [*role.good, *([None] if "None" in str(parameter.annotation) else [])]
@@ -255,7 +257,7 @@ def bad_values(parameter: inspect.Parameter) -> Iterator[Any]:
 
 
 def shown(value: object) -> str:
-    """A short view of a value for a test's message."""
+    """Return a short form of a value for the message of a test."""
     return ascii(value)[:60]
 
 

@@ -1,4 +1,4 @@
-"""Programs with a database connection of their own, one per library, each with a transaction that can be joined."""
+"""Programs with their own database connection, one per library, whose transactions the engine can join."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 
 
 class Caller(Protocol):
-    """One connection of the program, which begins anew after each commit or rollback."""
+    """One connection of the program. It begins a new transaction after each commit or rollback."""
 
     connection: Any
 
     async def submit(self, submission: Submission) -> Submitted:
-        """Submits in the transaction that is open, by the call for this kind of connection."""
+        """Submit in the open transaction, with the method for this kind of connection."""
 
     async def note(self, text: str) -> None:
-        """Writes a row of the program's own in that transaction."""
+        """Insert a row into the program's table in the open transaction."""
 
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
 
 
 class AsyncpgCaller:
-    """asyncpg: the connection itself, or the proxy that its pool hands out."""
+    """A program that uses asyncpg, with a connection or the proxy from a pool."""
 
     def __init__(self, connection: Any, engine: Engine, table: str) -> None:
         self.connection = connection
@@ -44,7 +44,7 @@ class AsyncpgCaller:
         self._table = table
 
     async def submit(self, submission: Submission) -> Submitted:
-        return await self._engine.executions.submit_within(self.connection, submission)
+        return await self._engine.executions.submit_in_transaction(self.connection, submission)
 
     async def note(self, text: str) -> None:
         await self.connection.execute(f"INSERT INTO {self._table} (text) VALUES ($1)", text)
@@ -59,7 +59,7 @@ class AsyncpgCaller:
 
 
 class SyncCaller:
-    """sqlite3, psycopg's Connection, SQLAlchemy's Connection and Session: the words are the same."""
+    """A program that uses sqlite3, psycopg's Connection, or SQLAlchemy's Connection or Session."""
 
     def __init__(self, connection: Any, engine: Engine, execute: Callable[[str], object]) -> None:
         self.connection = connection
@@ -67,7 +67,7 @@ class SyncCaller:
         self._execute = execute
 
     async def submit(self, submission: Submission) -> Submitted:
-        return self._engine.executions.submit_within_sync(self.connection, submission)
+        return self._engine.executions.submit_in_transaction_sync(self.connection, submission)
 
     async def note(self, text: str) -> None:
         self._execute(text)
@@ -80,7 +80,7 @@ class SyncCaller:
 
 
 class AsyncCaller:
-    """psycopg's AsyncConnection, SQLAlchemy's AsyncConnection and AsyncSession."""
+    """A program that uses psycopg's AsyncConnection, or SQLAlchemy's AsyncConnection or AsyncSession."""
 
     def __init__(self, connection: Any, engine: Engine, execute: Callable[[str], Any]) -> None:
         self.connection = connection
@@ -88,7 +88,7 @@ class AsyncCaller:
         self._execute = execute
 
     async def submit(self, submission: Submission) -> Submitted:
-        return await self._engine.executions.submit_within(self.connection, submission)
+        return await self._engine.executions.submit_in_transaction(self.connection, submission)
 
     async def note(self, text: str) -> None:
         await self._execute(text)
@@ -101,26 +101,26 @@ class AsyncCaller:
 
 
 async def make_table(store: TestStore) -> None:
-    """The table of the program's own, beside the engine's; empty."""
+    """Create the program's table next to the engine's tables, and empty it."""
     await store.query("CREATE TABLE IF NOT EXISTS ff.note (text TEXT)")
     await store.query("DELETE FROM ff.note")
 
 
 @contextmanager
 def shared_schema(server: PostgresServer) -> Iterator[PostgresTestStore]:
-    """A schema for many tests, which therefore act in namespaces of their own."""
+    """Yield a schema that many tests share. Each test uses its own namespace."""
     store = PostgresTestStore(server.dsn)
     yield store
     asyncio.run(store.drop())
 
 
 def own_namespace() -> str:
-    """A namespace that no other test uses."""
+    """Return a namespace that no other test uses."""
     return uuid.uuid4().hex
 
 
 async def notes(store: TestStore) -> list[str]:
-    """What the program has committed."""
+    """Return the rows that the program has committed."""
     return [row["text"] for row in await store.query("SELECT text FROM ff.note ORDER BY text")]
 
 
@@ -172,7 +172,7 @@ async def sqlalchemy_session(store: PostgresTestStore, engine: Engine) -> AsyncI
 
 
 def sqlalchemy_async(driver: str, kind: type[AsyncConnection] | type[AsyncSession]) -> Opening:
-    """SQLAlchemy's asynchronous face over a driver."""
+    """Return a function that opens callers with the asynchronous API of SQLAlchemy over a driver."""
 
     @asynccontextmanager
     async def opening(store: PostgresTestStore, engine: Engine) -> AsyncIterator[Caller]:
@@ -197,7 +197,7 @@ async def sqlite3_connection(store: SqliteTestStore, engine: Engine) -> AsyncIte
 
 
 class SqliteCaller(SyncCaller):
-    """sqlite3 begins by itself only before it writes, so here the program does."""
+    """A program that uses sqlite3. It begins transactions explicitly, because sqlite3 only does so before a write."""
 
     async def commit(self) -> None:
         await super().commit()

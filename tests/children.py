@@ -1,4 +1,4 @@
-"""Child processes of tests: scripts that say when they are ready, begin when told, and answer in JSON lines."""
+"""Child processes of tests. They report when they are ready, start on command, and print JSON lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Child:
-    """A process that runs a script of the tests, spoken to by lines."""
+    """A process that runs a test script and communicates by lines."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None, "asked for as a pipe"
@@ -23,29 +23,29 @@ class Child:
         self._input: IO[str] = process.stdin
         self._output: IO[str] = process.stdout
 
-    def tell(self, line: str) -> None:
-        """Sends a line."""
+    def send_line(self, line: str) -> None:
+        """Send a line to the child."""
         self._input.write(f"{line}\n")
         self._input.flush()
 
-    def answer(self) -> Any:
-        """The next line that the child prints, read as JSON; None when it has ended."""
+    def read_reply(self) -> Any:
+        """Return the next line of the child parsed as JSON, or None if the child has ended."""
         line = self._output.readline()
         return json.loads(line) if line else None
 
     def kill(self) -> None:
-        """Ends the child as a power cut would: nothing of it runs any more."""
+        """Kill the child without any cleanup, like a power failure."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
 def children(module: str, *arguments: Sequence[str]) -> Iterator[list[Child]]:
-    """One child per list of arguments, each of them ready; those that still run are killed at the end of the block."""
+    """Start one child per argument list and wait until all are ready. Kill the remaining ones after the block."""
     started = [_start(module, words) for words in arguments]
     try:
         for child in started:
-            assert child.answer() == "ready"
+            assert child.read_reply() == "ready"
         yield started
     finally:
         for child in started:

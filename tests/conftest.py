@@ -1,11 +1,12 @@
-"""What every test can ask for: how long it may run (`--full`, `--all`), a PostgreSQL server, and a scoreboard."""
+"""Fixtures and options for all tests: the size of the run, a PostgreSQL server, stores and a scoreboard."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
@@ -13,25 +14,27 @@ from hypothesis import settings
 
 from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
+from tests.open_stores import OpenStores, engine_on
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.sizes import Size
-from tests.stores import PostgresSchemas, SqliteTestStore, TestStore, opened
+from tests.stores import PostgresSchemas, SqliteTestStore, TestStore
 
 LINES = pytest.StashKey[list[str]]()
 
-# A plain run judges a change by the same examples every time; `--all` looks for new ones.
+# A plain run uses the same examples every time. `--all` searches for new ones.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("all", max_examples=1000, deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked `long` too, and the faults at full size")
+    parser.addoption("--sample", action="store_true", help="run the tests marked `long` too, some of them in part")
     parser.addoption("--all", action="store_true", help="the same, and everything that can be repeated at its largest")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell that starts the tests in the background has interrupts ignored, and every process of theirs would too.
+        # A shell starts background jobs with SIGINT ignored, and child processes would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("all" if config.getoption("--all") else "default")
 
@@ -39,9 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--full") or config.getoption("--all"):
         return
-    long = [item for item in items if item.get_closest_marker("long")]
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=long)
+    cases = Counter[tuple[Path, str]]()
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marker = item.get_closest_marker("long")
+        if marker is None:
+            chosen.append(item)
+            continue
+        test = (item.path, getattr(item, "originalname", item.name))
+        is_sampled = config.getoption("--sample") and cases[test] % marker.kwargs.get("sample", 1) == 0
+        cases[test] += 1
+        (chosen if is_sampled else left_out).append(item)
+    items[:] = chosen
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -53,20 +67,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def scoreboard(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Takes a line that is shown after the tests, whether they passed or not."""
+    """Return a function that adds a line to the scoreboard, which is printed after the tests."""
     lines = request.config.stash.setdefault(LINES, [])
     return lambda line: lines.append(f"{request.node.name}: {line}")
 
 
 @pytest.fixture(scope="session")
 def run_all(pytestconfig: pytest.Config) -> bool:
-    """True with `--all`: tests that repeat or scale something then take their large count."""
+    """Whether `--all` is set. Tests that repeat or scale work then use their largest count."""
     return bool(pytestconfig.getoption("--all"))
 
 
 @pytest.fixture(scope="session")
 def size(pytestconfig: pytest.Config) -> Size:
-    """How much of whatever can be repeated."""
+    """The size of the run, which decides how often tests repeat their work."""
     if pytestconfig.getoption("--all"):
         return Size("long")
     return Size("full" if pytestconfig.getoption("--full") else "short")
@@ -74,7 +88,7 @@ def size(pytestconfig: pytest.Config) -> Size:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One PostgreSQL for the whole run, started when the first test asks for it."""
+    """One PostgreSQL server for the whole run, started on first use."""
     with postgres_server() as server:
         yield server
 
@@ -88,13 +102,26 @@ def schemas(postgres: PostgresServer) -> Iterator[PostgresSchemas]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> SqliteTestStore:
-    """Where an empty SQLite file with the present schema is made, to be copied: faster than one for each test."""
+    """An empty SQLite file with the current schema. Copying it is faster than creating one for each test."""
     return SqliteTestStore(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture(scope="session")
+async def open_stores(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenStores]:
+    """The stores that stay open between tests. A test that requests this fixture gets one of them as `store`."""
+    async with aclosing(OpenStores(tmp_path_factory)) as stores:
+        yield stores
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestStore]:
-    """An empty store of its own for the test, once per backend. A backend that cannot be had is an error."""
+    """An empty store for one test, once per backend. An unavailable backend is an error."""
+    if "open_stores" in request.fixturenames:
+        stores: OpenStores = request.getfixturevalue("open_stores")
+        open_store = stores.take(None if request.param == "sqlite" else request.getfixturevalue("schemas"))
+        yield open_store
+        await stores.give_back(open_store)
+        return
     if request.param == "sqlite":
         template: SqliteTestStore = request.getfixturevalue("sqlite_template")
         if not template.path.exists():
@@ -110,12 +137,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """The time of the `engine` fixture's store; it moves only when a test advances it."""
+    """The clock of the store of the `engine` fixture. It moves only when a test advances it."""
     return VirtualClock()
 
 
 @pytest.fixture
-async def engine(store: TestStore, clock: VirtualClock) -> AsyncIterator[Engine]:
-    """An engine on the test's store, under the test's clock."""
-    async with opened(store, clock) as engine:
+async def engine(store: TestStore, clock: VirtualClock, open_stores: OpenStores) -> AsyncIterator[Engine]:
+    """A new engine on the test's store and clock."""
+    async with engine_on(store, clock) as engine:
         yield engine

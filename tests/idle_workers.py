@@ -1,4 +1,4 @@
-"""Workers with nothing to do: each has an engine of its own, its duties, its place in the register, and a watch."""
+"""Idle workers, each with its own engine, duties, registration and watch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Opening = Callable[[], Any]
 
 
 class Starts:
-    """When executions were started, for whoever waits for that."""
+    """The start times of executions, which callers can await."""
 
     def __init__(self) -> None:
         self._times: dict[UUID, asyncio.Future[float]] = {}
@@ -28,13 +28,13 @@ class Starts:
         return sum(time.done() for time in self._times.values())
 
     def note(self, id_: UUID) -> None:
-        """It starts now."""
+        """Record that the execution starts now."""
         time_ = self._of(id_)
         if not time_.done():
             time_.set_result(time.perf_counter())
 
     async def of(self, id_: UUID) -> float:
-        """When it started, which must be soon."""
+        """Wait until the execution has started and return the time. Time out after 30 seconds."""
         async with asyncio.timeout(30):
             return await self._of(id_)
 
@@ -43,7 +43,7 @@ class Starts:
 
 
 class IdleWorker:
-    """Claims when woken, completes at once, and notes when each execution was started."""
+    """A worker that claims on notification, completes immediately, and records when each execution started."""
 
     def __init__(self, engine: Engine, name: str, started: Starts) -> None:
         self._engine = engine
@@ -53,7 +53,7 @@ class IdleWorker:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         await self._engine.workers.register(self._id, ["default"], ttl=TTL_S)
-        async with self._engine.reconcilers.running():
+        async with self._engine.reconcilers.run_in_background():
             tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._beat())]
             try:
                 yield
@@ -80,7 +80,7 @@ class IdleWorker:
 
 @asynccontextmanager
 async def idle_workers(opening: Opening, number: int) -> AsyncIterator[Starts]:
-    """That many workers on a store; gives when each execution was started."""
+    """Run `number` workers on a store and yield the start times of executions."""
     started = Starts()
     async with AsyncExitStack() as stack:
         for place in range(number):
@@ -90,18 +90,18 @@ async def idle_workers(opening: Opening, number: int) -> AsyncIterator[Starts]:
 
 
 async def start_latencies_ms(engine: Engine, started: Starts, number: int, pause_s: float) -> list[float]:
-    """How long after its submit was called each of so many executions was started, with pauses between them."""
-    found = []
+    """Submit `number` executions with pauses and return the latency from each submit to its start."""
+    latencies_ms = []
     for _ in range(number):
         await asyncio.sleep(pause_s)
         began = time.perf_counter()
-        answer = await engine.executions.submit("noop")
-        found.append((await started.of(answer.id) - began) * 1000)
-    return found
+        submitted = await engine.executions.submit("noop")
+        latencies_ms.append((await started.of(submitted.id) - began) * 1000)
+    return latencies_ms
 
 
 class StatementCount:
-    """Counts every statement that this process sends to a store, those around transactions too."""
+    """Counts all statements that this process sends to a store, including BEGIN and COMMIT."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

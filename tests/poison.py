@@ -1,4 +1,4 @@
-"""Rows that cannot be written: a trigger refuses it, as a broken page or index of the database would."""
+"""Rows that reject writes through a trigger, like a broken page or index of the database."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ CHECK_VIOLATION = "23514"
 async def poisoned(
     store: TestStore, table: str, act: str, column: str, value: object, *, saying: str = CHECK_VIOLATION
 ) -> AsyncIterator[None]:
-    """Within the block nobody can DELETE or UPDATE the rows of a table that have this value in a column; PostgreSQL
-    answers by this SQLSTATE."""
+    """Reject every DELETE or UPDATE of rows with this value in a column for the block.
+
+    PostgreSQL raises the SQLSTATE `saying`.
+    """
     named, condition = f"ff.{table}", f"OLD.{column} = '{value}'"
     if store.name == "sqlite":
         trigger = f"BEFORE {act} ON {named} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'poisoned'); END"

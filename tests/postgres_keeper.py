@@ -1,13 +1,13 @@
-"""Keeps one throw-away PostgreSQL: a process of its own between the tests and the server.
+"""Run one throw-away PostgreSQL from a process between the tests and the server.
 
     tests ──stdin/stdout──▶ keeper ──parent-death signal──▶ postgres
 
-The keeper makes the folder, starts and stops the server as told, one command per line, and removes both when its
-input ends. The input ends however the tests end, by SIGKILL too, and the keeper sits in a session of its own, where a
-signal to the tests' process group does not reach it. Should the keeper itself be killed, the kernel stops the server.
+The keeper creates the folder and starts and stops the server on command, one command per line. It removes both when
+its input ends, which happens even if the tests are killed by SIGKILL. The keeper runs in its own session, so a signal
+to the tests' process group does not reach it. If the keeper itself is killed, the kernel stops the server.
 
-As root the server runs as "nobody", because PostgreSQL refuses root. Nothing outside the folder changes for that: if
-"nobody" cannot reach the binaries, they are copied.
+PostgreSQL refuses to run as root, so root runs the server as "nobody". Nothing outside the folder changes for that.
+If "nobody" cannot reach the binaries, the keeper copies them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
-# The shortest limit of the systems we know (macOS), less the closing NUL.
+# The shortest limit of the known systems (macOS), without the closing NUL.
 SOCKET_PATH_LIMIT = 103
 SOCKET_NAME = ".s.PGSQL.5432"
 PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve commands from standard input; the arguments are the bin folder and the settings as JSON."""
+    """Serve commands from standard input. The arguments are the bin folder and the settings as JSON."""
     signal.signal(signal.SIGTERM, _exit)
     with _temporary_folder() as folder:
         try:
@@ -59,12 +59,12 @@ def _serve(server: Server) -> None:
 
 
 class KeeperError(Exception):
-    """What the tests are told when a command cannot be obeyed."""
+    """A command failed. The message is sent to the tests."""
 
 
 @dataclass
 class Server:
-    """One data folder and, while it runs, its postmaster."""
+    """A data folder and, while it runs, its postmaster."""
 
     account: Account
     bin: Path
@@ -76,7 +76,7 @@ class Server:
 
     @classmethod
     def create(cls, folder: Path, bin_folder: Path, settings: dict[str, str]) -> Server:
-        """A server with an empty database in folder, not started yet."""
+        """Create a server with an empty database in the folder, without starting it."""
         account = Account.for_server()
         data, sockets = account.make_folder(folder / "data"), account.make_folder(folder / "s")
         server = cls(account, account.reachable(bin_folder, folder), data, sockets, folder / "log", settings)
@@ -103,7 +103,7 @@ class Server:
             time.sleep(POLL_S)
 
     def stop(self, mode: str) -> None:
-        """Stop the server; harmless when it does not run."""
+        """Stop the server. Do nothing if it does not run."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -116,7 +116,7 @@ class Server:
             raise KeeperError(f"PostgreSQL did not stop within {STOP_TIMEOUT_S:.0f} s and was killed") from None
 
     def _is_ready(self, pid: int) -> bool:
-        """True when the postmaster's own file says so: line 1 is its pid, line 8 its status."""
+        """Return True if the postmaster's file reports ready. Line 1 is its pid, line 8 its status."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the server: ourselves, or "nobody" (ids given) when we are root."""
+    """The account that runs the server: the current user, or "nobody" for root."""
 
     uid: int | None
     gid: int | None
@@ -148,7 +148,7 @@ class Account:
         return path
 
     def reachable(self, bin_folder: Path, folder: Path) -> Path:
-        """A bin folder that the account can execute: the given one, or a copy below folder."""
+        """Return a bin folder that the account can execute: the original one, or a copy below `folder`."""
         try:
             self.run(bin_folder / "postgres", "--version", cwd=folder)
         except (PermissionError, subprocess.CalledProcessError):
@@ -181,7 +181,7 @@ class Account:
             user=self.uid,
             group=self.gid,
             extra_groups=None if self.uid is None else [],
-            # The kernel watches the thread that forks. The keeper has one only, so this is safe here.
+            # The kernel watches the thread that forks. The keeper has only one thread, so this is safe.
             preexec_fn=_stop_with_parent,  # noqa: PLW1509
         )
 
@@ -201,7 +201,7 @@ def _obey(server: Server, words: list[str]) -> dict[str, str]:
 
 
 def _answer(message: dict[str, str]) -> None:
-    # Nobody listens any more when the tests died in mid-command; the end of the input follows and is acted upon.
+    # If the tests died during a command, the pipe is closed. The loop then ends with the input.
     with contextlib.suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
@@ -217,7 +217,7 @@ def _exit(_signal: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A fresh folder, short enough for a socket's path and below folders that the server's account may enter."""
+    """Yield a new folder whose socket path is short enough and whose parents the server's account may enter."""
     home = Path(tempfile.gettempdir()).resolve()
     longest = home / "flowfabric-pg-xxxxxxxx" / "s" / SOCKET_NAME
     enterable = os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in (home, *home.parents))
@@ -233,7 +233,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _copy_installation(bin_folder: Path, target: Path) -> Path:
-    """Copy the installation around bin_folder, with the libraries that wheels keep beside the package."""
+    """Copy the installation around `bin_folder`, with the libraries that wheels store next to the package."""
     root = bin_folder.parent
     package = root.parent
     copied = target / package.name / root.name
@@ -245,13 +245,13 @@ def _copy_installation(bin_folder: Path, target: Path) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Our environment without what would steer PostgreSQL."""
+    """Return the environment without variables that affect PostgreSQL."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}
 
 
 def _stop_with_parent() -> None:
-    """In the child, after it has changed its account: ask for an immediate shutdown when the keeper dies."""
+    """Request an immediate shutdown when the keeper dies. The child calls this after it has changed its account."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 

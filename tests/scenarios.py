@@ -1,4 +1,4 @@
-"""Ways to bring an execution into every state it can be in, by nothing but the contract."""
+"""Bring an execution into every possible state through the contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowfabric.engine import (
     Policy,
     Secret,
     Suspended,
-)  # fmt: skip
+)
 from flowfabric.testing import VirtualClock
 
 WORKER = "worker-1"
@@ -29,21 +29,21 @@ STEADY = Policy(backoff=Backoff(kind=BackoffKind.FIXED, initial="10s", jitter=Fa
 
 
 async def submitted(engine: Engine, kind: str = "job", payload: bytes = b"in", **options: Any) -> UUID:
-    """The id of a fresh execution."""
+    """Submit a new execution and return its id."""
     answer = await engine.executions.submit(kind, payload, **options)
     assert isinstance(answer, Created)
     return answer.id
 
 
 async def leased(engine: Engine, *, lease_ttl: Any = None, worker: str = WORKER, **options: Any) -> Lease:
-    """A lease on a fresh execution, claimed by its id."""
+    """Submit an execution, claim it by id and return the lease."""
     id_ = await submitted(engine, **options)
     return await engine.leases.claim_execution(id_, worker, lease_ttl=lease_ttl)
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A suspended execution, the lease that it gave up, and what its worker was answered."""
+    """A suspended execution, its former lease, and the reply to its suspend."""
 
     lease: Lease
     answer: Suspended
@@ -57,21 +57,26 @@ class Wait:
         return self.answer.suspension_id
 
     def token(self, key: str = "go") -> Secret:
-        """The token of a waitpoint."""
+        """Return the token of a waitpoint."""
         found = self.answer.token(key)
         assert found is not None
         return found
 
     def waitpoint(self, key: str = "go") -> UUID:
-        """The id of a waitpoint."""
+        """Return the id of a waitpoint."""
         return next(item.id for item in self.answer.waitpoints if item.key == key)
 
 
 async def suspended(
-    engine: Engine, waitpoints: Sequence[Any] = ("go",), condition: Condition | None = None, *,
-    lease: Lease | None = None, submit: dict[str, Any] | None = None, **options: Any,
-) -> Wait:  # fmt: skip
-    """A fresh execution, or the one under this lease, that waits on these waitpoints."""
+    engine: Engine,
+    waitpoints: Sequence[Any] = ("go",),
+    condition: Condition | None = None,
+    *,
+    lease: Lease | None = None,
+    submit: dict[str, Any] | None = None,
+    **options: Any,
+) -> Wait:
+    """Suspend a new execution, or the one under this lease, on these waitpoints."""
     held = lease or await leased(engine, **(submit or {}))
     answer = await engine.leases.suspend(held.fence, list(waitpoints), condition, **options)
     assert isinstance(answer, Suspended)
@@ -130,8 +135,8 @@ async def requeued(engine: Engine, clock: VirtualClock) -> UUID:
     return lease.execution_id
 
 
-async def run_out(engine: Engine, clock: VirtualClock) -> UUID:
-    """Active under a lease whose time has passed, and nobody has noticed."""
+async def lease_expired(engine: Engine, clock: VirtualClock) -> UUID:
+    """Return an active execution whose lease has expired without any duty having noticed."""
     lease = await leased(engine)
     clock.advance("31s")
     return lease.execution_id
@@ -183,7 +188,7 @@ async def replayed(engine: Engine, clock: VirtualClock) -> UUID:
 
 Situation = Callable[[Engine, VirtualClock], Awaitable[UUID]]
 
-# Every situation an execution can be in, by name; the word before the colon is its stored state.
+# Every situation of an execution by name. The word before the colon is its stored state.
 SITUATIONS: dict[str, Situation] = {
     "waiting": waiting,
     "waiting: resumable": resumable,
@@ -195,7 +200,7 @@ SITUATIONS: dict[str, Situation] = {
     "delayed: retrying": retrying,
     "blocked: held": held,
     "active": active,
-    "active: lease run out": run_out,
+    "active: lease run out": lease_expired,
     "active: kept, lease expired": kept_expired,
     "active: kept, lease revoked": kept_revoked,
     "suspended": waits_for_signal,
@@ -204,3 +209,10 @@ SITUATIONS: dict[str, Situation] = {
     "cancelled": cancelled,
     "expired": expired,
 }
+
+
+async def early(engine: Engine, lease: Lease, key: str = "go") -> Secret:
+    """Create a waitpoint that no suspension uses yet, and return its token."""
+    waitpoint = await engine.waitpoints.create(lease.fence, key)
+    assert waitpoint.token is not None
+    return waitpoint.token

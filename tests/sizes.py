@@ -1,4 +1,4 @@
-"""How much of a fault is enough: a few in a plain run of the tests, many where it is proved."""
+"""The size of a test run: few repetitions in a plain run, many in a full one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ Count = TypeVar("Count")
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a run: short, full (`--full`, what a change must pass) or long (`--all`)."""
+    """The size of a run: short, full (`--full`, required for a change) or long (`--all`)."""
 
     name: Literal["short", "full", "long"]
 
     def of(self, short: Count, full: Count, long: Count) -> Count:
-        """The one of three counts that fits the run."""
+        """Return the count that matches the size of the run."""
         return {"short": short, "full": full, "long": long}[self.name]
 
     @property
     def seed(self) -> int:
-        """What chance begins with: a change is judged by the same draws every time, and a long run looks for new ones.
-        FLOWFABRIC_SEED repeats one."""
+        """The random seed. It is fixed in short and full runs and random in long ones. FLOWFABRIC_SEED overrides it."""
         drawn = self.of(1, 2, random.randrange(2**32))
         return int(os.environ.get("FLOWFABRIC_SEED", drawn))

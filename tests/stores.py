@@ -1,4 +1,4 @@
-"""The stores that conformance tests run on: one fresh SQLite file or PostgreSQL schema per test."""
+"""Stores for conformance tests: one new SQLite file or PostgreSQL schema per test."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ TABLES = (
 
 
 class TestStore(Protocol):
-    """An empty database of its own, for engines and for looking behind them."""
+    """An empty database for one test, with raw access for queries."""
 
     __test__: ClassVar[bool] = False
     name: str
     url: str
 
     def connecting(self, clock: VirtualClock | None = None, **options: Any) -> Any:
-        """What `flowfabric.connect` returns for this store."""
+        """Return the result of `flowfabric.connect` for this store."""
 
     async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        """The rows of a raw statement; tables are written `ff.execution`, parameters `?`."""
+        """Return the rows of a raw statement. Tables are written `ff.execution`, parameters `?`."""
 
     async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
-        """The rows of several raw statements, by one connection."""
+        """Return the rows of several raw statements, executed on one connection."""
 
 
 class SqliteTestStore:
-    """A SQLite file in the test's own folder."""
+    """A SQLite file in the test's folder."""
 
     __test__: ClassVar[bool] = False
     name = "sqlite"
@@ -59,14 +59,19 @@ class SqliteTestStore:
         return connect(self.url, clock=clock, **settings)
 
     async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
-        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=10)) as connection:
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.row_factory = sqlite3.Row
-            found = connection.execute(sql.replace("ff.", "ff_"), [_plain(value) for value in arguments]).fetchall()
-            return [dict(row) for row in found]
+        with closing(self.raw_connection()) as connection:
+            return fetch(connection, sql, *arguments)
 
     async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
-        return [await self.query(statement) for statement in statements]
+        with closing(self.raw_connection()) as connection:
+            return [fetch(connection, statement) for statement in statements]
+
+    def raw_connection(self) -> sqlite3.Connection:
+        """Open a connection that leaves the log to the engine."""
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.row_factory = sqlite3.Row
+        return connection
 
 
 class PostgresTestStore:
@@ -84,26 +89,31 @@ class PostgresTestStore:
         return connect(self.url, clock=clock, **settings)
 
     async def query(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
+        async with self.raw_connection() as connection:
+            return await self._fetch(connection, sql, *arguments)
+
+    async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+        async with self.raw_connection() as connection:
+            return [await self._fetch(connection, statement) for statement in statements]
+
+    @asynccontextmanager
+    async def raw_connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
+        """Yield a connection to the server."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _fetch(self, connection: asyncpg.Connection[Any], sql: str, *arguments: Any) -> list[dict[str, Any]]:
         text = sql.replace("ff.", f'"{self.schema}".')
         for number in range(1, len(arguments) + 1):
             text = text.replace("?", f"${number}", 1)
-        connection = await asyncpg.connect(self.url)
-        try:
-            return [dict(row) for row in await connection.fetch(text, *arguments)]
-        finally:
-            await connection.close()
-
-    async def queries(self, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
-        connection = await asyncpg.connect(self.url)
-        try:
-            texts = [statement.replace("ff.", f'"{self.schema}".') for statement in statements]
-            return [[dict(row) for row in await connection.fetch(text)] for text in texts]
-        finally:
-            await connection.close()
+        return [dict(row) for row in await connection.fetch(text, *arguments)]
 
     @asynccontextmanager
     async def locked(self, *ids: uuid.UUID) -> AsyncIterator[None]:
-        """Somebody else has locked the rows of these executions, and lets them go unchanged at the end of the block."""
+        """Lock the rows of these executions on another connection for the block. They stay unchanged."""
         connection = await asyncpg.connect(self.url)
         try:
             async with connection.transaction():
@@ -117,49 +127,63 @@ class PostgresTestStore:
         await self.query(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 
     def shape(self, connection: psycopg.Connection) -> str:
-        """What the schema looks like: its tables, columns and indexes, and the migrations that made them."""
+        """Return the tables, columns, indexes and migrations of the schema."""
         [columns] = connection.execute(_SHAPE, [self.schema]).fetchall()
         migrations = f'SELECT version, sha256 FROM "{self.schema}".migration ORDER BY version'
         return str(columns).replace(self.schema, "") + repr(connection.execute(migrations.encode()).fetchall())
 
     def empty(self, connection: psycopg.Connection) -> None:
-        """Removes every row."""
-        connection.execute("; ".join(f'DELETE FROM "{self.schema}".{table}' for table in TABLES).encode())
+        """Remove every row that a new schema does not have."""
+        deletes = [f'DELETE FROM "{self.schema}".{table}' for table in TABLES]
+        trimmed = f"""UPDATE "{self.schema}".store SET trimmed_xid = '0', trimmed_id = 0 WHERE trimmed_id <> 0"""
+        connection.execute("; ".join([*deletes, trimmed]).encode())
 
 
 class PostgresSchemas:
-    """Schemas for tests, one each. One that is as it was made is emptied and used again, which takes a tenth of the
-    time of making another; by one connection for all of them, as a new one would take longer than the work."""
+    """A pool of schemas, one per test.
+
+    An unaltered schema is emptied and reused, which takes a tenth of the time of a new one. All resets share one
+    connection, because opening another would take longer than the reset.
+    """
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
         self._spare: list[PostgresTestStore] = []
         self._pristine: str | None = None
         self._connection: psycopg.Connection | None = None
 
     async def take(self) -> PostgresTestStore:
         if self._pristine is None:
-            fresh = PostgresTestStore(self._dsn)
+            fresh = PostgresTestStore(self.dsn)
             async with fresh.connecting():
                 self._pristine = fresh.shape(self._connected())
             return fresh
-        return self._spare.pop() if self._spare else PostgresTestStore(self._dsn)
+        return self._spare.pop() if self._spare else PostgresTestStore(self.dsn)
 
     async def give_back(self, store: PostgresTestStore) -> None:
         try:
-            connection = self._connected()
-            if store.shape(connection) == self._pristine:
-                store.empty(connection)
+            if self.reset(store):
                 self._spare.append(store)
                 return
         except psycopg.Error:
-            pass  # It was never made, or is locked or broken: then another one is made for the next test.
+            pass  # The schema was never created, or is locked or broken. The next test gets a new one.
         await store.drop()
 
+    def reset(self, store: PostgresTestStore) -> bool:
+        """Empty the schema if it has the tables of a new one. Otherwise return False."""
+        connection = self._connected()
+        shape = store.shape(connection)
+        if self._pristine is None:
+            self._pristine = shape
+        if shape != self._pristine:
+            return False
+        store.empty(connection)
+        return True
+
     def _connected(self) -> psycopg.Connection:
-        """The connection of all tests, which belongs to no loop; another one when a test has cut it off."""
+        """Return the shared synchronous connection. Reconnect if a test has closed it."""
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._dsn, autocommit=True, options="-c lock_timeout=2s")
+            self._connection = psycopg.connect(self.dsn, autocommit=True, options="-c lock_timeout=2s")
         return self._connection
 
     def close(self) -> None:
@@ -168,35 +192,41 @@ class PostgresSchemas:
 
 
 async def snapshot(store: TestStore) -> Snapshot:
-    """Everything that is stored, table by table; equal snapshots mean that nothing was written."""
-    found = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
-    contents = zip(TABLES, found, strict=True)
+    """Return all rows of every table. Equal snapshots mean that nothing was written."""
+    tables = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
+    contents = zip(TABLES, tables, strict=True)
     return {table: sorted(rows, key=lambda row: repr(sorted(row.items()))) for table, rows in contents}
 
 
 def moved(before: Snapshot, after: Snapshot) -> list[str]:
-    """What differs between two snapshots: rows that came or went, and of those that stayed each column that moved."""
-    found = []
+    """Return the differences between two snapshots: added and removed rows, and changed columns of the others."""
+    differences = []
     for table in TABLES:
-        gone = [row for row in before[table] if row not in after[table]]
-        new = [row for row in after[table] if row not in before[table]]
-        for old in gone:
-            row = next((row for row in new if "id" in old and row["id"] == old["id"]), None)
+        removed = [row for row in before[table] if row not in after[table]]
+        added = [row for row in after[table] if row not in before[table]]
+        for old in removed:
+            row = next((row for row in added if "id" in old and row["id"] == old["id"]), None)
             if row is None:
-                found.append(f"{table}: gone {old}")
+                differences.append(f"{table}: gone {old}")
                 continue
-            new.remove(row)
+            added.remove(row)
             columns = {name: f"{old[name]!r} -> {row[name]!r}" for name in old if old[name] != row[name]}
-            found.append(f"{table} {old['id']} ({old.get('state')}): {columns}")
-        found += [f"{table}: new {row}" for row in new]
-    return found
+            differences.append(f"{table} {old['id']} ({old.get('state')}): {columns}")
+        differences += [f"{table}: new {row}" for row in added]
+    return differences
 
 
 @asynccontextmanager
 async def opened(store: TestStore, clock: VirtualClock | None = None, **options: Any) -> AsyncIterator[Engine]:
-    """An engine on the store, closed at the end of the block."""
+    """Yield an engine on the store and close it after the block."""
     async with store.connecting(clock, **options) as engine:
         yield engine
+
+
+def fetch(connection: sqlite3.Connection, sql: str, *arguments: Any) -> list[dict[str, Any]]:
+    """Return the rows of a raw statement on a SQLite connection."""
+    rows = connection.execute(sql.replace("ff.", "ff_"), [_plain(value) for value in arguments])
+    return [dict(row) for row in rows.fetchall()]
 
 
 def _plain(value: Any) -> Any:

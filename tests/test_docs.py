@@ -1,5 +1,7 @@
-"""What the programs of the README and of the engine's page print, and that both name only what exists. That every
-program of every page runs, and that links lead somewhere, is told in tests/docs."""
+"""Test the output of the programs in the README and the engine's page, and that both name only existing things.
+
+tests/docs checks that every program of every page runs, and that links are valid.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.reconcilers.loop import Reconcilers
 from tests.docs.pages import fences
-from tests.docs.running import compare
+from tests.docs.run_blocks import compare
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,12 +46,12 @@ GROUPS = {
 
 
 def blocks(text: str) -> list[str]:
-    """The Python blocks of a document."""
+    """Return the Python blocks of a document."""
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def programs() -> list[str]:
-    """The Python blocks about the engine that are whole programs."""
+    """Return the Python blocks about the engine that are complete programs."""
     return [block for block in blocks(ENGINE) if "asyncio.run" in block]
 
 
@@ -58,57 +60,57 @@ def _first(page: Path) -> str:
 
 
 def run(program: str, folder: Path) -> str:
-    """What a program prints."""
+    """Run a program and return its output."""
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_hello_of_the_readme_runs(tmp_path: Path) -> None:
+def test_readme_hello_runs(tmp_path: Path) -> None:
     hello, *_ = blocks(README)
     assert run(hello, tmp_path) == "Hello, world!\n"
 
 
-def test_the_approval_of_the_readme_passes_the_test_of_the_readme(tmp_path: Path) -> None:
+def test_readme_approval_passes_its_readme_test(tmp_path: Path) -> None:
     _, approval, test = blocks(README)
     printed = run(f"{approval}\n{test}\nimport asyncio\nasyncio.run(test_two_people_must_agree())\n", tmp_path)
     assert sorted(line.split(":")[0] for line in printed.splitlines()) == ["to finance", "to ops"]
 
 
-def test_the_divergence_of_the_readme_is_what_its_guide_prints(tmp_path: Path) -> None:
+def test_readme_divergence_matches_its_guide(tmp_path: Path) -> None:
     guide = ROOT / "docs" / "guides" / "versions.md"
     [shown] = [fence for fence in fences(ROOT / "README.md") if "no longer matches" in fence.text]
     compare(ROOT / "README.md", replace(shown, text=shown.text.replace("0192…", "…")), run(_first(guide), tmp_path))
 
 
-def test_the_first_program_runs_twice_and_finds_its_order_again(tmp_path: Path) -> None:
+def test_first_program_runs_twice_and_finds_its_order(tmp_path: Path) -> None:
     first, *_ = programs()
     assert [run(first, tmp_path) for _ in range(2)] == ['"shipped"\n'] * 2
 
 
-def test_the_signed_approval_needs_both_and_tells_what_it_waits_for(tmp_path: Path) -> None:
+def test_signed_approval_needs_both_and_explains_its_wait(tmp_path: Path) -> None:
     _, approval, _ = programs()
     why, ann, bob, resumed = run(approval, tmp_path).splitlines()
-    assert "2 more of 2 distinct sources" in why and "trust" not in why
+    assert "2 more of 2 sources" in why and "verified" not in why
     assert ann == "ann appended_to_waitpoint" and bob == "bob resume_condition_satisfied"
     assert resumed == "resumed ['approver:ann@shop', 'approver:bob@shop']"
 
 
-def test_the_flow_adds_up_what_its_members_counted(tmp_path: Path) -> None:
+def test_flow_adds_up_the_counts_of_its_members(tmp_path: Path) -> None:
     _, _, flow = programs()
     assert run(flow, tmp_path) == "b'5'\n"
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_documents_list_exactly_the_operations_of_a_group(group: str) -> None:
+def test_docs_list_exactly_the_operations_of_each_group(group: str) -> None:
     [row] = [line for line in ENGINE.splitlines() if line.startswith(f"| `engine.{group}`")]
     listed = set(re.findall(r"`(\w+)`", row.split("|")[2]))
-    offered = {name for name in dir(GROUPS[group]) if not name.startswith("_")} - {"hint", "hint_soon"}
+    offered = {name for name in dir(GROUPS[group]) if not name.startswith("_")} - {"wake_for"}
     assert listed == offered
 
 
-def test_the_rooms_of_the_architecture_are_the_rooms_of_the_package() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rooms = {name.split("/")[0] for name in re.findall(r"^([a-z]+)/", text, re.MULTILINE)}
+def test_the_packages_of_the_overview_are_those_of_the_tree() -> None:
+    text = (ROOT / "docs" / "architecture" / "overview.md").read_text(encoding="utf-8")
+    packages = re.findall(r"^([a-z]+)/ ", text, re.MULTILINE)
     folders = {path.name for path in (ROOT / "src" / "flowfabric").iterdir() if (path / "__init__.py").exists()}
-    assert rooms - {"flowfabric"} == folders
+    assert sorted(packages) == sorted(folders)

@@ -1,4 +1,4 @@
-"""The tests' own PostgreSQL: it comes back with its data, and leaves nothing behind."""
+"""Test that the test server keeps its data across restarts and removes its files at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.postgres_server import BIN_VARIABLE, DSN_VARIABLE, find_binaries, pos
 
 ROOT = Path(__file__).parent.parent
 
-# Starts a server, says where it is, and waits to be killed.
+# Start a server, print its address, and wait to be killed.
 VICTIM = """
 import sys
 from tests.postgres_server import postgres_server
@@ -28,13 +28,13 @@ with postgres_server() as server:
 
 @pytest.fixture
 def own_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are about servers we start, also when the others were given one."""
+    """Make these tests start a server, even if the environment names an existing one."""
     monkeypatch.delenv(DSN_VARIABLE, raising=False)
 
 
 @pytest.mark.usefixtures("own_server")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_a_restarted_server_keeps_what_was_committed(mode: Literal["fast", "immediate"]) -> None:
+async def test_restarted_server_keeps_committed_data(mode: Literal["fast", "immediate"]) -> None:
     with postgres_server() as server:
         await _execute(server.dsn, "CREATE TABLE kept AS SELECT 1 AS one")
         server.stop(mode)
@@ -45,7 +45,7 @@ async def test_a_restarted_server_keeps_what_was_committed(mode: Literal["fast",
 
 
 @pytest.mark.usefixtures("own_server")
-def test_the_server_and_its_folder_are_gone_when_the_tests_are_killed() -> None:
+def test_server_and_its_folder_are_removed_when_the_tests_are_killed() -> None:
     command, pipe = [sys.executable, "-c", VICTIM], subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as victim:
         assert victim.stdout is not None, "asked for as a pipe"
@@ -53,7 +53,7 @@ def test_the_server_and_its_folder_are_gone_when_the_tests_are_killed() -> None:
         folder = _folder_of(victim.stdout.readline().strip())
         postmaster = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
         victim.kill()
-        # The keeper inherited this pipe: it ends when the keeper does, which is after the cleaning up.
+        # The keeper inherited this pipe. It closes when the keeper ends, which is after the cleanup.
         assert victim.stderr.read() == ""
     assert not folder.exists()
     with pytest.raises(ProcessLookupError):
@@ -61,7 +61,7 @@ def test_the_server_and_its_folder_are_gone_when_the_tests_are_killed() -> None:
 
 
 @pytest.mark.usefixtures("own_server")
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_server_that_cannot_start_reports_the_reason() -> None:
     with pytest.raises(RuntimeError, match="max_connections"), postgres_server(max_connections="none"):
         pytest.fail("it started")
 

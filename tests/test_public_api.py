@@ -1,4 +1,4 @@
-"""The public names: sorted, documented, and changed on purpose only."""
+"""Test that the public names are sorted, documented, and match the recorded list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGENERATE = "If the change is meant, mention it in the changelog and write the 
 
 @pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> ModuleType:
-    """Each module that users import from."""
+    """A module that users import from."""
     return import_module(request.param)
 
 
@@ -28,7 +28,7 @@ def test_every_name_in_all_exists(face: ModuleType) -> None:
     assert [name for name in face.__all__ if not hasattr(face, name)] == []
 
 
-def test_a_face_shows_no_other_public_names(face: ModuleType) -> None:
+def test_module_has_no_other_public_names(face: ModuleType) -> None:
     shown = {name for name, value in vars(face).items() if not name.startswith("_") and not _is_own_module(value)}
     assert sorted(shown - set(face.__all__)) == []
 
@@ -39,12 +39,12 @@ def test_every_public_class_and_function_has_a_docstring(face: ModuleType) -> No
     assert [name for name, value in documentable.items() if not _has_docstring(name, value)] == []
 
 
-def test_public_names_are_the_ones_on_record() -> None:
+def test_public_names_match_the_recorded_list() -> None:
     assert public_names() == SNAPSHOT.read_text(encoding="utf-8").split(), REGENERATE
 
 
 def public_names() -> list[str]:
-    """All names that users may import, with their module."""
+    """Return all public names with their module."""
     return [f"{face}.{name}" for face in FACES for name in sorted(import_module(face).__all__)]
 
 
@@ -53,7 +53,7 @@ def _is_own_module(value: object) -> bool:
 
 
 def _has_docstring(name: str, value: object) -> bool:
-    # A dataclass without a docstring gets its signature for one.
+    # A dataclass without a docstring gets its signature as one.
     return bool(value.__doc__) and not str(value.__doc__).startswith(f"{name}(")
 
 

@@ -1,4 +1,8 @@
-"""The house style, as far as a machine can read it. Each rule is also shown something it must refuse."""
+"""Test the rules of the house style that a program can check.
+
+Limits are in tests/tidy_limits.py and tests/tidy_ratchet.toml. `test_rule_rejects_its_example` and
+tests/unit/test_tidy_rules.py show each rule an example that it must reject.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,27 @@ import os
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Protocol
 
 import pytest
 
+from tests import tidy_limits as limits
 from tests import tidy_rules as rules
+from tests import tidy_tree
+from tools import prose, tidy
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 OPERATIONS = SOURCE / "flowfabric" / "ops"
 LOCK = ROOT / "requirements.lock"
+SKIP = "# fmt:" + " skip"
 UNTRACKED_FOLDERS = frozenset({".git", ".venv", ".venv-peers", "__pycache__", "build", "dist"})
+
+
+TreeRule = Callable[[Mapping[str, tidy_tree.Module]], list[str]]
 
 
 class Rule(Protocol):
@@ -30,16 +41,49 @@ class Rule(Protocol):
     def __call__(self, text: str, /) -> list[str]: ...
 
 
-def test_files_functions_classes_and_signatures_fit_their_page() -> None:
+def test_files_functions_and_signatures_are_not_too_long() -> None:
     assert _problems(rules.size_problems, SOURCE.rglob("*.py")) == []
 
 
-def test_module_names_say_what_they_hold() -> None:
+@pytest.mark.parametrize("rule", [tidy_tree.size_problems, tidy_tree.fragment_problems, tidy_tree.cycle_problems])
+def test_the_package_is_neither_fragmented_nor_tangled(rule: TreeRule) -> None:
+    assert rule(tidy_tree.read_package(SOURCE / "flowfabric")) == []
+
+
+def test_the_package_has_few_lines_of_code() -> None:
+    assert sum(tidy.measure(ROOT).code.values()) <= limits.CODE_LINES
+
+
+def test_package_sizes_match_the_ratchet() -> None:
+    assert tidy.problems(tidy.measure(ROOT), tidy.read_ratchet(ROOT / tidy.RATCHET)) == []
+
+
+def test_the_prose_of_every_package_is_plain() -> None:
+    rates = tidy.measure(ROOT).markers
+    assert {name: round(rate, 1) for name, rate in rates.items() if rate > limits.MARKERS} == {}
+
+
+@pytest.mark.parametrize("kind", ["docstrings", "comments", "strings", "markdown"])
+def test_every_kind_of_prose_is_plain(kind: str) -> None:
+    texts = [text for texts in tidy.read_prose(ROOT).values() for text in texts if text.kind == kind]
+    words, _, rate = prose.rate(texts)
+    assert words > 1_000
+    assert rate <= limits.MARKERS
+
+
+def test_the_formatter_is_off_for_literal_tables_only() -> None:
+    # The specification limits the lines of these programs, so they are laid out by hand.
+    programs = ROOT / "tests" / "end_to_end" / "programs"
+    files = [path for path in _project_files() if path.suffix == ".py" and path.parent != programs]
+    assert _problems(rules.formatter_problems, files) == []
+
+
+def test_module_names_are_specific() -> None:
     paths = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")]
     assert [f"{path}:{problem}" for path in paths for problem in rules.name_problems(path)] == []
 
 
-def test_no_notes_to_oneself() -> None:
+def test_no_todo_comments() -> None:
     assert _problems(rules.marker_problems, [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.sql")]) == []
 
 
@@ -70,17 +114,18 @@ def _function(lines: int) -> str:
     return "def f():\n" + "    pass\n" * (lines - 1)
 
 
-def _class(methods: int, extra: str = "") -> str:
-    return "class C:\n" + "".join(f"    def m{number}(self): ...\n" for number in range(methods)) + extra
-
-
 BAD: list[tuple[Rule, str]] = [
-    (rules.size_problems, "pass\n" * 401),
+    (rules.size_problems, "pass\n" * 501),
     (rules.size_problems, _function(lines=61)),
     (rules.size_problems, "async " + _function(lines=61)),
-    (rules.size_problems, _class(methods=16)),
     (rules.size_problems, "def f(a, b, c, d, e, f, g): ..."),
     (rules.size_problems, "class C:\n    def f(self, a, b, c, /, d, e, f, g): ..."),
+    (rules.formatter_problems, f"x = f(1, 2, 3)  {SKIP}"),
+    (rules.formatter_problems, f"def f(\n    a, b, c\n) -> None:  {SKIP}\n    pass"),
+    (rules.formatter_problems, f"def f():\n    return [\n        1, 2, 3, 4\n    ]  {SKIP}"),
+    (rules.formatter_problems, f"def f():\n    x = Row(\n        1, 2, 3, 4\n    )  {SKIP}"),
+    (rules.formatter_problems, f"x = [\n    1, 2\n]  {SKIP}"),
+    (rules.formatter_problems, f"{SKIP.replace('skip', 'off')}\nx = f(1, 2, 3)"),
     (rules.marker_problems, "x = 1  # TO" + "DO later"),
     (rules.marker_problems, "# XX" + "X"),
     (rules.await_problems, "async def op(tx, clock):\n    await clock.sleep(1)"),
@@ -108,12 +153,18 @@ BAD: list[tuple[Rule, str]] = [
 
 GOOD: list[tuple[Rule, str]] = [
     (rules.size_problems, _function(lines=60)),
-    (rules.size_problems, _class(methods=15, extra="    def __init__(self): ...\n")),
+    (rules.size_problems, "pass\n" * 500),
+    (rules.size_problems, "class C:\n" + "".join(f"    def m{number}(self): ...\n" for number in range(40))),
     (rules.size_problems, "def f(a, b, c, d, e, f, *, g, h): ..."),
+    (rules.formatter_problems, f"x = [\n    1, 2, 3, 4\n]  {SKIP}\ny = 'fmt: skip'"),
+    (rules.formatter_problems, f"x: dict = {{\n    'a': 1, 'b': 2, 'c': 3,\n}}  {SKIP}"),
+    (rules.formatter_problems, f"X = Row(\n    name='a', parts=(part('b'), part('c')),\n)  {SKIP}"),
+    (rules.formatter_problems, f"{SKIP.replace('skip', 'off')}\nx = frozenset({{'a', 'b', 'c'}})"),
     (rules.await_problems, "async def op(tx):\n    await tx.executions.lock(1)\n    await tx.commit()"),
     (rules.await_problems, "async def part(tx): ...\nasync def op(tx):\n    await part(tx, 1)"),
     (rules.await_problems, "from flowfabric.ops.part import part\nasync def op(tx):\n    await part(tx)"),
     (rules.await_problems, "from flowfabric.ops import part\nasync def op(tx):\n    await part.run(tx)"),
+    (rules.await_problems, "class A:\n  async def part(self, tx): ...\n  async def op(self, tx): await self.part(tx)"),
     (rules.sql_problems, "-- isn't lower: select * from t limit 1\nSELECT id, key, count(*)\nFROM t"),
     (rules.sql_problems, "SELECT a * 2 FROM t WHERE b = 'select * from' AND \"order\" = $1 AND c = :limit::text"),
     (rules.sql_problems, "WITH locked AS (SELECT id FROM t ORDER BY id LIMIT :limit) SELECT id FROM locked"),
@@ -126,12 +177,12 @@ def _ids(cases: list[tuple[Rule, str]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("rule", "text"), BAD, ids=_ids(BAD))
-def test_a_rule_refuses_what_it_is_for(rule: Rule, text: str) -> None:
+def test_rule_rejects_its_example(rule: Rule, text: str) -> None:
     assert rule(text) != []
 
 
 @pytest.mark.parametrize(("rule", "text"), GOOD, ids=_ids(GOOD))
-def test_a_rule_lets_pass_what_only_looks_alike(rule: Rule, text: str) -> None:
+def test_rule_accepts_a_similar_good_example(rule: Rule, text: str) -> None:
     assert rule(text) == []
 
 
@@ -146,7 +197,7 @@ def _problems(rule: Rule, paths: Iterable[Path]) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """The file's text; nothing for a binary file."""
+    """Return the text of a file, or an empty string for a binary file."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -154,7 +205,7 @@ def _text(path: Path) -> str:
 
 
 def _project_files() -> list[Path]:
-    """What git tracks or would track; without git, everything but the folders that it ignores."""
+    """Return the files that git tracks or would track. Without git, return all files outside ignored folders."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -171,6 +222,6 @@ def _walk() -> Iterator[Path]:
 
 
 def _package(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9_.-]+", requirement)
-    assert found is not None, "pip would not have taken it"
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    match = re.match(r"[A-Za-z0-9_.-]+", requirement)
+    assert match is not None, "pip would not have taken it"
+    return re.sub(r"[-_.]+", "-", match[0]).lower()

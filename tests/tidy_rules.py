@@ -1,51 +1,71 @@
-"""The rules of the page, as functions from a text to what is wrong with it. tests/test_tidy.py applies them."""
+"""Style rules as functions from a text to its problems. tests/test_tidy.py applies them."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
-FILE_LINES = 400
-FUNCTION_LINES = 60
-CLASS_METHODS = 15
-POSITIONAL_ARGUMENTS = 6
+from tests.tidy_limits import FILE_LINES, FUNCTION_LINES, MIN_TABLE_ENTRIES, POSITIONAL_ARGUMENTS
+
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FORMATTER = re.compile(r"#\s*fmt:\s*(skip|off)\b")
 
 
 def size_problems(source: str) -> list[str]:
-    """Files, functions, classes and signatures that outgrew their page."""
+    """Return files, functions and signatures that are too long."""
     problems = []
     if (lines := source.count("\n")) > FILE_LINES:
         problems.append(f"1: {lines} lines, {FILE_LINES} at most")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, Function):
             problems += _function_problems(node)
-        elif isinstance(node, ast.ClassDef) and (count := _method_count(node)) > CLASS_METHODS:
-            problems.append(f"{node.lineno}: {node.name} has {count} methods, {CLASS_METHODS} at most")
     return problems
 
 
+def formatter_problems(source: str) -> list[str]:
+    """Return the places that switch the formatter off for anything but a literal table."""
+    if not _FORMATTER.search(source):
+        return []
+    tree = ast.parse(source)
+    return [
+        f"{line}: `fmt: {word}` is for literal tables; let the formatter lay this out"
+        for line, word in formatter_switches(source)
+        if not _is_table(_switched(tree, line, word))
+    ]
+
+
+def formatter_switches(source: str) -> list[tuple[int, str]]:
+    """Return the lines of `fmt: skip` and `fmt: off` comments with the word."""
+    if not _FORMATTER.search(source):
+        return []  # Most files have no such comment, and tokenizing is slow.
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = ((token.start[0], _FORMATTER.search(token.string)) for token in tokens if token.type == tokenize.COMMENT)
+    return [(line, found[1]) for line, found in comments if found]
+
+
 def name_problems(path: PurePath) -> list[str]:
-    """Modules and packages whose name does not say what they hold."""
+    """Return modules and packages with meaningless names."""
     return [f"1: {part} says nothing" for part in (*path.parts[:-1], path.stem) if part.strip("_") in VAGUE_NAMES]
 
 
 def marker_problems(text: str) -> list[str]:
-    """Notes to oneself."""
+    """Return leftover notes such as to-do comments."""
     marker = re.compile(r"\b(TODO|FIXME|XXX)\b")
     return [f"{number}: {found[0]}" for number, line in _lines(text) if (found := marker.search(line))]
 
 
 def await_problems(source: str) -> list[str]:
-    """Awaits in an operation on anything but its transaction, directly or through another operation.
+    """Return awaits in an operation on anything except its transaction, directly or through another operation.
 
-    SQLite runs an operation to its end in one go, which works only if nothing else can suspend it.
+    SQLite runs an operation to its end without suspending it. That works only if the operation awaits nothing else.
     """
     module = ast.parse(source)
     operations = _operation_names(module)
@@ -57,8 +77,8 @@ def await_problems(source: str) -> list[str]:
 
 
 def foreign_problems(text: str) -> list[str]:
-    """Traces of one machine or one package index."""
-    # The words are put together here, or this file would break the rule.
+    """Return traces of one machine or one package index."""
+    # The words are assembled here, because this file would break the rule otherwise.
     hosts = [re.escape(".".join(parts)) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]
     machine = [rf"(?<![\w.])/{folder}/" for folder in ("work", "root")]
     foreign = re.compile("|".join([*hosts, *machine, re.escape("../") + "shared"]))
@@ -79,10 +99,32 @@ def _function_problems(node: Function) -> Iterator[str]:
         yield f"{node.lineno}: {node.name} takes {count} positional arguments, {POSITIONAL_ARGUMENTS} at most"
 
 
-def _method_count(node: ast.ClassDef) -> int:
-    """Methods by name, so that overloads and a property's setter count once; dunder methods do not count."""
-    names = {item.name for item in node.body if isinstance(item, Function)}
-    return sum(1 for name in names if not (name.startswith("__") and name.endswith("__")))
+def _is_table(statement: ast.stmt | None) -> bool:
+    """Return True for an assignment whose value is written as a table.
+
+    That is a collection of at least MIN_TABLE_ENTRIES entries, or a record that is a constant of a module.
+    """
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    match statement.value:
+        case ast.Dict(values=entries) | ast.List(elts=entries) | ast.Tuple(elts=entries) | ast.Set(elts=entries):
+            return len(entries) >= MIN_TABLE_ENTRIES
+        case ast.Call(args=[ast.Set(elts=entries) | ast.List(elts=entries) | ast.Tuple(elts=entries)]):
+            return len(entries) >= MIN_TABLE_ENTRIES
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name[:1].isupper() and statement.col_offset == 0
+    return False
+
+
+def _switched(tree: ast.Module, line: int, word: str) -> ast.stmt | None:
+    """Return the statement that a comment exempts from the formatter. It ends at `skip`, or follows `off`."""
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    if word == "skip":
+        # The last match begins last, so it is the innermost statement that ends here.
+        ending = [statement for statement in statements if statement.end_lineno == line]
+        return max(ending, key=lambda statement: statement.lineno, default=None)
+    later = [statement for statement in statements if statement.lineno > line]
+    return min(later, key=lambda statement: statement.lineno, default=None)
 
 
 def _awaited(module: ast.Module) -> Iterator[ast.expr]:
@@ -97,7 +139,7 @@ def _awaited(module: ast.Module) -> Iterator[ast.expr]:
 
 
 def _operation_names(module: ast.Module) -> set[str]:
-    """What the module itself defines, and what it imports from flowfabric.ops."""
+    """Return the names that the module defines, and those it imports from flowfabric.ops."""
     names = set()
     for node in ast.walk(module):
         match node:
@@ -115,12 +157,15 @@ def _is_transaction(awaited: ast.expr) -> bool:
 def _is_operation_on_tx(awaited: ast.expr, operations: set[str]) -> bool:
     match awaited:
         case ast.Call(func=function, args=[ast.Name(id="tx"), *_]):
+            match function:
+                case ast.Attribute(value=ast.Name(id="self") | ast.Call(func=ast.Name(id="super")), attr=method):
+                    return method in operations
             return _root(function) in operations
     return False
 
 
 def _root(node: ast.expr) -> str | None:
-    """The name an expression such as `a.b(c)[d].e` begins with."""
+    """Return the name at the start of an expression such as `a.b(c)[d].e`."""
     match node:
         case ast.Name(id=name):
             return name
@@ -129,7 +174,7 @@ def _root(node: ast.expr) -> str | None:
     return None
 
 
-# Reserved words only: none of them can be the name of a column or of a common table expression.
+# Only reserved words, which cannot name a column or a common table expression.
 SQL_KEYWORDS = re.compile(
     "ALL|ALTER|AND|AS|ASC|BEGIN|BETWEEN|BY|CASE|CHECK|COLLATE|COMMIT|CONFLICT|CONSTRAINT|CREATE|CROSS|DEFAULT|DELETE|DESC"
     "|DISTINCT|DO|DROP|ELSE|END|EXCEPT|EXISTS|FOR|FOREIGN|FROM|FULL|GROUP|HAVING|IN|INDEX|INNER|INSERT|INTERSECT|INTO|IS"
@@ -151,7 +196,7 @@ _SQL_TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A word or a sign, and the line it stands on."""
+    """A word or a sign with its line number."""
 
     kind: str
     text: str
@@ -159,19 +204,19 @@ class Token(NamedTuple):
 
 
 def sql_problems(source: str) -> list[str]:
-    """Keywords in lower case, stars for columns, and limits without an order."""
+    """Return keywords in lower case, stars for columns, and limits without an order."""
     tokens = list(_sql_tokens(source))
     return [*_keyword_problems(tokens), *_star_problems(tokens), *_limit_problems(tokens)]
 
 
 def _sql_tokens(source: str) -> Iterator[Token]:
-    """Words and signs. A comment that begins its line stands between statements and is passed on as a `;`."""
-    for found in _SQL_TOKEN.finditer(source):
-        begins_line = found.start() == 0 or source[found.start() - 1] == "\n"
-        line = source.count("\n", 0, found.start()) + 1
-        if found.lastgroup in ("word", "sign"):
-            yield Token(found.lastgroup, found[0], line)
-        elif found.lastgroup == "comment" and begins_line:
+    """Yield words and signs. A comment that begins its line separates statements and is returned as a `;`."""
+    for match in _SQL_TOKEN.finditer(source):
+        begins_line = match.start() == 0 or source[match.start() - 1] == "\n"
+        line = source.count("\n", 0, match.start()) + 1
+        if match.lastgroup in ("word", "sign"):
+            yield Token(match.lastgroup, match[0], line)
+        elif match.lastgroup == "comment" and begins_line:
             yield Token("sign", ";", line)
 
 
@@ -189,7 +234,10 @@ def _star_problems(tokens: list[Token]) -> Iterator[str]:
 
 
 def _limit_problems(tokens: list[Token]) -> Iterator[str]:
-    """Each pair of brackets is a scope of its own: the order of a subquery says nothing about the query around it."""
+    """Yield limits without an order.
+
+    Each pair of brackets is a separate scope, because a subquery's order is independent.
+    """
     ordered = [False]
     for token in tokens:
         match token.text.upper():

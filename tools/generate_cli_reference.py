@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the reference of the command line from the registry of its verbs.
+"""Write the reference of the command line from the table of commands.
 
 usage: python tools/generate_cli_reference.py [--check]
 
-With `--check` nothing is written, and the exit code says whether docs/reference/cli.md is as it would be.
+With `--check` nothing is written, and the exit code is 1 if docs/reference/cli.md is not up to date.
 """
 
 from __future__ import annotations
@@ -12,32 +12,38 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from flowfabric.cli import exit_codes
-from flowfabric.cli.verbs import executions, operating, store
-from flowfabric.cli.verbs.declaring import COMMON, Argument, Verb
+from flowfabric.cli import command_table, exit_codes
+from flowfabric.cli.spec import COMMON, Argument, CommandSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 SELF = "tools/generate_cli_reference.py"
-PARTS = (("Executions", executions.VERBS), ("Operating", operating.VERBS), ("Workers and the store", store.VERBS))
+PARTS = (
+    ("Executions", command_table.EXECUTION_COMMANDS),
+    ("Operating", command_table.OPERATOR_COMMANDS),
+    ("Workers and the store", command_table.STORE_COMMANDS),
+)
 HEAD = f"""# The command line
 
-<!-- Written by {SELF}; change what it reads. -->
+<!-- Written by {SELF}; do not edit. -->
 
 `flowfabric`, or `ff` for short, or `python -m flowfabric`. Every command has `--help`, and with `--json` it prints one
 JSON document a line. Times are UTC. Durations are written `500ms`, `30s`, `15m`, `2h`, `1d`.
 
-What cannot be taken back asks on a terminal, and is refused without one unless `--yes` is given. What operators do is
-recorded with `--principal` and `--reason`. Hints beside the answer, and errors, go to standard error: an error is one
-line, `flowfabric: code: message`, with a code of [the list](errors.md); a call that cannot be read has none, and says
-`flowfabric command: message; see flowfabric command --help`. Tables and lines are as wide as the terminal, or as the
-variable `COLUMNS` says of it; ids are never cut. In a pipe nothing is cut or folded. `NO_COLOR` switches colours off.
-With `FLOWFABRIC_TRACEBACK=1` a fault of the program itself is shown with its traceback.
+Irreversible commands ask for confirmation on a terminal. Without a terminal they need `--yes`. Operator commands are
+recorded with `--principal` and `--reason`.
+
+Results go to standard output, hints and errors to standard error. An error is one line, `flowfabric: code: message`,
+with a code from [the list](errors.md). A usage error has no code and prints
+`flowfabric command: message; see flowfabric command --help`.
+
+Tables and lines are as wide as the terminal, or as the variable `COLUMNS`. Ids are never cut. In a pipe nothing is cut
+or folded. `NO_COLOR` disables colours. `FLOWFABRIC_TRACEBACK=1` shows the traceback of an internal error.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page, or says whether it is fresh."""
+    """Write the page. With `--check`, return 1 if it is not up to date."""
     text = page()
     if "--check" in arguments:
         return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
@@ -47,11 +53,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [
         HEAD,
         "## Options of every command\n",
-        "They go before the command as well as after it.\n",
+        "They can be placed before or after the command.\n",
         _options(COMMON),
     ]
     parts += ["## Exit codes\n", _codes()]
@@ -66,20 +72,20 @@ def _codes() -> str:
     return "\n".join(["| code | meaning |", "|---|---|", *rows]) + "\n"
 
 
-def _verb(verb: Verb, before: str) -> Iterator[str]:
+def _verb(verb: CommandSpec, before: str) -> Iterator[str]:
     level = "###" if before == "flowfabric" else "####"
     yield f"{level} `{before} {verb.name}`\n"
-    yield f"{verb.help[0].upper()}{verb.help[1:]}. {_joined(verb.about)}".rstrip() + "\n"
+    yield f"{verb.help[0].upper()}{verb.help[1:]}. {_joined(verb.description)}".rstrip() + "\n"
     yield f"```text\n{_usage(verb, before)}\n```\n"
     if verb.all_arguments:
         yield _options(verb.all_arguments)
-    for below in verb.verbs:
+    for below in verb.subcommands:
         yield from _verb(below, f"{before} {verb.name}")
 
 
-def _usage(verb: Verb, before: str) -> str:
+def _usage(verb: CommandSpec, before: str) -> str:
     words = [before, verb.name]
-    words += ["[COMMAND]"] if verb.verbs else []
+    words += ["[COMMAND]"] if verb.subcommands else []
     words += ["[options]"] if any(item.is_option for item in verb.all_arguments) else []
     words += [_required(item) for item in verb.arguments if item.is_option and item.settings.get("required")]
     words += [_positional(item) for item in verb.arguments if not item.is_option]

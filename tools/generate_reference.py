@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the pages of the documentation that say what the code says: names, errors, events, limits, states.
+"""Generate the pages of the documentation that are derived from the code: names, errors, events, limits, states.
 
 usage: python tools/generate_reference.py [--check]
 
     docs/reference/api.md, engine-api.md   signatures and docstrings of the public names
-    docs/reference/errors.md               the codes that the sources raise, and what they say
-    docs/reference/events.md               the events of the transition table, and the others
+    docs/reference/errors.md               the error codes and messages in the sources
+    docs/reference/events.md               all events, of transitions and of other changes
     docs/reference/limits.md               the constants and defaults
     docs/concepts.md                       the diagram and table of states, between two marks
 
-With `--check` nothing is written, and the exit code says whether the pages are as they would be.
+With `--check` nothing is written, and the exit code is 1 if a page is not up to date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REFERENCE = DOCS / "reference"
 
 
 def concepts() -> str:
-    """The page of concepts with the present diagram and table."""
+    """Return the page of concepts with the current diagram and table."""
     before, _, rest = (DOCS / "concepts.md").read_text(encoding="utf-8").partition(states.BEGIN)
     _, _, after = rest.partition(states.END)
     return f"{before}{states.section()}{after}"
@@ -45,7 +45,7 @@ PAGES: dict[Path, Callable[[], str]] = {
 
 
 def stale() -> list[Path]:
-    """The pages that are not as they would be written."""
+    """Return the pages that are not up to date."""
     return [path for path, write in PAGES.items() if not path.exists() or path.read_text(encoding="utf-8") != write()]
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     found = stale()
     for path in found:
         if "--check" in arguments:
-            _say(f"{path.relative_to(ROOT)} is not what tools/generate_reference.py writes; run it")
+            _say(f"{path.relative_to(ROOT)} is not up to date; run tools/generate_reference.py")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(PAGES[path](), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Plays the demo without a terminal and writes what it tells to docs/demo.txt: `python3 dev.py demo --record`.
+"""Run the demo without a terminal and write its output to docs/demo.txt: `python3 dev.py demo --record`.
 
-What differs from run to run, such as times and process ids, is replaced: a recording changes only with the demo.
+Times, process ids and other values that differ between runs are replaced, so a recording changes only with the demo.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ RECORDING = ROOT / "docs" / "demo.txt"
 COMMAND = "$ python3 dev.py demo\n"
 
 _MASKS = (
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "2026-01-01 12:00:00 UTC"),
+    (r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC", "12:00:00 UTC"),
+    (r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d UTC", "12:00 UTC"),
     (r"process \d+", "process 4711"),
-    (r"Worker '[^']+'", "Worker 'shop'"),
+    (r'on worker "[^"]+"', 'on worker "shop"'),
     (r"after [\d.]+ s", "after 2.0 s"),
     (r"^(    \+) *[\d.]+ s", r"\1 0.0 s"),
 )
 
 
 def masked(told: str) -> str:
-    """What was told, without what differs from run to run."""
+    """Return the output with times, process ids and names replaced by fixed ones."""
     for pattern, instead in _MASKS:
         told = re.sub(pattern, instead, told, flags=re.MULTILINE)
     return told
 
 
 def narration(told: str) -> list[str]:
-    """The headings and sentences; facts are indented and left out."""
+    """Return the headings and sentences. Indented lines hold facts and are left out."""
     return [line for line in masked(told).splitlines() if line and not line.startswith(("    ", "$ "))]
 
 
 def main() -> int:
-    """Writes the recording if the demo came to its end."""
+    """Run the demo and write the recording if it succeeds."""
     played = subprocess.run(
         [sys.executable, DEMO], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )

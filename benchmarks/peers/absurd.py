@@ -1,4 +1,7 @@
-"""Absurd: tasks claimed by four workers with a connection each, polling every 10 ms (250 ms by default)."""
+"""Absurd: tasks claimed by four workers with one connection each.
+
+They poll every 10 ms instead of the default 250 ms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Celery: a worker of two processes, late acknowledgement, results kept. A task that runs adds a byte to a file."""
+"""Celery: a worker with two processes, late acknowledgement and stored results. Each task appends a byte to a file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _feed(turn: Turn, ledger: Path, sent: list[int]) -> None:
 
 @contextmanager
 def _working(turn: Turn) -> Iterator[Path]:
-    """A worker of its own, and the file that grows by a byte with every task."""
+    """Start a worker and yield the file that grows by one byte with every task."""
     path, _, number = turn.request.store.removeprefix("unix://").partition("?db=")
     url = f"redis+socket://{path}?virtual_host={number}"
     app.conf.update(broker_url=url, result_backend=url)

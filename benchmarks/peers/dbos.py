@@ -1,4 +1,4 @@
-"""DBOS: workflows on a queue that is polled every 10 ms (a second by default), and workflows of steps."""
+"""DBOS: workflows on a queue that is polled every 10 ms instead of every second, and workflows of steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How peers are kept busy: so many jobs in flight, counted when they run; or one after another on an idle worker.
+"""Drivers that keep a peer busy: a fixed number of jobs in flight, or one after another on an idle worker.
 
-A job is counted when its function runs, not when its end is stored: what is in doubt is decided in favour of the peer.
-What counts is the smaller of what was submitted and what ran within the time, so that neither a backlog from before it
-nor one that is left behind is taken for speed.
+A job counts when its function runs, not when its result is stored, which favours the peer. The figure is the smaller of
+the jobs submitted and the jobs run within the time. A backlog from before, or one that remains, does not count as
+speed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LATEST_S = 60.0
 
 
 class Threads:
-    """Drives a peer that is used from threads."""
+    """Driver for a peer that is used from threads."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -33,7 +33,7 @@ class Threads:
         self._is_over = False
 
     def ran(self) -> None:
-        """Called by the job."""
+        """Count one run; called by the job."""
         at = time.perf_counter()
         with self._lock:
             self._last, self._done = at, self._done + 1
@@ -41,7 +41,7 @@ class Threads:
         self._ran.set()
 
     def rate(self, submit: Callable[[], object], *, callers: int = 8, per_job: int = 1) -> None:
-        """Measures jobs; each counts as so many."""
+        """Measure the rate of jobs. Each job counts `per_job` times."""
 
         def caller() -> None:
             while not self._is_over:
@@ -64,7 +64,7 @@ class Threads:
         self._is_over = True
 
     def starts(self, submit: Callable[[], object]) -> None:
-        """Measures how long after its submit each job begins."""
+        """Measure the time from each submit to the start of its job."""
         times = [self._start_ms(submit) for _ in range(3)]
         self._turn.begin()
         times = [self._start_ms(submit) for _ in range(self._turn.request.number)]
@@ -81,7 +81,7 @@ class Threads:
 
 
 class Coroutines:
-    """Drives a peer that is used from an event loop. Jobs are submitted in batches."""
+    """Driver for a peer that is used from an event loop. Jobs are submitted in batches."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -91,7 +91,7 @@ class Coroutines:
         self._asked = self._sent = self._done = 0
 
     def ran(self) -> None:
-        """Called by the job."""
+        """Count one run; called by the job."""
         self._last = time.perf_counter()
         self._done += 1
         self._ran.set()
@@ -100,7 +100,7 @@ class Coroutines:
     async def rate(
         self, submit: Callable[[int], Awaitable[object]], *, batch: int, callers: int = 4, per_job: int = 1
     ) -> None:
-        """Measures jobs; each counts as so many."""
+        """Measure the rate of jobs. Each job counts `per_job` times."""
         tasks = [asyncio.create_task(self._feed(submit, batch)) for _ in range(callers)]
         async with asyncio.timeout(_LATEST_S):
             while self._done < _WARM:  # noqa: ASYNC110 - jobs may end in any way that the peer likes
@@ -114,7 +114,7 @@ class Coroutines:
         self._turn.end(min(self._sent - sent, self._done - done) * per_job)
 
     async def starts(self, submit: Callable[[int], Awaitable[object]]) -> None:
-        """Measures how long after its submit each job begins."""
+        """Measure the time from each submit to the start of its job."""
         times = [await self._start_ms(submit) for _ in range(3)]
         self._turn.begin()
         times = [await self._start_ms(submit) for _ in range(self._turn.request.number)]
@@ -139,7 +139,7 @@ class Coroutines:
 
 
 def in_loop(scenario: Callable[[Turn], Coroutine[Any, Any, None]]) -> Callable[[Turn], None]:
-    """A scenario that is a coroutine, on the fast event loop."""
+    """Run a coroutine scenario on the fast event loop."""
 
     def run(turn: Turn) -> None:
         import uvloop

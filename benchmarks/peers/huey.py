@@ -1,4 +1,4 @@
-"""Huey: tasks run by eight threads; Redis is waited on, SQLite is polled every 10 ms (from a tenth of a second on)."""
+"""Huey: tasks run by eight threads. Redis pushes jobs; SQLite is polled every 10 ms instead of every 100 ms or more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PgQueuer: jobs enqueued and taken in batches of 100 over asyncpg. It keeps no attempts and no results."""
+"""PgQueuer: jobs enqueued and dequeued in batches of 100 over asyncpg. It stores no attempts and no results."""
 
 from __future__ import annotations
 

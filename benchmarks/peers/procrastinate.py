@@ -1,4 +1,4 @@
-"""Procrastinate: jobs deferred in batches of 100, run by one worker of 100 at once, which is notified."""
+"""Procrastinate: jobs deferred in batches of 100 and run by one worker with concurrency 100 and notifications."""
 
 from __future__ import annotations
 

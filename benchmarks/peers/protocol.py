@@ -1,14 +1,14 @@
-"""How a contender talks to the harness. It is a process that knows nothing but the standard library about us.
+"""The protocol between the harness and a contender, which imports only the standard library from our side.
 
     harness                                     contender
     {"scenario": "jobs", "store": …, …}   →
-                                          ←     {"line": "begin"}         it is warm; CPU is read here
+                                          ←     {"line": "begin"}         warm; the harness reads the CPU
     go                                    →
-                                          ←     {"line": "end", …}        what it measured; CPU is read here
-    bye                                   →                               it may clean up
+                                          ←     {"line": "end", …}        the result; the harness reads the CPU
+    bye                                   →                               the contender may clean up
 
-A failure is {"line": "error", "text": …}. Lines go to what was the standard output; whatever a library prints goes to
-the standard error.
+A failure is {"line": "error", "text": …}. Protocol lines use the original standard output. Output of libraries is
+redirected to standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be measured, on which store, for how long, and how much at once."""
+    """The scenario to measure, its store, its duration and the number of jobs in flight."""
 
     scenario: str
     store: str
@@ -36,7 +36,7 @@ class Request:
 
 
 class Turn:
-    """The contender's end of the line: `begin` when it is warm, `end` with what it found."""
+    """The contender's side of the protocol: it sends `begin` when it is warm and `end` with its result."""
 
     def __init__(self, request: Request, out: TextIO, version: str) -> None:
         self.request = request
@@ -45,19 +45,19 @@ class Turn:
         self._began = time.perf_counter()
 
     def begin(self) -> None:
-        """Returns when the harness has read the CPU; the time that is measured starts here."""
+        """Return when the harness has read the CPU. The measured time starts here."""
         self._send({"line": "begin"})
         sys.stdin.readline()
         self._began = time.perf_counter()
 
     @property
     def passed_s(self) -> float:
-        """Seconds since the beginning."""
+        """The seconds since the beginning."""
         return time.perf_counter() - self._began
 
     @property
     def is_over(self) -> bool:
-        """True when the seconds of the request have passed."""
+        """True when the requested seconds have passed."""
         return self.passed_s >= self.request.seconds
 
     def end(
@@ -68,14 +68,14 @@ class Turn:
         times_ms: list[float] | None = None,
         numbers: Mapping[str, Any] | None = None,
     ) -> None:
-        """Tells how many jobs were done in the time, or how long each took; returns when the harness has read it."""
+        """Send the number of jobs or the time of each job. Return when the harness has read it."""
         taken = self.passed_s if wall_s is None else wall_s
         found = {"jobs": jobs, "wall_s": taken, "times_ms": times_ms or [], "numbers": dict(numbers or {})}
         self._send({"line": "end", "version": self._version, **found})
         sys.stdin.readline()
 
     def fail(self, text: str) -> None:
-        """Tells why nothing was measured."""
+        """Send the reason why nothing was measured."""
         self._send({"line": "error", "text": text})
 
     def _send(self, line: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ Scenario = Callable[[Turn], None]
 
 
 def serve(version: str, scenarios: Mapping[str, Scenario]) -> None:
-    """Takes one request and serves it. The process ends with it, also when threads of a library would go on."""
+    """Serve one request and exit the process, even if threads of a library are still running."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     request = Request(**json.loads(sys.stdin.readline()))

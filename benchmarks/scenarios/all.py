@@ -1,4 +1,4 @@
-"""Every scenario by its name, in the order of a run."""
+"""Every scenario by name, in the order of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.scenarios.workers import idle, memory, processes, wakeups
 
 Scenario = Callable[[Bench], Awaitable[None]]
 
-# What is measured alone comes before what leaves much to be vacuumed.
+# Scenarios that need a quiet store run before scenarios that leave much to vacuum.
 _ORDER: tuple[Scenario, ...] = (
     starts, waits, timers, races, chains, routing, jobs, batches, steps, wakeups, idle, leases, signals, processes,
     memory, steady, backlog,

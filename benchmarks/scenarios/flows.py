@@ -1,4 +1,4 @@
-"""Flows: chains of ten members worked off by a few workers, and races whose losers are cancelled."""
+"""Flows: chains of ten members completed by a few workers, and races whose losers are cancelled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LANE = "chains"
 
 
 async def chains(bench: Bench) -> None:
-    """Chains of ten members, 256 at once: submitted, worked off member by member, the next one in its place."""
+    """Run chains of ten members, 256 in flight. A new chain replaces each finished one."""
     for backend in BOTH:
         async with connect(await bench.store(backend, "chains")) as engine:
             ours = Contender(ENGINE, backend, partial(_chains, engine, bench.some(ABREAST)))
@@ -35,7 +35,7 @@ async def chains(bench: Bench) -> None:
 
 
 async def races(bench: Bench) -> None:
-    """From the complete of the winner to the end of all losers, half of which are under way; and a race of tasks."""
+    """Measure from the winner's complete to the end of all losers, half of which are active; and a race of tasks."""
     for backend in BOTH:
         async with connect(await bench.store(backend, "races")) as engine:
             for siblings in SIBLINGS:
@@ -70,7 +70,7 @@ async def _races(engine: Engine, siblings: int, rounds: int, _: float) -> Answer
 
 
 class _Chains:
-    """Chains of ten, so many at once: each is submitted anew when its last member is done, until the time is over."""
+    """A fixed number of chains of ten. When the last member of a chain completes, the chain is submitted again."""
 
     def __init__(self, engine: Engine, abreast: int, seconds: float) -> None:
         self._engine = engine
@@ -83,7 +83,7 @@ class _Chains:
         self.done = 0
 
     async def run(self) -> float:
-        await self._submit()  # The route of the links is known from here on.
+        await self._submit()  # From here on, the route of the members is known.
         started = time.perf_counter()
         workers = [asyncio.create_task(self._work()) for _ in range(self._abreast)]
         workers.append(asyncio.create_task(self._claim()))
@@ -130,7 +130,7 @@ class _Chains:
 
 
 async def _race(engine: Engine, siblings: int, number: int) -> Lease:
-    """The lease of one runner of a race in which half of the others run too."""
+    """Return the lease of one member of a race in which half of the others are active."""
     lane = f"race-{siblings}-{number}"
     graph = Graph("race")
     names = [f"s{place}" for place in range(siblings + 1)]

@@ -1,4 +1,4 @@
-"""Submit, claim, complete: our SDK beside the peers, and our engine beside the same statements without us."""
+"""Submit, claim, complete: our SDK next to the peers, and our engine next to the bare statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PEERS = ("DBOS", "Absurd", "Procrastinate", "PgQueuer")
 
 
 async def jobs(bench: Bench) -> None:
-    """From submit to result at the SDK, beside the peers."""
+    """Measure from submit to result with the SDK, next to the peers."""
     request = Request("jobs", "", in_flight=MANY_IN_FLIGHT)
     others = [contender for backend in (POSTGRES, REDIS) for contender in bench.peers(backend, request)]
     turns = await bench.in_turns([bench.sdk(request, POSTGRES), *others])
@@ -43,7 +43,7 @@ async def jobs(bench: Bench) -> None:
 
 
 async def batches(bench: Bench) -> None:
-    """Batches of 100 at the engine, beside the same statements without us; and many callers of the engine."""
+    """Measure batches of 100 at the engine next to the bare statements, and many concurrent callers of the engine."""
     for backend, prepared, key in ((POSTGRES, _beside_pgbench, "B2"), (SQLITE, _beside_raw_sqlite, "B12.raw")):
         store = await bench.store(backend, "batches")
         async with connect(store) as engine:
@@ -58,7 +58,7 @@ async def batches(bench: Bench) -> None:
 
 
 async def batch_rate(bench: Bench, backend: str, engine: Engine, seconds: float) -> Answer:
-    """Batches of 100 through their whole life, four abreast."""
+    """Return the rate of batches of 100 from submit to complete, four in flight."""
     read, watch, done = bench.server(backend), Stopwatch(), 0
     before = read()
 
@@ -66,14 +66,14 @@ async def batch_rate(bench: Bench, backend: str, engine: Engine, seconds: float)
         nonlocal done
         while watch.wall_s < seconds:
             finished = await cycle(engine, BATCH)
-            done += finished  # Not `done += await …`, which would read it before the others have added theirs.
+            done += finished  # Not `done += await …`, which would read `done` before the other tasks have added theirs.
 
     await asyncio.gather(*(lane() for _ in range(ABREAST)))
     return _answer(done, watch, before, read())
 
 
 async def cycle(engine: Engine, size: int) -> int:
-    """A batch through its whole life: submitted, claimed, completed; answers how many it completed."""
+    """Submit, claim and complete one batch; return the number of completed executions."""
     await engine.executions.submit_many([Submission(kind="noop", payload=b"1") for _ in range(size)])
     leases = await engine.leases.claim(["default"], "bench", limit=size)
     return len(await engine.leases.complete_many([(lease.fence, b"1") for lease in leases]))
@@ -82,8 +82,10 @@ async def cycle(engine: Engine, size: int) -> int:
 async def single_rate(
     bench: Bench, backend: str, engine: Engine, callers: int, seconds: float, *, steps: int = 0
 ) -> Answer:
-    """So many callers submit and complete one at a time, and one worker claims for all. If it is steps that are
-    recorded one by one before the end, each of them is a job."""
+    """Return the rate of callers that submit and complete one execution at a time, while one worker claims for all.
+
+    With steps, each step recorded before the end counts as a job.
+    """
     read, watch, done = bench.server(backend), Stopwatch(), 0
     before = read()
     ready: asyncio.Queue[Lease] = asyncio.Queue()
@@ -111,7 +113,7 @@ async def single_rate(
 
 
 def judge_over(bench: Bench, key: str, backend: str, turns: Turns, who: str) -> None:
-    """Judges our figure over that of a peer, or says why it is not there."""
+    """Judge the ratio of our figure to a peer's, or record why it is missing."""
     found = [contender for contender in turns.answers if contender.who == who]
     if found:
         bench.report.judge(key, backend, _ours(turns).over(_figure(turns, found[0])))
@@ -129,7 +131,7 @@ async def _beside_pgbench(bench: Bench, dsn: str, engine: Engine) -> Contender:
         before = read()
         rate = await pgbench_rate(dsn, script, BATCH, ABREAST, seconds)
         answer = _answer(round(rate * watch.wall_s), watch, before, read())
-        return replace(answer, client_s=None)  # Its CPU is not this process's.
+        return replace(answer, client_s=None)  # The CPU is used in another process.
 
     return Contender("pgbench, same statements", POSTGRES, turn)
 
@@ -149,7 +151,7 @@ def _judge_cpu(bench: Bench, turns: Turns) -> None:
     for key, side in (("B3.client", "client_s"), ("B3.server", "server_s")):
         values = [getattr(answer, side) for answer in answers]
         if None in values:
-            bench.report.leave_out(key, POSTGRES, "this system does not tell the CPU of processes")
+            bench.report.leave_out(key, POSTGRES, "this system does not report the CPU of processes")
         else:
             us = (value / answer.jobs * 1e6 for value, answer in zip(values, answers, strict=True))
             bench.report.judge(key, POSTGRES, Spread.of(us))

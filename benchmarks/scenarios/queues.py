@@ -1,4 +1,4 @@
-"""How claims behave as the store fills: backlog, retained executions, routes, unroutable work, leases in flight."""
+"""Claims as the store fills: backlog, retained executions, routes, unroutable work, leases in flight."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REFILL = 100
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """How a job that requires a capability is described, and how a batch of them goes through its whole life."""
+    """A job that requires a capability, and the function that runs a batch of them."""
 
     who: str
     describe: Callable[[str], Any]
@@ -40,7 +40,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An engine on a store of its own, where that is, and how to fill it."""
+    """An engine on its own store, with the address of the store and the function that fills it."""
 
     engine: Engine
     address: str
@@ -48,10 +48,9 @@ class Store:
 
 
 async def backlog(bench: Bench) -> None:
-    """A claim's median where 1,000 executions wait, and where very many do; then with as many retained beside them.
-
-    The same for the rate of a worker. Its 1,000 wait in a store of their own: what it leaves behind would slow the
-    claims that the others are compared with.
+    """Measure the median claim with 1,000 executions waiting, with very many, and with as many retained ones beside
+    them. Measure the rate of a worker in the same way. Its 1,000 executions are in a separate store, because the
+    rows it leaves behind would slow the claims of the others.
     """
     for backend in BOTH:
         async with AsyncExitStack() as stack:
@@ -64,13 +63,13 @@ async def backlog(bench: Bench) -> None:
 
 
 async def routing(bench: Bench) -> None:
-    """Batches of 100 that wait along one route and along ten; claims behind 10,000 that this worker cannot take."""
+    """Measure batches of 100 on one route and on ten, and claims behind 10,000 unroutable executions."""
     for backend in BOTH:
         store = await bench.store(backend, "routing")
         async with connect(store) as engine:
             one, ten = await _routes_ms(bench, backend, Routed(ENGINE, _submission, partial(_cycle, engine)))
             bench.report.judge("B7.sets", backend, one.over(ten))
-            clear, clogged = engine.within("clear"), engine.within("clogged")
+            clear, clogged = engine.for_namespace("clear"), engine.for_namespace("clogged")
             for other in (clear, clogged):
                 await pile_up(other, _FEW + _TIMES * bench.plan.rounds)
             await pile_up(clogged, _UNROUTABLE, requires=["gpu"], priority=9000)
@@ -82,7 +81,10 @@ async def routing(bench: Bench) -> None:
 
 
 async def leases(bench: Bench) -> None:
-    """A complete of 200, with few and with 10,000 leases in flight beside it, by turns in two stores."""
+    """Measure how long completing 200 executions takes, with few and with 10,000 other leases in flight.
+
+    The measurements alternate between two stores.
+    """
     for backend in BOTH:
         stores = [await bench.store(backend, name) for name in ("few leases", "many leases")]
         async with connect(stores[0]) as clear, connect(stores[1]) as crowded:
@@ -98,13 +100,13 @@ async def leases(bench: Bench) -> None:
 
 
 async def claim_medians_ms(bench: Bench, *engines: Engine) -> list[Spread]:
-    """The median time of a claim of one on each, by turns, in every round; what was claimed is completed."""
+    """Return the median time of a claim on each store, in alternating rounds. Claimed executions are completed."""
     rounds = [await _claim_medians_ms(engines, _times(bench)) for _ in range(bench.plan.rounds)]
     return [Spread.of(medians) for medians in zip(*rounds, strict=True)]
 
 
 async def pile_up(engine: Engine, number: int, requires: Sequence[str] = (), priority: int = 0) -> None:
-    """As many executions that wait."""
+    """Store the given number of waiting executions."""
     for first in range(0, number, 1000):
         size = min(1000, number - first)
         work = [Submission(kind="noop", requires=requires, priority=priority) for _ in range(size)]
@@ -131,7 +133,7 @@ async def _backlog(bench: Bench, backend: str, small: Store, worked_off: Store, 
         rounds = []
         for _ in range(bench.plan.rounds):
             rounds.append(await _claim_medians_ms((small.engine, large.engine), _times(bench)))
-            await small.fill("waiting", _times(bench))  # Every round takes what it measures.
+            await small.fill("waiting", _times(bench))  # Every round claims the executions that it measures.
         few, many = (Spread.of(medians) for medians in zip(*rounds, strict=True))
         bench.figure("claim, 1,000 waiting", backend, ENGINE, _CLAIM, *few.values)
         bench.figure(f"claim, {what}", backend, ENGINE, _CLAIM, *many.values)
@@ -140,7 +142,7 @@ async def _backlog(bench: Bench, backend: str, small: Store, worked_off: Store, 
 
 
 async def _tasks_worked_off(bench: Bench, backend: str, *stores: tuple[Store, str]) -> None:
-    """The rate of a worker on each, by turns."""
+    """Return the rate of a worker on each store, in turns."""
     rates: list[list[float]] = [[] for _ in stores]
     for _ in range(min(2, bench.plan.rounds)):
         for (store, _), kept in zip(stores, rates, strict=True):
@@ -150,7 +152,7 @@ async def _tasks_worked_off(bench: Bench, backend: str, *stores: tuple[Store, st
 
 
 async def _worked_off_rate(store: str, seconds: float) -> float:
-    """Jobs per second of a worker on a lane that is filled up again by as many as it has performed."""
+    """Return the jobs per second of a worker on a lane that is refilled as it is emptied."""
     done, noted = 0, asyncio.Event()
 
     def note() -> None:
@@ -178,7 +180,7 @@ async def _submit(tasks: Tasks, number: int) -> int:
 
 
 async def _routes_ms(bench: Bench, backend: str, jobs: Routed) -> list[Spread]:
-    """The medians of a batch along one route and along ten, in every round."""
+    """Return the median time of a batch on one route and on ten, in every round."""
     rounds = [await _route_medians_ms(bench, jobs) for _ in range(bench.plan.rounds)]
     one, ten = (Spread.of(medians) for medians in zip(*rounds, strict=True))
     bench.figure("100 jobs along one capability set", backend, jobs.who, _CLAIM, *one.values)
@@ -208,8 +210,9 @@ async def _cycle(engine: Engine, work: list[Submission]) -> None:
 
 
 async def _tasks_routed(bench: Bench, backend: str, store: str) -> None:
-    """The same with tasks: batches from submit to result, and how soon one starts on a worker without the capability
-    that 10,000 others wait for."""
+    """Measure tasks: batches from submit to result, and the start of one task on a worker that lacks the capability
+    required by 10,000 others.
+    """
     async with tasks_on(store) as tasks, tasks.app.worker(concurrency=_SLOTS, capabilities=_SETS):
         requiring = {name: tasks.trivial.options(requires=[name]) for name in _SETS}
 

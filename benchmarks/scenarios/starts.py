@@ -1,4 +1,4 @@
-"""How soon submitted work starts on an idle worker: at the engine, at the SDK, across processes, and at the peers."""
+"""The start latency on an idle worker: at the engine, with the SDK, across processes, and of the peers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ _APART = {peer.who for peer in PEERS if peer.is_apart}
 
 
 async def starts(bench: Bench) -> None:
-    """Medians and 99th percentiles of every contender. A peer is compared with ours in process, or with ours across
-    processes if its worker is always another one."""
+    """Measure the median and 99th percentile of every contender.
+
+    A peer is compared with our in-process figure, or with the one across processes if its worker always runs in another
+    process.
+    """
     number = bench.plan.starts
     request = Request("start", "", number=number)
     for backend in BOTH:
@@ -47,12 +50,12 @@ async def starts(bench: Bench) -> None:
 
 
 def p50(answer: Answer) -> float:
-    """The median time of a turn."""
+    """Return the median time of a turn."""
     return statistics.median(answer.times_ms)
 
 
 def p99(answer: Answer) -> float:
-    """The time that one in a hundred of a turn exceeded."""
+    """Return the 99th percentile of a turn."""
     return percentile(answer.times_ms, 0.99)
 
 
@@ -65,7 +68,7 @@ def _judge(bench: Bench, turns: Turns, across: Contender, inside: Contender) -> 
 
 
 def _judge_peers(bench: Bench, key: str, turns: Turns) -> None:
-    """The best peer over ours, both measured in the same way."""
+    """Judge the ratio of the best peer to ours, both measured in the same way."""
     ours, *_ = turns.answers.values()
     rivals = [contender for contender in turns.answers if contender.is_peer and contender.who != "Huey"]
     figures = [figure for contender in rivals if (figure := turns.spread(contender, p50))]
@@ -78,7 +81,7 @@ def _judge_peers(bench: Bench, key: str, turns: Turns) -> None:
 
 @asynccontextmanager
 async def _engines(bench: Bench, backend: str) -> AsyncIterator[list[Contender]]:
-    """The engine without the SDK: submitted by the engine that claims, and by another one of this process."""
+    """Return contenders without the SDK: an engine that submits and claims, and one that submits for another."""
     store = await bench.store(backend, "starts")
     async with connect(store) as own, connect(store) as other, idle_workers(lambda: _kept(own), 1) as started:
 

@@ -1,4 +1,4 @@
-"""Steady load: the rate must not fall, and the store must not grow once ended executions are removed."""
+"""Steady load: the rate must not fall, and the store must not grow once ended executions are purged."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from benchmarks.peers.protocol import Request
 from benchmarks.scenarios.jobs import IN_FLIGHT
 from benchmarks.spread import Spread
 
-# The bar speaks of six windows of five minutes: the last one over the second, and the store after the second.
+# The bar covers six windows of five minutes: the last rate over the second, and the store size after the second.
 WINDOWS = 6
 MINUTES = 30
 _KEPT = 0.5
-# SQLite has no bar here, and is shown after a shorter time.
+# SQLite has no bar here and runs for a shorter time.
 _SHARE = {POSTGRES: 1.0, SQLITE: 0.125}
 _MEGABYTE = 1024 * 1024
 
 
 async def steady(bench: Bench) -> None:
-    """Full load in six windows, ended executions kept for half a window; `--minutes 30` is what the bar asks for."""
+    """Run full load in six windows and keep ended executions for half a window. The bar requires `--minutes 30`."""
     for backend, share in _SHARE.items():
         rates, sizes = await _windows(bench, backend, bench.plan.minutes * share)
         if backend == POSTGRES:
@@ -26,7 +26,7 @@ async def steady(bench: Bench) -> None:
 
 
 async def _windows(bench: Bench, backend: str, minutes: float) -> tuple[list[float], list[float]]:
-    """The rate in each window, and the size of the store at its end."""
+    """Return the rate in each window and the size of the store at its end."""
     seconds = minutes * 60
     options = {"windows": WINDOWS, "retention_s": max(1.0, _KEPT * seconds / WINDOWS)}
     ours = bench.sdk(Request("steady", "", in_flight=IN_FLIGHT, options=options), backend)
@@ -42,7 +42,7 @@ async def _windows(bench: Bench, backend: str, minutes: float) -> tuple[list[flo
 
 
 def judge_steady(bench: Bench, rates: list[float], sizes: list[float]) -> None:
-    """A run that was shorter than the bar asks for is shown and not judged."""
+    """Judge the run, unless it was shorter than the bar requires."""
     for key, values in (("B15.rate", rates), ("B15.size", sizes)):
         figure = Spread.of([values[-1] / values[1]])
         if bench.plan.minutes >= MINUTES:

@@ -1,4 +1,4 @@
-"""Durable steps: tasks of one and of ten, beside the peers, and what a step alone costs beside a commit."""
+"""Durable steps: tasks with one and ten steps next to the peers, and the cost of one step next to a commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEN = 10
 
 
 async def steps(bench: Bench) -> None:
-    """Steps per second in tasks of ten and of one, at the engine too; and one step alone."""
+    """Measure steps per second in tasks with ten steps and with one, also at the engine, and the time of one step."""
     for backend in BOTH:
         for number in (_TEN, 1):
             request = Request("steps", "", in_flight=IN_FLIGHT, number=number)
@@ -68,7 +68,7 @@ async def _alone(bench: Bench, backend: str) -> None:
 
 
 async def _postgres_commits_ms(dsn: str, number: int) -> list[float]:
-    """Single-row commits by asyncpg with a prepared statement."""
+    """Return the times of single-row commits by asyncpg with a prepared statement."""
     connection = await asyncpg.connect(dsn)
     await connection.execute("CREATE TABLE IF NOT EXISTS one (id BIGSERIAL PRIMARY KEY, value BYTEA)")
     statement = await connection.prepare("INSERT INTO one (value) VALUES ($1)")
@@ -83,7 +83,7 @@ async def _postgres_commits_ms(dsn: str, number: int) -> list[float]:
 
 
 def _sqlite_commits_ms(path: str, number: int) -> list[float]:
-    """Single-row commits by sqlite3 in WAL mode."""
+    """Return the times of single-row commits by sqlite3 in WAL mode."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

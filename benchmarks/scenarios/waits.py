@@ -1,4 +1,4 @@
-"""Waits: suspend, signal, resume; signals to one execution; how late a timeout is."""
+"""Waits: suspend, signal, resume; many signals to one execution; the lateness of timeouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _NEVER = Single("answer", "never")
 
 
 async def waits(bench: Bench) -> None:
-    """Suspend, signal and resumed claim at the engine; signal to result at the SDK; alone and 64 at once."""
+    """Measure suspend, signal and resumed claim at the engine, and signal to result with the SDK, alone and 64 in
+    flight.
+    """
     for backend in BOTH:
         number = 5 if bench.plan.is_quick else _ALONE
         async with connect(await bench.store(backend, "waits")) as engine:
@@ -38,7 +40,7 @@ async def waits(bench: Bench) -> None:
 
 
 async def signals(bench: Bench) -> None:
-    """Many signals to one execution that do not end its wait: the second half must not be slower than the first."""
+    """Send many signals that do not end a wait to one execution. The second half must not be slower than the first."""
     for backend in BOTH:
         async with connect(await bench.store(backend, "signals")) as engine:
             halves = await _halves_s(engine, bench.plan.signals)
@@ -48,9 +50,9 @@ async def signals(bench: Bench) -> None:
 
 
 async def timers(bench: Bench) -> None:
-    """How late the timeout of a suspension is applied by the duties of an idle engine."""
+    """Measure how late the duties of an idle engine apply the timeout of a suspension."""
     for backend in BOTH:
-        async with connect(await bench.store(backend, "timers")) as engine, engine.reconcilers.running():
+        async with connect(await bench.store(backend, "timers")) as engine, engine.reconcilers.run_in_background():
             late = [await _late_ms(engine) for _ in range(bench.plan.timeouts)]
         assert min(late) >= 0, "a timer never fires early"
         bench.figure("lateness of a timeout", backend, ENGINE, "ms p50", percentile(late, 0.5))
@@ -59,7 +61,7 @@ async def timers(bench: Bench) -> None:
 
 
 def _judge(bench: Bench, key: str, backend: str, figure: Spread | None) -> None:
-    """The bars of waits are set for PostgreSQL; SQLite is shown beside it."""
+    """Judge PostgreSQL. SQLite has no bars here and is only shown."""
     if backend == POSTGRES and figure is not None:
         bench.report.judge(key, backend, figure)
 
@@ -77,8 +79,11 @@ async def _alone(engine: Engine, number: int, _: float) -> Answer:
 
 
 async def _together(store: Engine, seconds: float) -> Answer:
-    """So many at once, and a worker that claims for all; what is left at the end stays in a namespace of its own."""
-    engine = store.within(f"turn-{time.monotonic_ns()}")
+    """Return the rate with many executions in flight and one worker that claims for all.
+
+    Unfinished ones stay in a separate namespace.
+    """
+    engine = store.for_namespace(f"turn-{time.monotonic_ns()}")
     leases: asyncio.Queue[Lease] = asyncio.Queue()
     for lease in await _leases(engine, IN_FLIGHT):
         leases.put_nowait(lease)
@@ -133,7 +138,7 @@ async def _late_ms(engine: Engine) -> float:
 
 
 async def _signal(engine: Engine, lease: Lease, key: str) -> None:
-    """Suspends under a key and ends the wait."""
+    """Suspend under a key and end the wait."""
     suspended = await engine.leases.suspend(lease.fence, ["answer"], key=key)
     assert isinstance(suspended, Suspended), "nothing has come yet"
     token = suspended.token("answer")

@@ -1,4 +1,4 @@
-"""Workers: idle ones, what wake-ups cost, several processes of them, and their memory."""
+"""Workers: idle ones, the cost of wake-ups, several processes, and memory."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _CLIENTS = 16
 _IDLE = 16
 _SLOTS = 64
 _SETTLED_S = 2.0
-# Statements are rare on PostgreSQL; on SQLite the file is looked at all the time.
+# PostgreSQL runs few statements when idle. On SQLite the file is polled often.
 _TURNS_AT_REST = {POSTGRES: 4, SQLITE: 1}
 _CHUNK = 1_000
-# More than any machine gets through in a second, so that nobody waits for work.
+# More than any machine completes in a second, so that no worker waits for work.
 _PER_SECOND = 6_000
 _PROCESSES = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class _Crew:
-    """So many worker processes on a backend, with tasks or at the engine."""
+    """A number of worker processes on a backend, running tasks or working at the engine."""
 
     backend: str
     level: str
@@ -55,7 +55,7 @@ class _Crew:
 
 
 async def idle(bench: Bench) -> None:
-    """The statements and the CPU of 16 idle workers together, each with its duties and its place in the register."""
+    """Measure the statements and the CPU of 16 idle workers, each with its duties and its registration."""
     for backend in BOTH:
         store = await bench.store(backend, "idle")
         rate, p50 = await _idle_engines(bench, backend, store)
@@ -66,7 +66,7 @@ async def idle(bench: Bench) -> None:
 
 
 async def wakeups(bench: Bench) -> None:
-    """The throughput of 16 clients with wake-ups on, somebody listening, over that with wake-ups off."""
+    """Return the throughput of 16 clients with wake-ups and a listener, relative to that without wake-ups."""
     for backend in BOTH:
         opening = partial(connect, await bench.store(backend, "wakeups"))
         async with opening() as on, opening(notify=False) as off, _listening(opening):
@@ -82,7 +82,7 @@ async def wakeups(bench: Bench) -> None:
 
 
 async def processes(bench: Bench) -> None:
-    """One, two and four worker processes on a backlog: never slower together, and nothing fails or is lost."""
+    """Run one, two and four worker processes on a backlog. More must not be slower, and nothing may fail or be lost."""
     crews = [_Crew(POSTGRES, TASKS, number) for number in _PROCESSES]
     figures, lost = await _by_turns(bench, crews, bench.plan.seconds, min(3, bench.plan.rounds))
     for number in _PROCESSES[1:]:
@@ -94,7 +94,7 @@ async def processes(bench: Bench) -> None:
 
 
 async def memory(bench: Bench) -> None:
-    """The memory of a worker process: idle, after many executions, and with many that are suspended."""
+    """Measure the memory of a worker process: idle, after many executions, and with many suspended ones."""
     for backend in BOTH:
         store = await bench.store(backend, "memory")
         async with worker_process(store, _SLOTS) as worker, tasks_on(store) as tasks:
@@ -103,7 +103,7 @@ async def memory(bench: Bench) -> None:
             idle_mb = resident_mb(worker.pid)
             if idle_mb is None:
                 for key in ("B16.idle", "B16.executions", "B16.suspended"):
-                    bench.report.leave_out(key, backend, "this system does not tell the memory of processes")
+                    bench.report.leave_out(key, backend, "this system does not report the memory of processes")
                 continue
             for first in range(0, bench.plan.executions, _CHUNK):
                 number = min(_CHUNK, bench.plan.executions - first)
@@ -121,7 +121,7 @@ async def memory(bench: Bench) -> None:
 
 
 async def _idle_engines(bench: Bench, backend: str, store: str) -> tuple[Spread, Spread]:
-    """Statements per second, and how soon one of them starts what is submitted."""
+    """Return the statements per second of idle engines, and how soon one starts a submitted execution."""
     opening = partial(connect, store)
     with StatementCount() as statements:
         async with idle_workers(opening, _IDLE) as started, opening() as client:
@@ -133,7 +133,7 @@ async def _idle_engines(bench: Bench, backend: str, store: str) -> tuple[Spread,
 
 
 async def _idle_apps(bench: Bench, backend: str, store: str) -> None:
-    """The same for 16 apps, each with a worker."""
+    """Return the statements per second of 16 idle apps with a worker each, and how soon one starts a task."""
     found = []
     with StatementCount() as statements:
         async with AsyncExitStack() as stack:
@@ -151,7 +151,7 @@ async def _idle_apps(bench: Bench, backend: str, store: str) -> None:
 
 
 async def _at_rest(bench: Bench, backend: str, who: str, statements: StatementCount) -> Spread:
-    """Statements per second while nothing happens. The CPU beside them is that of this process, with all workers."""
+    """Return the statements per second while idle. The CPU shown is that of this process with all workers."""
     await asyncio.sleep(min(_SETTLED_S, bench.plan.seconds))
     before, watch, seconds = statements.number, Stopwatch(), _TURNS_AT_REST[backend] * bench.plan.seconds
     await asyncio.sleep(seconds)
@@ -161,20 +161,20 @@ async def _at_rest(bench: Bench, backend: str, who: str, statements: StatementCo
 
 
 async def _suspend(app: Any, calls: list[Any]) -> None:
-    """Submits, and waits until all are suspended."""
+    """Submit tasks and wait until all are suspended."""
     for first in range(0, len(calls), _CHUNK):
         await app.submit_many(calls[first : first + _CHUNK])
     engine = await app.engine()
     async with asyncio.timeout(600):
         while True:
             found = (await engine.executions.count()).get(State.SUSPENDED)
-            if found is not None and found.number >= len(calls):
+            if found is not None and found.value >= len(calls):
                 return
             await asyncio.sleep(0.2)
 
 
 async def _by_turns(bench: Bench, crews: list[_Crew], seconds: float, rounds: int) -> tuple[dict[int, Spread], Spread]:
-    """The rates by the number of processes, and how many executions failed or were lost in all turns."""
+    """Return the rates by number of processes, and how many executions failed or were lost."""
     lost: list[float] = []
     contenders = [Contender(crew.name, crew.backend, partial(_worked_off, bench, crew, lost)) for crew in crews]
     turns = await bench.in_turns(contenders, seconds=seconds, rounds=rounds)
@@ -185,7 +185,7 @@ async def _by_turns(bench: Bench, crews: list[_Crew], seconds: float, rounds: in
 
 
 async def _worked_off(bench: Bench, crew: _Crew, lost: list[float], seconds: float) -> Answer:
-    """A backlog worked off by so many processes for so many seconds, or until nothing is left."""
+    """Let the processes work on a backlog until the time is over or the backlog is empty."""
     name = f"processes_{crew.number}_{time.monotonic_ns()}"
     store = await bench.store(crew.backend, name)
     total = max(_CHUNK, round(_PER_SECOND * seconds))
@@ -199,7 +199,7 @@ async def _worked_off(bench: Bench, crew: _Crew, lost: list[float], seconds: flo
             await tasks.app.submit_many([tasks.trivial.call(1) for _ in range(min(_CHUNK, total - 1 - first))])
         await engine.lanes.resume("default")
         began, before = time.perf_counter(), read()
-        _ = await tasks.trivial.submit(1)  # Wakes those who have looked at the paused lane.
+        _ = await tasks.trivial.submit(1)  # Wakes the workers that have seen the paused lane.
         await asyncio.sleep(seconds)
         found, after = [await worker.ask() for worker in workers], read()
         wall_s = time.perf_counter() - began
@@ -213,7 +213,7 @@ async def _worked_off(bench: Bench, crew: _Crew, lost: list[float], seconds: flo
 
 
 async def _completed(store: str) -> int:
-    """How many completed, counted when none is left to be worked on."""
+    """Return the number of completed executions once none is active."""
     async with asyncio.timeout(300):
         while True:
             counts = await _counts(store)
@@ -223,7 +223,7 @@ async def _completed(store: str) -> int:
 
 
 async def _counts(store: str) -> dict[State, int]:
-    """How many executions are in each state."""
+    """Return the number of executions in each state."""
     if store.startswith("postgres"):
         connection = await asyncpg.connect(store)
         rows = await connection.fetch("SELECT state, count(*) FROM flowfabric.execution GROUP BY state")
@@ -236,7 +236,7 @@ async def _counts(store: str) -> dict[State, int]:
 
 @asynccontextmanager
 async def _listening(opening: Any) -> AsyncIterator[None]:
-    """Somebody else who waits for events and for work that does not come."""
+    """Run an engine that waits for events and for work that never comes."""
     async with opening() as engine:
         with engine.leases.watch(["elsewhere"]):
             yield

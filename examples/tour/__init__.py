@@ -1,1 +1,1 @@
-"""The demo: its shop, its stage, and its chapters."""
+"""The demo: the shop, its processes and output, and the chapters of the tour."""

@@ -1,6 +1,6 @@
-"""The shop of the demo: its durable functions, and the world around them, which keeps books of its own.
+"""The shop of the demo: its durable functions, and simulated external systems that log their actions.
 
-Run as a program it is a worker, which ends when its input does: so it never outlives the demo.
+Run as a program, this module is a worker. It stops when its standard input closes, so it never outlives the demo.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from flowfabric import App, Approved, Ask, Rejected, approval, current, race, step
+from flowfabric import App, ApprovalRequest, Approved, Rejected, approval, current, race, step
 
 LEASE = "2s"
 CARRIERS = ("truck", "bicycle", "ship")
@@ -22,7 +22,7 @@ app = App(url=os.environ.get("DEMO_URL"))
 
 @app.task
 async def refund(order: str, euros: int) -> str:
-    """Two people must sign before the money goes back."""
+    """Pay a customer back after two people have approved."""
     match await approval("refund", by=["ops", "finance"], notify=mail):
         case Approved():
             return await step(pay_back, order, euros)
@@ -32,37 +32,37 @@ async def refund(order: str, euros: int) -> str:
 
 @app.task
 async def cheapest(parcel: str) -> str:
-    """The first carrier that answers."""
+    """Return the first quote that arrives."""
     won = await race(*(quote.run(carrier, parcel) for carrier in CARRIERS))
     return f"{CARRIERS[won.index]}, {won.value} euros"
 
 
 @app.task
 async def quote(carrier: str, parcel: str) -> int:
-    """What one carrier wants for it."""
+    """Return the price of one carrier."""
     return await step(ask_carrier, carrier, parcel)
 
 
 @app.task
 async def pick(item: str) -> str:
-    """One thing from the shelf."""
+    """Take one item from the shelf."""
     return item
 
 
 @app.task
 async def pack(items: list[str]) -> str:
-    """All of them in one box."""
+    """Pack all items into one box."""
     return f"a box with {' and '.join(items)}"
 
 
 @app.task
 async def send(box: str, carrier: str) -> str:
-    """To the customer."""
+    """Send the box to the customer."""
     return f"{box}, by {carrier}"
 
 
 class Entry(NamedTuple):
-    """A line in the books of the outside world: who did it, and under which key."""
+    """An entry in the log of the external systems, with the process and the idempotency key."""
 
     what: str
     about: str
@@ -70,28 +70,28 @@ class Entry(NamedTuple):
     key: str
 
 
-async def mail(ask: Ask) -> None:
+async def mail(ask: ApprovalRequest) -> None:
     write(f"mail to {ask.approver}", f"{ask.token} {ask.link}")
 
 
 async def pay_back(order: str, euros: int) -> str:
-    """Asks the bank, which knows payments by their key. The receipt of a payment never comes."""
+    """Pay through a bank that recognizes payments by their key. The receipt of the first request never arrives."""
     if any(entry.key == current().idempotency_key for entry in books("paid")):
         write("paid before", order)
         return f"{euros} euros for {order} are paid back"
     write("paid", order)
     await asyncio.sleep(3600)
-    raise ConnectionError("the bank has sent no receipt")
+    raise ConnectionError("the bank sent no receipt")
 
 
 async def ask_carrier(carrier: str, parcel: str) -> int:
-    """Only the bicycle answers, and only when everybody has been asked."""
+    """Ask a carrier for its price. Only the bicycle replies, after all carriers were asked."""
     write("asked", carrier)
     try:
-        while carrier != "bicycle" or len(books("asked")) < len(CARRIERS):  # noqa: ASYNC110 - other processes ask too
+        while carrier != "bicycle" or len(books("asked")) < len(CARRIERS):  # noqa: ASYNC110 - other processes write the log
             await asyncio.sleep(0.05)
     except asyncio.CancelledError:
-        write("hung up", carrier)
+        write("cancelled", carrier)
         raise
     return 7
 
@@ -103,7 +103,7 @@ def write(what: str, about: str) -> None:
 
 
 def books(what: str) -> list[Entry]:
-    """The entries about one thing, oldest first."""
+    """Return the log entries of one type, oldest first."""
     lines = _file().read_text(encoding="utf-8").splitlines(keepends=True) if _file().exists() else []
     entries = [Entry(*json.loads(line)) for line in lines if line.endswith("\n")]
     return [entry for entry in entries if entry.what == what]
@@ -114,7 +114,7 @@ def _file() -> Path:
 
 
 def _end_with_the_demo() -> None:
-    # Without the buffer of sys.stdin, whose lock would be in the way when the process ends.
+    # Read without the buffer of sys.stdin. Its lock would block the exit of the process.
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What the demo stands on: a folder, worker processes, a web server, and somebody who tells what happens."""
+"""The environment of the demo: a temporary folder, worker processes, a web server, and the narrator."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tour.shop import app
 WORKER = Path(__file__).with_name("shop.py")
 WIDTH = 96
 STOPS_WITHIN_S = 3.0
-TELLS_WITHIN_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Narrator:
-    """Tells the story: sentences from the margin, facts indented. Colours only where they are welcome."""
+    """The output of the demo: sentences at the margin, facts indented, with colours if the terminal supports them."""
 
     def __init__(self) -> None:
         self.has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -49,18 +49,18 @@ class Narrator:
         print("\n".join(f"    {self._in('36', line)}" for line in lines), flush=True)
 
     def code(self, function: Callable[..., object]) -> None:
-        """The function as it is written, without its decorator and what it says about itself."""
+        """Print the source of a function without its docstring."""
         written = inspect.getsource(function).replace(f'    """{function.__doc__}"""\n', "")
         print("\n".join(f"    {self._in('33', line)}" for line in written.splitlines()), flush=True)
 
     async def turn_the_page(self) -> None:
-        """Lets a reader read; nobody waits where nobody reads."""
+        """Wait for Enter if there is a terminal."""
         if self.has_terminal:
             print(self._in("2", "\n[Enter]"), end="", flush=True)
             await self.line()
 
     async def line(self) -> str:
-        """The next line that is typed. No thread waits for it, so that an interruption ends everything at once."""
+        """Return the next typed line. No thread waits for it, so an interrupt takes effect immediately."""
         loop = asyncio.get_running_loop()
         typed = asyncio.Event()
         loop.add_reader(sys.stdin, typed.set)
@@ -75,19 +75,19 @@ class Narrator:
 
 
 class Workers:
-    """Worker processes, numbered as the story comes to them."""
+    """Worker processes, numbered in the order in which the story mentions them."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._named: list[int] = []
 
     def start(self) -> None:
-        # In a session of their own: Ctrl-C is for the demo, which then ends them.
+        # Workers run in a separate session. Ctrl-C reaches only the demo, which then stops them.
         command = [sys.executable, str(WORKER)]
         self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
     def kill(self, process: int) -> None:
-        """As a power cut would end it."""
+        """Kill a process as a power failure would."""
         os.kill(process, signal.SIGKILL)
 
     def name(self, process: int) -> str:
@@ -96,7 +96,7 @@ class Workers:
         return f"worker {self._named.index(process) + 1}"
 
     def stop(self) -> None:
-        """Lets them end, and makes them."""
+        """Ask all workers to stop, and kill any that are still running after a few seconds."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -109,7 +109,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Stage:
-    """Who tells, and who works."""
+    """The narrator and the workers."""
 
     tell: Narrator
     workers: Workers
@@ -117,8 +117,10 @@ class Stage:
 
 @contextmanager
 def everything() -> Iterator[Stage]:
-    """A folder for the store and the books, which the shop finds by its surroundings; nothing is left of it, whoever
-    ends the demo and however."""
+    """Create a folder for the store and the log, and remove it however the demo ends.
+
+    The shop finds both through environment variables.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     workers = Workers()
@@ -138,7 +140,7 @@ def _interrupt(*_: object) -> None:
 
 @asynccontextmanager
 async def website() -> AsyncIterator[None]:
-    """The pages behind the links, on this computer only."""
+    """Serve the approval pages on the loopback interface."""
     listening = socket.create_server(("127.0.0.1", 0))
     os.environ["DEMO_URL"] = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = _Server(uvicorn.Config(app.asgi(), log_level="warning", lifespan="off"))
@@ -152,7 +154,7 @@ async def website() -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves Ctrl-C to the demo."""
+    """A server that does not handle signals, so that Ctrl-C reaches the demo."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,24 +162,24 @@ class _Server(uvicorn.Server):
 
 
 async def visit(link: str, **fields: str) -> str:
-    """What a browser gets for a link, or with fields for its form: the status, and what the page says first."""
+    """Open a link, or submit its form if there are fields. Return the status and the first lines of the page."""
     body = urllib.parse.urlencode(fields).encode() if fields else None
-    status, page = await asyncio.to_thread(_visited, link, body)
-    said = re.findall(r"<(?:h1|p)>(.*?)</(?:h1|p)>", page, re.DOTALL)[:2]
-    return f"{status}: {' - '.join(re.sub('<.*?>', '', text) for text in said)}"
+    status, page = await asyncio.to_thread(_request, link, body)
+    lines = re.findall(r"<(?:h1|p)>(.*?)</(?:h1|p)>", page, re.DOTALL)[:2]
+    return f"{status}: {' - '.join(re.sub('<.*?>', '', text) for text in lines)}"
 
 
-def _visited(link: str, body: bytes | None) -> tuple[int, str]:
+def _request(link: str, body: bytes | None) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(link, body) as answered:
-            return answered.status, answered.read().decode()
+        with urllib.request.urlopen(link, body) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:
             return refusal.code, refusal.read().decode()
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    """Waits for what other processes tell by the books."""
-    async with asyncio.timeout(TELLS_WITHIN_S):
-        while not is_so():  # noqa: ASYNC110 - there is no event to wait for
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until other processes have written the expected log entries."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.02)

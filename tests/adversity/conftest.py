@@ -1,4 +1,4 @@
-"""A PostgreSQL that tests may stop, start and fill with roles, because nobody else uses it."""
+"""A PostgreSQL server that tests may stop, start and fill with roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.stores import PostgresTestStore
 
 @pytest.fixture(scope="session")
 def spare_server() -> Iterator[PostgresServer]:
-    """A server of our own, also when the other tests were given one; it writes as safely as one in production."""
+    """Yield a separate server with production durability, even if the other tests were given one."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv(DSN_VARIABLE, raising=False)
@@ -23,7 +23,7 @@ def spare_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 async def spare(spare_server: PostgresServer) -> AsyncIterator[PostgresTestStore]:
-    """An empty schema of the spare server."""
+    """Yield an empty schema of the separate server."""
     store = PostgresTestStore(spare_server.dsn)
     yield store
     await store.drop()

@@ -1,7 +1,7 @@
-"""A process that claims for one second and does nothing more: `-m tests.adversity.lease_child URL SCHEMA [mute]`.
+"""A process that claims with a lease of one second: `-m tests.adversity.lease_child URL SCHEMA [mute]`.
 
-It says `ready`, claims when it is told, says `claimed` once others were told of it (a mute one tells nobody), and waits
-to be killed.
+It prints `ready`, claims when it reads a line, prints `claimed` once the claim is announced, and waits to be killed.
+With `mute` it announces nothing.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from flowfabric.engine import Engine, connect
 
 async def main(url: str, schema: str, *options: str) -> None:
     async with connect(url, durable=False, schema=schema, notify="mute" not in options) as engine:
-        say("ready")
+        write_line("ready")
         sys.stdin.readline()
         assert await engine.leases.claim(["default"], "dead", lease_ttl="1s")
         if url.startswith("postgresql:") and "mute" not in options:
-            await told(engine)
-        say("claimed")
+            await wait_until_announced(engine)
+        write_line("claimed")
         sys.stdin.readline()
 
 
-async def told(engine: Engine) -> None:
-    while not (await engine.events.status()).listener.announced:  # noqa: ASYNC110 - the announcer rings no bell
+async def wait_until_announced(engine: Engine) -> None:
+    while not (await engine.events.status()).listener.sent:  # noqa: ASYNC110 - no event to await
         await asyncio.sleep(0.005)
 
 
-def say(word: str) -> None:
+def write_line(word: str) -> None:
     sys.stdout.write(f'"{word}"\n')
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
-"""A process that uses a store under hardship and says how that went: `-m tests.adversity.storage_child HOW URL`.
+"""A process that uses a store under a restriction and prints the result: `-m tests.adversity.storage_child HOW URL`.
 
-`limited`: the system lets no file grow beyond a few hundred kilobytes. `unprivileged`: it must obey file permissions.
+`limited`: no file may grow beyond a few hundred kilobytes. `unprivileged`: the process must obey file permissions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 
 
 async def main(how: str, url: str) -> None:
-    _say("ready")
+    _write_line("ready")
     sys.stdin.readline()
     if how == "limited":
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
@@ -32,15 +32,15 @@ async def main(how: str, url: str) -> None:
     try:
         async with connect(url) as engine:
             for _ in range(100):
-                answer = await engine.executions.submit("job", b"x" * 50_000)
-                assert isinstance(answer, Created)
-                acknowledged.append(str(answer.id))
+                result = await engine.executions.submit("job", b"x" * 50_000)
+                assert isinstance(result, Created)
+                acknowledged.append(str(result.id))
             log_bytes = _log_size(url)
     except FlowFabricError as error:
         code = error.code
     except Exception as error:
         code = repr(error)
-    _say({"code": code, "acknowledged": acknowledged, "log_bytes": log_bytes})
+    _write_line({"code": code, "acknowledged": acknowledged, "log_bytes": log_bytes})
 
 
 def _log_size(url: str) -> int:
@@ -48,14 +48,14 @@ def _log_size(url: str) -> int:
 
 
 def _give_up_capabilities() -> None:
-    """Root without its capabilities has to obey file permissions like anybody else."""
+    """Drop the capabilities of root, so that file permissions apply to this process."""
     header, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if ctypes.CDLL(None, use_errno=True).capset(header, none) != 0:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def _say(answer: Any) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _write_line(result: Any) -> None:
+    sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Conflicts between transactions are retried inside; what stays in conflict is unavailable, never a lost lease."""
+"""Conflicts between transactions are retried internally. A lasting conflict is `Unavailable`, never a lost lease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from flowfabric.engine import Ended, Engine, State, Step, Unavailable
 from flowfabric.store.transaction import Transaction
-from tests.concurrency.gates import all_wait_for_a_lock
+from tests.concurrency.gates import wait_until_blocked
 from tests.concurrency.soundness import assert_sound
 from tests.scenarios import leased, submitted
 from tests.stores import PostgresTestStore, opened
@@ -22,8 +22,8 @@ Run = Callable[[Callable[[Transaction], Coroutine[Any, Any, None]]], Awaitable[N
 
 
 @pytest.fixture
-async def strangers(store: PostgresTestStore) -> AsyncIterator[tuple[Any, Any]]:
-    """Two open transactions that the engine knows nothing of."""
+async def other_connections(store: PostgresTestStore) -> AsyncIterator[tuple[Any, Any]]:
+    """Yield two open transactions of another application."""
     connections = [await asyncpg.connect(store.url) for _ in range(2)]
     for connection in connections:
         await connection.execute("BEGIN")
@@ -34,14 +34,14 @@ async def strangers(store: PostgresTestStore) -> AsyncIterator[tuple[Any, Any]]:
 
 @pytest.fixture
 async def impatient(store: PostgresTestStore) -> AsyncIterator[Engine]:
-    """An engine whose connections look for a deadlock at once, so that they are the ones who are thrown out of it."""
+    """Yield an engine whose connections detect deadlocks immediately, so that they are the victims."""
     impatient = PostgresTestStore(f"{store.url}&deadlock_timeout=5ms")
     impatient.schema = store.schema
     async with opened(impatient) as engine:
         yield engine
 
 
-async def test_what_stays_in_conflict_is_tried_ten_times_and_then_unavailable(engine: Engine) -> None:
+async def test_lasting_conflict_is_tried_ten_times_and_then_unavailable(engine: Engine) -> None:
     store = engine._context.store
 
     async def tries_of(run: Run, conflict: type[Exception]) -> int:
@@ -62,15 +62,15 @@ async def test_what_stays_in_conflict_is_tried_ten_times_and_then_unavailable(en
     assert {await tries for tries in [asyncio.create_task(tries_of(*run)) for run in runs]} <= {10, 11}
 
 
-async def test_a_conflict_that_passes_leaves_one_effect_and_the_caller_does_not_see_it(engine: Engine) -> None:
+async def test_passing_conflict_is_invisible_and_has_one_effect(engine: Engine) -> None:
     runs = 0
     id_ = await submitted(engine)
 
     async def in_conflict_at_first(tx: Transaction) -> int:
         nonlocal runs
         runs += 1
-        found = await tx.executions.lock(None, [id_])
-        await tx.executions.set_tags(id_, {**found[id_].tags, f"run.number_{runs}": "x"})
+        locked = await tx.executions.lock(None, [id_])
+        await tx.executions.set_tags(id_, {**locked[id_].tags, f"run.number_{runs}": "x"})
         if runs < 5:
             raise asyncpg.SerializationError("forced")
         return runs
@@ -79,7 +79,7 @@ async def test_a_conflict_that_passes_leaves_one_effect_and_the_caller_does_not_
     assert (await engine.executions.describe(id_)).tags == {"run.number_5": "x"}
 
 
-async def test_a_body_that_is_refused_is_run_once(engine: Engine) -> None:
+async def test_refused_operation_runs_once(engine: Engine) -> None:
     runs = 0
 
     async def refused(tx: Transaction) -> None:
@@ -92,19 +92,19 @@ async def test_a_body_that_is_refused_is_run_once(engine: Engine) -> None:
     assert runs == 1
 
 
-async def test_a_worker_that_is_thrown_out_of_a_deadlock_completes_all_the_same(
-    store: PostgresTestStore, impatient: Engine, strangers: tuple[Any, Any]
+async def test_worker_completes_after_losing_a_deadlock(
+    store: PostgresTestStore, impatient: Engine, other_connections: tuple[Any, Any]
 ) -> None:
-    first, last = strangers
+    first, last = other_connections
     lease = await leased(impatient)
     await first.execute(step_row(store), lease.execution_id, 1, "first")
     await last.execute(step_row(store), lease.execution_id, 2, "last")
     steps = [Step("first", b"1"), Step("last", b"2")]
     completing = asyncio.ensure_future(impatient.leases.complete(lease.fence, b"out", steps=steps))
-    await all_wait_for_a_lock(store, impatient, 1)
+    await wait_until_blocked(store, impatient, 1)
     locking = asyncio.ensure_future(last.fetch(row_lock(store), lease.execution_id))
-    await all_wait_for_a_lock(store, impatient, 2)
-    # Now the worker goes on from the first step to the last, and waits for the one who waits for it.
+    await wait_until_blocked(store, impatient, 2)
+    # Now the worker continues from the first step to the last, and waits for a transaction that waits for it.
     await first.execute("ROLLBACK")
     assert len(await locking) == 1
     await last.execute("ROLLBACK")
@@ -113,19 +113,19 @@ async def test_a_worker_that_is_thrown_out_of_a_deadlock_completes_all_the_same(
     await assert_sound(store)
 
 
-async def test_an_operation_on_many_executions_that_is_thrown_out_of_a_deadlock_does_them_all(
-    store: PostgresTestStore, impatient: Engine, strangers: tuple[Any, Any]
+async def test_operation_on_many_executions_finishes_after_losing_a_deadlock(
+    store: PostgresTestStore, impatient: Engine, other_connections: tuple[Any, Any]
 ) -> None:
-    first, last = strangers
+    first, last = other_connections
     ids = sorted([await submitted(impatient) for _ in range(3)])
     for id_ in ids:
         await impatient.operator.hold(id_)
     await first.fetch(row_lock(store), ids[1])
     await last.fetch(row_lock(store), ids[2])
     unholding = asyncio.ensure_future(impatient.operator.unhold_all())
-    await all_wait_for_a_lock(store, impatient, 1)
+    await wait_until_blocked(store, impatient, 1)
     locking = asyncio.ensure_future(last.fetch(row_lock(store), ids[0]))
-    await all_wait_for_a_lock(store, impatient, 2)
+    await wait_until_blocked(store, impatient, 2)
     await first.execute("ROLLBACK")
     assert len(await locking) == 1
     await last.execute("ROLLBACK")

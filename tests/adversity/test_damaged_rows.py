@@ -1,4 +1,4 @@
-"""A row that the server cannot read any more: whoever asks for it is told, and the others go on."""
+"""A row that the server cannot read raises an error for its caller and does not affect other rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scenarios import submitted
 from tests.stores import PostgresTestStore, opened
 
 PAGE = 8192
-# The values of a row that are too long for its page lie in a table beside it.
+# Values that are too long for the page of a row are stored in a separate TOAST table.
 BESIDE = """
     SELECT current_setting('data_directory') || '/' || pg_relation_filepath(reltoastrelid) AS path
     FROM pg_class
@@ -21,7 +21,7 @@ BESIDE = """
 """
 
 
-async def test_a_damaged_row_stops_no_other(spare_server: PostgresServer, spare: PostgresTestStore) -> None:
+async def test_damaged_row_does_not_stop_other_rows(spare_server: PostgresServer, spare: PostgresTestStore) -> None:
     async with opened(spare) as engine:
         damaged, *well = [await submitted(engine, payload=os.urandom(PAGE), delay="1ms") for _ in range(3)]
     [beside] = await spare.query(BESIDE)
@@ -32,9 +32,9 @@ async def test_a_damaged_row_stops_no_other(spare_server: PostgresServer, spare:
         ticks = {tick.duty: tick for tick in await engine.reconcilers.tick()}
         assert (ticks["delayed_work"].done, ticks["delayed_work"].failed) == (2, 1)
         assert [(await engine.executions.describe(id_)).state for id_ in well] == [State.WAITING] * 2
-        with pytest.raises(Unavailable) as told:
+        with pytest.raises(Unavailable) as raised:
             await engine.executions.describe(damaged)
-        assert told.value.code == "storage_error"
+        assert raised.value.code == "storage_error"
 
 
 def wipe_first_page(path: Path) -> None:

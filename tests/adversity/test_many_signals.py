@@ -1,4 +1,4 @@
-"""Ten thousand signals cost ten thousand times one: what a delivery reads does not grow with those before it."""
+"""The cost of delivering a signal does not grow with the number of earlier signals."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ import pytest
 from flowfabric.backends.postgres.session import PostgresSession
 from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.engine import Count, Engine, Single
-from tests.faults.fuses import Fetched
+from tests.faults.failing_driver import Fetched
 from tests.scenarios import Wait, leased, suspended
 from tests.sizes import Size
 from tests.stores import TestStore
 
+pytestmark = pytest.mark.full
+
 
 class Meter:
-    """Counts the statements that were run and what they brought: rows, and in documents that hold several, those."""
+    """Count executed statements and the rows they return, including rows inside documents."""
 
     def __init__(self) -> None:
         self.statements = 0
         self.rows = 0
 
-    def count(self, found: Sequence[Any]) -> None:
+    def count(self, rows: Sequence[Any]) -> None:
         self.statements += 1
-        self.rows += len(found) + sum(_items(value) for row in found for value in tuple(row))
+        self.rows += len(rows) + sum(_items(value) for row in rows for value in tuple(row))
 
 
 def _items(value: object) -> int:
-    """How many rows a value stands for besides its own."""
+    """Return the number of rows that a value contains."""
     return len(json.loads(value)) if isinstance(value, str) and value.startswith("[") else 0
 
 
 class Metered:
-    """A connection of either backend that counts what comes over it."""
+    """A connection of either backend that counts returned rows."""
 
     def __init__(self, connection: Any, meter: Meter) -> None:
         self._connection = connection
@@ -44,14 +46,14 @@ class Metered:
 
     def execute(self, sql: str, *arguments: Any) -> Fetched:
         cursor = self._connection.execute(sql, *arguments)
-        found = cursor.fetchall()
-        self._meter.count(found)
-        return Fetched(found, cursor.description)
+        rows = cursor.fetchall()
+        self._meter.count(rows)
+        return Fetched(rows, cursor.description)
 
     async def fetch(self, sql: str, *arguments: Any) -> Any:
-        found = await self._connection.fetch(sql, *arguments)
-        self._meter.count(found)
-        return found
+        rows = await self._connection.fetch(sql, *arguments)
+        self._meter.count(rows)
+        return rows
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -59,7 +61,7 @@ class Metered:
 
 @asynccontextmanager
 async def measured(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Meter]:
-    """Counts what the block costs the store."""
+    """Count the cost of the block on the store."""
     meter = Meter()
     with monkeypatch.context() as patch:
         for session in (SqliteSession, PostgresSession):
@@ -79,7 +81,7 @@ async def deliver(engine: Engine, wait: Wait, number: int) -> None:
         await engine.signals.deliver(wait.token(), "noise")
 
 
-async def test_a_delivery_costs_the_same_however_many_came_before(
+async def test_delivery_costs_the_same_after_many_signals(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, size: Size
 ) -> None:
     wait = await suspended(engine, ["go"], Single("go", "approved"))
@@ -93,7 +95,7 @@ async def test_a_delivery_costs_the_same_however_many_came_before(
     assert number < costs[0][0] < 20 * number, "the meter counts something, and not too much"
 
 
-async def test_what_counts_is_bounded_by_the_condition(
+async def test_counted_signals_are_bounded_by_the_condition(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, size: Size
 ) -> None:
     wait = await suspended(engine, ["go", "end"], Count(3, "sources", ["go", "end"]))
@@ -106,7 +108,7 @@ async def test_what_counts_is_bounded_by_the_condition(
     assert costs[1] - costs[0] == 1, "only the first one counts, and is read from then on"
 
 
-async def test_a_wait_does_not_read_what_came_to_waitpoints_that_it_does_not_bind(
+async def test_wait_reads_no_signals_of_waitpoints_it_does_not_bind(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.keys.rotate("k1")
@@ -121,9 +123,9 @@ async def test_a_wait_does_not_read_what_came_to_waitpoints_that_it_does_not_bin
     assert costs[0] == costs[1]
 
 
-async def test_the_observed_are_those_that_counted(engine: Engine, store: TestStore) -> None:
+async def test_listed_signals_are_those_that_counted(engine: Engine, store: TestStore) -> None:
     wait = await suspended(engine, ["go"], Single("go", "approved"))
     await deliver(engine, wait, 50)
     await engine.signals.deliver(wait.token(), "approved")
-    assert [signal.seq for signal in await engine.signals.observe(wait.id)] == [51]
-    assert len(await engine.signals.observe(wait.id, include_unmatched=True)) == 51
+    assert [signal.seq for signal in await engine.signals.list(wait.id)] == [51]
+    assert len(await engine.signals.list(wait.id, include_unmatched=True)) == 51

@@ -1,4 +1,4 @@
-"""The pool of connections: everybody gets one in turn, and what is left in disorder or lost takes nothing with it."""
+"""The connection pool serves callers in order and replaces lost or broken connections."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def opened(postgres: PostgresServer) -> Opened:
 
 @pytest.fixture
 async def pool(opened: Opened) -> AsyncIterator[Pool]:
-    found = Pool(opened, 2)
-    yield found
-    await found.close(1)
+    new_pool = Pool(opened, 2)
+    yield new_pool
+    await new_pool.close(1)
 
 
 async def pid_of(pool: Pool) -> int:
@@ -35,18 +35,18 @@ async def pid_of(pool: Pool) -> int:
         return int(await connection.fetchval("SELECT pg_backend_pid()"))
 
 
-async def test_the_connection_that_was_used_last_is_used_again(pool: Pool) -> None:
+async def test_pool_reuses_the_most_recently_used_connection(pool: Pool) -> None:
     assert await pid_of(pool) == await pid_of(pool)
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_there_are_no_more_than_so_many(pool: Pool) -> None:
+async def test_pool_opens_at_most_its_size(pool: Pool) -> None:
     pids = await asyncio.gather(*(pid_of(pool) for _ in range(20)))
     assert len(set(pids)) == 2
     assert (pool.size, pool.idle) == (2, 2)
 
 
-async def test_whoever_waited_longest_is_next(opened: Opened) -> None:
+async def test_longest_waiter_gets_the_next_connection(opened: Opened) -> None:
     pool, order = Pool(opened, 1), list[int]()
 
     async def caller(number: int) -> None:
@@ -61,7 +61,7 @@ async def test_whoever_waited_longest_is_next(opened: Opened) -> None:
     await pool.close(1)
 
 
-async def test_who_waits_too_long_is_told_and_takes_nothing_along(pool: Pool) -> None:
+async def test_waiter_that_times_out_keeps_no_connection(pool: Pool) -> None:
     async with pool.acquire(timeout=5), pool.acquire(timeout=5):
         with pytest.raises(TimeoutError):
             await pool.take(0.01)
@@ -69,7 +69,7 @@ async def test_who_waits_too_long_is_told_and_takes_nothing_along(pool: Pool) ->
     assert await pid_of(pool)
 
 
-async def test_a_connection_that_comes_to_somebody_who_has_given_up_goes_on_to_the_next(opened: Opened) -> None:
+async def test_connection_handed_to_a_cancelled_waiter_goes_to_the_next_one(opened: Opened) -> None:
     pool = Pool(opened, 1)
     held = await pool.take(5)
     first, second = (asyncio.create_task(pool.take(5)) for _ in range(2))
@@ -82,14 +82,14 @@ async def test_a_connection_that_comes_to_somebody_who_has_given_up_goes_on_to_t
     await pool.close(1)
 
 
-async def test_a_lost_connection_is_replaced(pool: Pool) -> None:
+async def test_lost_connection_is_replaced(pool: Pool) -> None:
     async with pool.acquire(timeout=5) as connection:
         connection.terminate()
     assert pool.size == 0
     assert await pid_of(pool)
 
 
-async def test_one_that_is_lost_while_it_lies_there_is_replaced(pool: Pool) -> None:
+async def test_connection_lost_while_idle_is_replaced(pool: Pool) -> None:
     async with pool.acquire(timeout=5) as connection:
         pass
     connection.terminate()
@@ -97,7 +97,7 @@ async def test_one_that_is_lost_while_it_lies_there_is_replaced(pool: Pool) -> N
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_lost_connection_makes_room_for_whoever_waits(opened: Opened) -> None:
+async def test_lost_connection_makes_room_for_a_waiter(opened: Opened) -> None:
     pool = Pool(opened, 1)
     held = await pool.take(5)
     waiting = asyncio.create_task(pid_of(pool))
@@ -108,7 +108,7 @@ async def test_a_lost_connection_makes_room_for_whoever_waits(opened: Opened) ->
     await pool.close(1)
 
 
-async def test_room_that_could_not_be_used_is_used_by_the_next(opened: Opened) -> None:
+async def test_slot_of_a_failed_connect_goes_to_the_next_waiter(opened: Opened) -> None:
     failures = [OSError("no route to host")]
 
     async def sometimes() -> Any:
@@ -123,7 +123,7 @@ async def test_room_that_could_not_be_used_is_used_by_the_next(opened: Opened) -
     await pool.close(1)
 
 
-async def test_a_statement_that_was_given_up_has_ended_before_the_next_begins(opened: Opened) -> None:
+async def test_abandoned_statement_ends_before_the_next_one_starts(opened: Opened) -> None:
     pool = Pool(opened, 1)
 
     async def sleeping() -> None:
@@ -142,7 +142,7 @@ async def test_a_statement_that_was_given_up_has_ended_before_the_next_begins(op
     await pool.close(1)
 
 
-async def test_an_open_transaction_is_taken_back(pool: Pool) -> None:
+async def test_open_transaction_is_rolled_back_on_release(pool: Pool) -> None:
     async with pool.acquire(timeout=5) as connection:
         await connection.execute("BEGIN")
         await connection.execute("CREATE TEMPORARY TABLE left_over (id INTEGER)")
@@ -152,7 +152,7 @@ async def test_an_open_transaction_is_taken_back(pool: Pool) -> None:
             assert await connection.fetchval("SELECT to_regclass('left_over')") is None
 
 
-async def test_closing_waits_for_those_that_somebody_has_and_cuts_off_the_rest(opened: Opened) -> None:
+async def test_close_waits_for_connections_in_use_and_then_cuts_them_off(opened: Opened) -> None:
     pool = Pool(opened, 2)
     quick, slow = await pool.take(5), await pool.take(5)
     closing = asyncio.create_task(pool.close(0.2))
@@ -167,7 +167,7 @@ async def test_closing_waits_for_those_that_somebody_has_and_cuts_off_the_rest(o
     assert (pool.size, pool.idle) == (0, 0)
 
 
-async def test_those_who_wait_when_it_closes_are_told(opened: Opened) -> None:
+async def test_waiters_get_an_error_when_the_pool_closes(opened: Opened) -> None:
     pool = Pool(opened, 1)
     held = await pool.take(5)
     waiting = asyncio.create_task(pool.take(5))
@@ -179,20 +179,20 @@ async def test_those_who_wait_when_it_closes_are_told(opened: Opened) -> None:
     await asyncio.wait_for(closing, 2)
 
 
-async def test_what_nobody_needs_for_long_is_closed(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed_after_a_while(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "_IDLE_S", 0.1)
     pool = Pool(opened, 2)
     async with pool.acquire(timeout=5), pool.acquire(timeout=5):
         pass
     async with asyncio.timeout(5):
-        while pool.size:  # noqa: ASYNC110 - nobody is told
+        while pool.size:  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.02)
     assert await pid_of(pool)
     await pool.close(1)
 
 
 class Refusing(UnsharedConnection):
-    """A connection to a server that refuses to begin a transaction, once."""
+    """A connection to a server that refuses one BEGIN."""
 
     refusals = 0
 
@@ -203,7 +203,7 @@ class Refusing(UnsharedConnection):
         return str(await super().execute(query, *arguments, **options))
 
 
-async def test_a_refused_begin_spoils_nothing_for_the_next(postgres: PostgresServer) -> None:
+async def test_failed_begin_does_not_affect_the_next_transaction(postgres: PostgresServer) -> None:
     pool = Pool(lambda: asyncpg.connect(postgres.dsn, connection_class=Refusing), 1)
     Refusing.refusals = 1
     with pytest.raises(asyncpg.TooManyConnectionsError):
@@ -216,7 +216,7 @@ async def test_a_refused_begin_spoils_nothing_for_the_next(postgres: PostgresSer
     await pool.close(1)
 
 
-async def test_closing_waits_also_after_the_pool_was_empty_once(opened: Opened) -> None:
+async def test_close_waits_even_if_the_pool_was_empty_before(opened: Opened) -> None:
     pool = Pool(opened, 1)
     async with pool.acquire(timeout=5) as connection:
         connection.terminate()
@@ -229,7 +229,7 @@ async def test_closing_waits_also_after_the_pool_was_empty_once(opened: Opened) 
     assert held.is_closed()
 
 
-async def test_a_connection_that_is_opened_while_the_pool_closes_is_nobodys(opened: Opened) -> None:
+async def test_connection_opened_while_the_pool_closes_is_closed(opened: Opened) -> None:
     made, may_open = list[Any](), asyncio.Event()
 
     async def slowly() -> Any:
@@ -249,7 +249,7 @@ async def test_a_connection_that_is_opened_while_the_pool_closes_is_nobodys(open
     assert made[0].is_closed() and pool.size == 0
 
 
-async def test_whoever_is_told_to_stop_closing_leaves_nothing_open(opened: Opened) -> None:
+async def test_cancelled_close_leaves_no_connection_open(opened: Opened) -> None:
     pool = Pool(opened, 1)
     held = await pool.take(5)
     closing = asyncio.create_task(pool.close(60))
@@ -259,19 +259,19 @@ async def test_whoever_is_told_to_stop_closing_leaves_nothing_open(opened: Opene
     assert held.is_closed()
 
 
-async def test_the_time_is_that_of_the_wait_and_of_opening_together(opened: Opened) -> None:
+async def test_timeout_covers_waiting_and_connecting(opened: Opened) -> None:
     async def never() -> Any:
         await asyncio.Event().wait()
 
     pool = Pool(never, 1)
     began = time.monotonic()
-    answers = await asyncio.gather(*(pool.take(0.2) for _ in range(3)), return_exceptions=True)
-    assert [type(answer) for answer in answers] == [TimeoutError] * 3
+    results = await asyncio.gather(*(pool.take(0.2) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [TimeoutError] * 3
     assert time.monotonic() - began < 0.35
-    assert not pool._waiting
+    assert not pool._waiters
 
 
-async def test_one_that_cannot_be_brought_to_order_is_replaced_without_a_word(
+async def test_connection_that_cannot_be_reset_is_replaced_silently(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = await pool.take(5)
@@ -279,14 +279,14 @@ async def test_one_that_cannot_be_brought_to_order_is_replaced_without_a_word(
     pool.give_back(connection, is_clean=False)
     connection.terminate()
     async with asyncio.timeout(5):
-        while pool.size:  # noqa: ASYNC110 - nobody is told
+        while pool.size:  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.01)
     assert await pid_of(pool) != pid
     gc.collect()
     assert not caplog.records
 
 
-async def test_another_loop_is_refused(pool: Pool) -> None:
+async def test_pool_refuses_another_event_loop(pool: Pool) -> None:
     assert await pid_of(pool)
 
     def elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""Behind a pooler in transaction mode, or with a role whose settings differ, everything works as it does elsewhere."""
+"""The engine works behind a pooler in transaction mode and with unusual role settings."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric.core.bindings import Bound
+from flowfabric.core.waits.bindings import Bound
 from flowfabric.engine import (
     Accepted,
     Created,
     DuplicateSignal,
     Ended,
     Engine,
-    Fresh,
     Lease,
+    NewWaitpoint,
     Policy,
     RetryScheduled,
     State,
     Step,
     Suspended,
 )
-from flowfabric.sqlstore.rows import octets
+from flowfabric.store.rows import to_bytes
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
 from tests.adversity.transaction_pooler import pooler_before
@@ -48,7 +48,7 @@ ODD_SETTINGS = {
 
 @pytest.fixture
 async def odd(spare_server: PostgresServer) -> AsyncIterator[PostgresTestStore]:
-    """A schema for a role whose sessions begin with settings that nobody would expect."""
+    """Yield a schema for a role whose sessions start with unusual settings."""
     admin = await asyncpg.connect(spare_server.dsn)
     await admin.execute("DROP ROLE IF EXISTS odd")
     await admin.execute("CREATE ROLE odd SUPERUSER LOGIN")
@@ -62,17 +62,15 @@ async def odd(spare_server: PostgresServer) -> AsyncIterator[PostgresTestStore]:
 
 
 @pytest.mark.parametrize("pooler", [False, True])
-async def test_a_whole_life_passes_whatever_the_settings_of_the_role_are(odd: PostgresTestStore, pooler: bool) -> None:
+async def test_engine_works_with_any_role_settings(odd: PostgresTestStore, pooler: bool) -> None:
     clock = VirtualClock()
     async with opened(odd, clock, pooler=pooler) as engine:
-        await live_a_whole_life(engine, clock)
+        await run_full_lifecycle(engine, clock)
     await assert_sound(odd)
 
 
 @pytest.mark.parametrize("pooler", [False, True])
-async def test_a_write_is_read_committed_and_waits_for_the_disk_whatever_the_settings_of_the_role_are(
-    odd: PostgresTestStore, pooler: bool
-) -> None:
+async def test_write_is_read_committed_and_durable_with_any_role_settings(odd: PostgresTestStore, pooler: bool) -> None:
     async def shown(tx: Transaction) -> list[str]:
         session: Any = tx
         names = ("transaction_isolation", "synchronous_commit", "statement_timeout", "jit")
@@ -84,17 +82,15 @@ async def test_a_write_is_read_committed_and_waits_for_the_disk_whatever_the_set
 
 
 @pytest.mark.parametrize("output", ["escape", "hex"])
-async def test_bytes_in_a_document_are_read_however_the_server_writes_them(
-    spare_server: PostgresServer, output: str
-) -> None:
+async def test_bytes_in_a_document_are_read_in_any_bytea_output(spare_server: PostgresServer, output: str) -> None:
     every = bytes(range(256)) + rb"\x00\000\\"
     connection = await asyncpg.connect(spare_server.dsn, server_settings={"bytea_output": output})
     for content in (every, b"", rb"\x00"):
-        assert octets(json.loads(await connection.fetchval("SELECT to_json($1::BYTEA)::TEXT", content))) == content
+        assert to_bytes(json.loads(await connection.fetchval("SELECT to_json($1::BYTEA)::TEXT", content))) == content
     await connection.close()
 
 
-async def test_four_engines_behind_a_pooler_open_a_new_store_at_once_whatever_the_settings_are(
+async def test_four_engines_behind_a_pooler_create_a_store_concurrently_with_any_settings(
     odd: PostgresTestStore,
 ) -> None:
     engines = await asyncio.gather(*(odd.connecting(pooler=True) for _ in range(4)), return_exceptions=True)
@@ -104,7 +100,7 @@ async def test_four_engines_behind_a_pooler_open_a_new_store_at_once_whatever_th
     assert [engine for engine in engines if isinstance(engine, BaseException)] == []
 
 
-async def test_a_whole_life_passes_when_every_transaction_gets_another_connection(
+async def test_engine_works_when_every_transaction_gets_another_connection(
     odd: PostgresTestStore, tmp_path: Path
 ) -> None:
     clock = VirtualClock()
@@ -113,13 +109,13 @@ async def test_a_whole_life_passes_when_every_transaction_gets_another_connectio
         behind.schema = odd.schema
         async with opened(behind, clock, pooler=True) as engine:
             await engine.ping()
-            await asyncio.gather(*(live_a_whole_life(engine, clock, lane=f"lane-{number}") for number in range(4)))
+            await asyncio.gather(*(run_full_lifecycle(engine, clock, lane=f"lane-{number}") for number in range(4)))
         assert pooler.transactions > 100
     await assert_sound(odd)
 
 
-async def live_a_whole_life(engine: Engine, clock: VirtualClock, lane: str = "default") -> None:
-    """From submit over a retry, a delay, a lost lease and a wait to completion, and once more after a replay."""
+async def run_full_lifecycle(engine: Engine, clock: VirtualClock, lane: str = "default") -> None:
+    """Run an execution through a retry, a delay, a lost lease and a wait to completion, and again after a replay."""
     id_ = await submitted(engine, lane=lane, policy=STEADY, tags={"a.b": "ü"}, key=f"key of {lane}")
     assert isinstance(await engine.executions.submit("job", b"in", lane=lane, delay="1h"), Created)
     [lease] = await engine.leases.claim([lane], "w")
@@ -142,17 +138,21 @@ async def live_a_whole_life(engine: Engine, clock: VirtualClock, lane: str = "de
     assert await engine.leases.complete(lease.fence, b"out") == Ended(State.COMPLETED)
     await engine.operator.replay(id_)
     await engine.operator.cancel(id_)
-    found = await engine.executions.describe(id_)
-    assert (found.state, found.generation, found.created_at.tzinfo) == (State.CANCELLED, 1, clock.now().tzinfo)
-    assert len(await engine.executions.history(id_)) == found.version
+    execution = await engine.executions.describe(id_)
+    assert (execution.state, execution.generation, execution.created_at.tzinfo) == (
+        State.CANCELLED,
+        1,
+        clock.now().tzinfo,
+    )
+    assert len(await engine.executions.history(id_)) == execution.version
     assert (await engine.executions.list(lane=lane, limit=5)).items
     await leased(engine, lane=lane, policy=Policy(deadline="1s"))
 
 
 async def wait_for_signals(engine: Engine, lease: Lease) -> Lease:
-    """Waits at a waitpoint of before and a new one, with a lock and without one, until both have their signal."""
+    """Wait on an existing and a new waitpoint, with and without a lock, until both have received their signal."""
     await engine.waitpoints.create(lease.fence, "early")
-    bound: list[list[Bound | str]] = [["early", Fresh("late", approver="ü")], ["later", "latest"]]
+    bound: list[list[Bound | str]] = [["early", NewWaitpoint("late", approver="ü")], ["later", "latest"]]
     for place, waitpoints in enumerate(bound):
         waited = await engine.leases.suspend(lease.fence, waitpoints, key=f"wait {place}")
         assert await engine.leases.suspend(lease.fence, waitpoints, key=f"wait {place}") == waited

@@ -1,4 +1,4 @@
-"""An engine outlives its server: calls say that it is not available meanwhile, and afterwards all goes on by itself."""
+"""An engine survives an outage: calls raise `Unavailable` during it, and work continues afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from flowfabric.engine import Created, Duplicate, Ended, Engine, State, Unavailable
-from tests.concurrency.gates import all_wait_for_a_lock, eventually
+from tests.concurrency.gates import eventually, wait_until_blocked
 from tests.concurrency.soundness import assert_sound
 from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
@@ -31,7 +31,7 @@ CALLS: dict[str, Callable[[Engine, Any], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_an_engine_goes_on_by_itself_when_its_server_is_back(
+async def test_engine_reconnects_when_its_server_is_back(
     spare_server: PostgresServer, spare: PostgresTestStore, mode: Literal["fast", "immediate"]
 ) -> None:
     async with opened(spare, durable=True) as engine:
@@ -53,13 +53,13 @@ async def test_an_engine_goes_on_by_itself_when_its_server_is_back(
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_what_was_acknowledged_under_load_is_there_and_what_was_not_can_be_repeated(
+async def test_acknowledged_work_survives_an_outage_and_the_rest_can_be_retried(
     spare_server: PostgresServer, spare: PostgresTestStore, mode: Literal["fast", "immediate"]
 ) -> None:
     acknowledged: set[UUID] = set()
     unknown: set[UUID] = set()
 
-    async def submit_until_it_stops(engine: Engine) -> None:
+    async def submit_until_stopped(engine: Engine) -> None:
         while True:
             id_ = engine._context.ids.mint()
             try:
@@ -71,7 +71,7 @@ async def test_what_was_acknowledged_under_load_is_there_and_what_was_not_can_be
 
     async with opened(spare, durable=True) as engine:
         await engine.executions.submit("job", lane="first")
-        load = [asyncio.create_task(submit_until_it_stops(engine)) for _ in range(6)]
+        load = [asyncio.create_task(submit_until_stopped(engine)) for _ in range(6)]
         await eventually(lambda: _is_true(len(acknowledged) > 30))
         await asyncio.to_thread(spare_server.stop, mode)
         await asyncio.gather(*load)
@@ -86,7 +86,7 @@ async def test_what_was_acknowledged_under_load_is_there_and_what_was_not_can_be
 
 
 @pytest.mark.parametrize("name", [None, "billing"])
-async def test_a_subscription_follows_through_an_outage(
+async def test_following_subscription_survives_an_outage(
     spare_server: PostgresServer, spare: PostgresTestStore, name: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(spare) as engine, engine.events.subscribe(["lease"], name=name) as events:
@@ -94,14 +94,16 @@ async def test_a_subscription_follows_through_an_outage(
         assert (await anext(events)).execution_id == first.execution_id
         spare_server.stop("immediate")
         following = asyncio.create_task(anext(events))
-        await eventually(lambda: _is_true("events: the store does not answer" in caplog.text))
+        await eventually(lambda: _is_true("Events cannot be read" in caplog.text))
         spare_server.start()
         await engine.ping()
         second = await leased(engine)
         assert (await asyncio.wait_for(following, 20)).execution_id == second.execution_id
 
 
-async def test_without_following_an_outage_is_told(spare_server: PostgresServer, spare: PostgresTestStore) -> None:
+async def test_subscription_without_follow_raises_in_an_outage(
+    spare_server: PostgresServer, spare: PostgresTestStore
+) -> None:
     async with opened(spare) as engine, engine.events.subscribe(follow=False) as events:
         spare_server.stop("immediate")
         with pytest.raises(Unavailable) as unavailable:
@@ -110,7 +112,7 @@ async def test_without_following_an_outage_is_told(spare_server: PostgresServer,
     assert unavailable.value.code == "connection_lost"
 
 
-async def test_a_subscription_of_a_closed_engine_ends(spare: PostgresTestStore) -> None:
+async def test_subscription_of_a_closed_engine_ends(spare: PostgresTestStore) -> None:
     async with opened(spare) as engine:
         events = engine.events.subscribe()
         await events.__aenter__()
@@ -119,7 +121,7 @@ async def test_a_subscription_of_a_closed_engine_ends(spare: PostgresTestStore) 
     assert closed.value.code == "store_closed"
 
 
-async def test_closing_an_engine_whose_server_is_gone_is_no_error(
+async def test_closing_an_engine_without_a_server_raises_no_error(
     spare_server: PostgresServer, spare: PostgresTestStore
 ) -> None:
     engine = await spare.connecting()
@@ -134,7 +136,7 @@ async def test_closing_an_engine_whose_server_is_gone_is_no_error(
     spare_server.start()
 
 
-async def test_a_call_whose_connection_is_killed_is_unavailable_and_the_next_one_works(
+async def test_call_on_a_killed_connection_is_unavailable_and_the_next_call_works(
     spare: PostgresTestStore,
 ) -> None:
     async with opened(spare, pool_size=1) as engine:
@@ -144,13 +146,13 @@ async def test_a_call_whose_connection_is_killed_is_unavailable_and_the_next_one
             async with other.transaction():
                 await other.execute(f'SELECT id FROM "{spare.schema}".execution FOR UPDATE')
                 waiting = asyncio.ensure_future(engine.leases.fail(lease.fence, "no"))
-                await all_wait_for_a_lock(spare, engine, 1)
+                await wait_until_blocked(spare, engine, 1)
                 await kill_connections_of(engine, other)
                 with pytest.raises(Unavailable) as lost:
                     await waiting
                 assert lost.value.code == "connection_lost"
             assert await engine.leases.complete(lease.fence) == Ended(State.COMPLETED)
-            # The next one is killed while nothing is under way; the caller may or may not notice, but only once.
+            # The next connection is killed while idle. The caller may see one error at most.
             await kill_connections_of(engine, other)
             await eventually(lambda: answers(engine))
             await submitted(engine)
@@ -160,7 +162,7 @@ async def test_a_call_whose_connection_is_killed_is_unavailable_and_the_next_one
 
 
 async def kill_connections_of(engine: Engine, other: Any) -> None:
-    """Ends every other connection of the spare server that the engine may have."""
+    """End every other connection of the separate server that may belong to the engine."""
     await other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowfabric' AND pid <>"
         " pg_backend_pid()"

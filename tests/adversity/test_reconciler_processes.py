@@ -1,4 +1,4 @@
-"""All duties in three processes at once, one frozen past its turn: nothing twice, nothing left, bounded ticks."""
+"""Three processes run all duties, one of them frozen: nothing happens twice, nothing is missed, ticks are bounded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID, uuid4
+
+import pytest
 
 from flowfabric.engine import (
     AnyOf,
@@ -28,28 +30,30 @@ from tests.scenarios import leased, submitted
 from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
 
+pytestmark = [pytest.mark.alone, pytest.mark.full]
+
 UNREADABLE = '{"no such field": 1}'
 FROZEN_S = 1.2
 ONE_SECOND = Policy(attempt_timeout="1s", on_attempt_timeout=OnAttemptTimeout.EXPIRE)
 
 
-async def test_three_processes_one_frozen_past_its_turn(store: TestStore, size: Size) -> None:
+async def test_three_processes_with_one_frozen_do_every_duty_once(store: TestStore, size: Size) -> None:
     schema = store.schema if isinstance(store, PostgresTestStore) else "flowfabric"
     async with opened(store) as engine:
         poisoned = await submitted(engine, delay="1s")
         await store.query("UPDATE ff.execution SET policy = ? WHERE id = ?", UNREADABLE, poisoned)
         with children("tests.adversity.reconciler_child", *[[store.url, schema]] * 3) as processes:
-            made: dict[str, set[UUID]] = {}
+            ids_by_duty: dict[str, set[UUID]] = {}
             for _ in range(size.of(1, 3, 20)):
                 for name, ids in (await work_for_all_duties(engine, size.of(20, 60, 60))).items():
-                    made.setdefault(name, set()).update(ids)
+                    ids_by_duty.setdefault(name, set()).update(ids)
                 await freeze_one_past_its_turn(processes)
             swept = await cancelled_in_batches(engine)
-            await until_done(engine, made)
-            await until(lambda: flow_is_over(store, swept))
-            # Their events may go now; as a rule they stay for a week.
+            await until_done(engine, ids_by_duty)
+            await until(lambda: is_flow_ended(store, swept))
+            # Their events may be trimmed now; the default retention is a week.
             await store.query("UPDATE ff.purged SET trim_at = (SELECT MIN(created_at) FROM ff.execution)")
-            await until(lambda: nothing_is_left(store, made))
+            await until(lambda: is_cleaned_up(store, ids_by_duty))
             workers = Counter(
                 [event.name async for event in engine.events.subscribe(["worker"], start="beginning", follow=False)]
             )
@@ -58,12 +62,12 @@ async def test_three_processes_one_frozen_past_its_turn(store: TestStore, size: 
     cancels = Counter(str(row["execution_id"]) for row in rows if row["name"] == "cancelled")
     assert [cancels[str(id_)] for id_ in swept] == [1] * len(swept)
     for name, expected in EXPECTED.items():
-        found: dict[UUID, list[str]] = {id_: [] for id_ in made[name]}
+        events: dict[UUID, list[str]] = {id_: [] for id_ in ids_by_duty[name]}
         for row in rows:
-            if row["execution_id"] and (id_ := UUID(str(row["execution_id"]))) in found:
-                found[id_].append(f"{row['family']}.{row['name']}")
-                assert row["version"] == len(found[id_]), "versions have no gap and none twice"
-        assert {tuple(names) for names in found.values()} == {expected}, name
+            if row["execution_id"] and (id_ := UUID(str(row["execution_id"]))) in events:
+                events[id_].append(f"{row['family']}.{row['name']}")
+                assert row["version"] == len(events[id_]), "versions have no gap and none twice"
+        assert {tuple(names) for names in events.values()} == {expected}, name
 
 
 EXPECTED = {
@@ -76,83 +80,85 @@ EXPECTED = {
     "graces": ("lease.acquired", "operator.cancel_requested", "completion.cancelled"),
     "waitpoints": ("lease.acquired",),
 }
-# What leaves no trace when its time has come.
+# Rows that disappear without a trace once they are due.
 GONE = ("old", "old flows")
 
 
 async def work_for_all_duties(engine: Engine, number: int) -> dict[str, set[UUID]]:
-    """Work of every kind that is due in about a second, when one of the processes is frozen."""
-    made: dict[str, set[UUID]] = {name: set() for name in (*EXPECTED, *GONE)}
+    """Create work for every duty that is due in about a second, when one of the processes is frozen."""
+    ids_by_duty: dict[str, set[UUID]] = {name: set() for name in (*EXPECTED, *GONE)}
     for place in range(number):
         if place % 4 == 0:
-            await wait_for_time(engine, made)
-        made["leases"].add((await leased(engine, lease_ttl="1s", worker=f"w{place}")).execution_id)
-        made["attempts"].add((await leased(engine, policy=ONE_SECOND)).execution_id)
+            await wait_for_time(engine, ids_by_duty)
+        ids_by_duty["leases"].add((await leased(engine, lease_ttl="1s", worker=f"w{place}")).execution_id)
+        ids_by_duty["attempts"].add((await leased(engine, policy=ONE_SECOND)).execution_id)
         lease = await leased(engine)
         await engine.leases.suspend(lease.fence, ["go"], timeout="1s")
-        made["waits"].add(lease.execution_id)
+        ids_by_duty["waits"].add(lease.execution_id)
     late = {
         "delays": Submission(kind="job", delay="1s"),
         "deadlines": Submission(kind="job", policy=Policy(deadline="1s")),
     }
     for name, submission in late.items():
-        answers = await engine.executions.submit_many([submission] * number)
-        made[name] |= {answer.id for answer in answers if isinstance(answer, Created)}
+        results = await engine.executions.submit_many([submission] * number)
+        ids_by_duty[name] |= {result.id for result in results if isinstance(result, Created)}
     for place in range(3):
-        await leave_something_old(engine, made)
+        await add_old_rows(engine, ids_by_duty)
         await engine.workers.register(f"{time.time_ns()}-{place}", ["default"], ttl="1s")
-    return made
+    return ids_by_duty
 
 
-async def wait_for_time(engine: Engine, made: dict[str, set[UUID]]) -> None:
+async def wait_for_time(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> None:
     lease = await leased(engine)
     alarm = Timer("alarm", engine.now() + timedelta(seconds=1))
     await engine.leases.suspend(lease.fence, ["go", alarm], AnyOf([Single("go"), Single("alarm")]))
-    made["timers"].add(lease.execution_id)
+    ids_by_duty["timers"].add(lease.execution_id)
     lease = await leased(engine, lease_ttl="1h")
     await engine.operator.cancel(lease.execution_id, grace="1s")
-    made["graces"].add(lease.execution_id)
+    ids_by_duty["graces"].add(lease.execution_id)
     lease = await leased(engine, lease_ttl="1h")
     await engine.waitpoints.create(lease.fence, "go", expires="1s")
-    made["waitpoints"].add(lease.execution_id)
+    ids_by_duty["waitpoints"].add(lease.execution_id)
 
 
-async def leave_something_old(engine: Engine, made: dict[str, set[UUID]]) -> None:
-    """An execution and a flow that have ended, and a key that was rotated."""
+async def add_old_rows(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> None:
+    """Create an ended execution, an ended flow and a rotated key."""
     old = await submitted(engine, policy=Policy(retention="1s"), key=str(uuid4()))
     await engine.operator.cancel(old)
-    made["old"].add(old)
+    ids_by_duty["old"].add(old)
     graph = Graph("old")
     graph.add("a", "job", policy=Policy(retention="1s"))
-    answer = await engine.flows.submit(graph)
-    await engine.flows.cancel(answer.flow_id)
-    made["old flows"].add(answer.flow_id)
+    result = await engine.flows.submit(graph)
+    await engine.flows.cancel(result.flow_id)
+    ids_by_duty["old flows"].add(result.flow_id)
     await engine.keys.rotate(f"key{len(await engine.keys.list())}", grace="1s")
 
 
 async def cancelled_in_batches(engine: Engine) -> list[UUID]:
-    """The members of a flow that is cancelled by one call and the duties of whoever comes next."""
+    """Create a flow whose cancellation is continued by the duties of other processes."""
     graph = Graph("large")
     for number in range(1100):
         graph.add(f"m{number}", "job")
-    answer = await engine.flows.submit(graph)
-    assert isinstance(answer, FlowCreated)
-    await engine.flows.cancel(answer.flow_id)
-    return list(answer.members.values())
+    result = await engine.flows.submit(graph)
+    assert isinstance(result, FlowCreated)
+    await engine.flows.cancel(result.flow_id)
+    return list(result.members.values())
 
 
-async def flow_is_over(store: TestStore, members: list[UUID]) -> bool:
+async def is_flow_ended(store: TestStore, members: list[UUID]) -> bool:
     [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'cancelled'")
     return bool(row["number"] >= len(members))
 
 
-async def nothing_is_left(store: TestStore, made: dict[str, set[UUID]]) -> bool:
-    """True when executions and flows past their retention are gone with their events, and what has expired is."""
-    old = {str(id_) for name in GONE for id_ in made[name]}
+async def is_cleaned_up(store: TestStore, ids_by_duty: dict[str, set[UUID]]) -> bool:
+    """Return True once executions and flows past their retention are gone with their events and keys."""
+    old = {str(id_) for name in GONE for id_ in ids_by_duty[name]}
     for query in (
-        "SELECT id AS found FROM ff.execution", "SELECT id AS found FROM ff.flow",
-        "SELECT execution_id AS found FROM ff.purged", "SELECT execution_id AS found FROM ff.event",
-    ):  # fmt: skip
+        "SELECT id AS found FROM ff.execution",
+        "SELECT id AS found FROM ff.flow",
+        "SELECT execution_id AS found FROM ff.purged",
+        "SELECT execution_id AS found FROM ff.event",
+    ):
         if old & {str(row["found"]) for row in await store.query(query)}:
             return False
     [keys] = await store.query("SELECT COUNT(*) AS number FROM ff.signing_key WHERE collected_at IS NULL")
@@ -162,7 +168,7 @@ async def nothing_is_left(store: TestStore, made: dict[str, set[UUID]]) -> bool:
 
 
 async def freeze_one_past_its_turn(processes: list[Child]) -> None:
-    """Freezes one at a moment at which it works, until the others have done its part."""
+    """Freeze one process while it works, until the others have done its part."""
     await asyncio.sleep(random.uniform(0.2, 0.9))
     frozen = random.choice(processes).process
     frozen.send_signal(signal.SIGSTOP)
@@ -170,13 +176,13 @@ async def freeze_one_past_its_turn(processes: list[Child]) -> None:
     frozen.send_signal(signal.SIGCONT)
 
 
-async def until_done(engine: Engine, made: dict[str, set[UUID]]) -> None:
-    """Waits until everything was settled, and a little longer, in case somebody does it once more."""
+async def until_done(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> None:
+    """Wait until all work is done, and a little longer to catch a second effect."""
 
     async def is_done() -> bool:
         missing = [
             id_
-            for name, ids in made.items()
+            for name, ids in ids_by_duty.items()
             for id_ in ids
             if name in EXPECTED and len(await engine.executions.history(id_)) < len(EXPECTED[name])
         ]
@@ -187,15 +193,15 @@ async def until_done(engine: Engine, made: dict[str, set[UUID]]) -> None:
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Waits until something is so."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(30):
         while not await true():  # noqa: ASYNC110 - other processes do it
             await asyncio.sleep(0.1)
 
 
-async def test_one_tick_is_bounded_however_much_is_due(store: TestStore) -> None:
+async def test_one_tick_is_bounded_with_a_large_backlog(store: TestStore) -> None:
     async with opened(store) as engine:
         await engine.executions.submit_many([Submission(kind="job", delay="1ms") for _ in range(250)])
         await asyncio.sleep(0.05)
         ticks = [tick for _ in range(3) for tick in await engine.reconcilers.tick() if tick.duty == "delayed_work"]
-    assert [(tick.done, tick.more) for tick in ticks] == [(100, True), (100, True), (50, False)]
+    assert [(tick.done, tick.has_more) for tick in ticks] == [(100, True), (100, True), (50, False)]

@@ -1,4 +1,4 @@
-"""Tokens and secrets: nobody sees one by accident, and nobody gets in by trying."""
+"""Tokens and secrets never appear by accident and cannot be guessed."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import Accepted, Engine, FlowFabricError, Fresh, InvalidRequest, Pending, Secret
+from flowfabric.engine import Accepted, Engine, FlowFabricError, InvalidRequest, NewWaitpoint, PendingWaitpoint, Secret
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.scenarios import leased, suspended
 from tests.sizes import Size
 from tests.stores import TABLES, TestStore, opened
-from tests.unit.leaks import shown
+from tests.unit.leaks import render_value
+
+pytestmark = pytest.mark.full
 
 SECRET = "5ec4e7" + "ab" * 29
 CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 async def dump(store: TestStore) -> str:
-    """Everything that is stored, blobs included, as text."""
-    found = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
-    return repr(found)
+    """Return everything stored, including blobs, as text."""
+    tables = await store.queries([f"SELECT * FROM ff.{table}" for table in TABLES])
+    return repr(tables)
 
 
-async def a_life(engine: Engine, seen: list[Any]) -> list[Secret]:
-    """Goes through every operation that has to do with tokens, keeps what they answered, and returns the tokens."""
+async def run_lifecycle(engine: Engine, seen: list[Any]) -> list[Secret]:
+    """Call every operation that handles tokens, collect the results, and return the tokens."""
     lease = await leased(engine)
     early = await engine.waitpoints.create(lease.fence, "early", expires="1h")
-    wait = await suspended(engine, [Fresh("go", approver="ada"), Pending("early")], lease=lease, key="k", timeout="1d")
+    wait = await suspended(
+        engine, [NewWaitpoint("go", approver="ada"), PendingWaitpoint("early")], lease=lease, key="k", timeout="1d"
+    )
     tokens = [wait.token(), wait.token("early")]
     seen += [early, wait, wait.answer]
     seen += [await engine.executions.describe(wait.id), await engine.waitpoints.list(wait.id)]
@@ -48,18 +52,18 @@ async def a_life(engine: Engine, seen: list[Any]) -> list[Secret]:
         await engine.signals.deliver(tokens[0], "go")
     except FlowFabricError as error:
         seen.append(error)
-    seen += [await engine.signals.observe(wait.id), await engine.executions.history(wait.id)]
+    seen += [await engine.signals.list(wait.id), await engine.executions.history(wait.id)]
     return tokens
 
 
-async def test_no_token_or_secret_is_shown_logged_or_told(
+async def test_no_token_or_secret_appears_in_logs_reprs_or_errors(
     store: TestStore, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     seen: list[Any] = []
     async with opened(store, clock) as engine:
         seen.append(await engine.keys.seed("k1", SECRET))
-        tokens = await a_life(engine, seen)
+        tokens = await run_lifecycle(engine, seen)
         seen.append(await engine.keys.rotate("k2", Secret("cd" * 32)))
         for call in (engine.keys.seed("k1", SECRET + "0"), engine.keys.rotate("k1", "ee" * 32)):
             try:
@@ -67,16 +71,16 @@ async def test_no_token_or_secret_is_shown_logged_or_told(
             except FlowFabricError as error:
                 seen.append(error)
         seen.append(engine)
-    text = "\n".join(shown(item) for item in seen) + caplog.text
+    text = "\n".join(render_value(item) for item in seen) + caplog.text
     for hidden in (SECRET, "cd" * 32, "ee" * 32, *(token.reveal() for token in tokens)):
         assert hidden not in text
         assert hidden[-43:] not in text, "nor the mac alone"
 
 
-async def test_no_token_is_in_the_database(store: TestStore, clock: VirtualClock) -> None:
+async def test_no_token_is_stored_in_the_database(store: TestStore, clock: VirtualClock) -> None:
     async with opened(store, clock) as engine:
         await engine.keys.seed("k1", SECRET)
-        tokens = await a_life(engine, [])
+        tokens = await run_lifecycle(engine, [])
     stored = await dump(store)
     assert SECRET in stored, "a check of the test itself: the store's own key is there"
     for token in tokens:
@@ -87,32 +91,32 @@ async def test_no_token_is_in_the_database(store: TestStore, clock: VirtualClock
 
 
 def shapes(text: str) -> list[str]:
-    """A part of a token as it may stand in a dump: as it is, and the bytes that it stands for."""
+    """Return the forms of a token part in a dump: the text and the decoded bytes."""
     return [text, *shapes_of(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))]
 
 
 def shapes_of(content: bytes) -> list[str]:
-    """Bytes as they may stand in a dump: as Python shows them, and as digits."""
+    """Return the forms of bytes in a dump: as Python prints them, and as hex digits."""
     return [repr(content)[2:-1], content.hex(), content.hex().upper()]
 
 
-async def test_no_secret_is_in_the_database_if_there_is_a_key_file(
+async def test_no_secret_is_stored_in_the_database_with_a_key_file(
     store: TestStore, clock: VirtualClock, tmp_path: Path
 ) -> None:
     path = tmp_path / "ring.keys"
     path.write_text(f"k1={SECRET}\n", encoding="utf-8")
     async with opened(store, clock, key_file=str(path)) as engine:
-        tokens = await a_life(engine, [])
+        tokens = await run_lifecycle(engine, [])
     stored = await dump(store)
     assert "k1" in stored
     for hidden in (SECRET, repr(bytes.fromhex(SECRET))[2:-1], *(token.reveal() for token in tokens)):
         assert hidden not in stored
 
 
-async def test_forged_and_flipped_tokens_are_all_answered_alike_and_write_nothing(
+async def test_forged_tokens_all_get_the_same_refusal_and_write_nothing(
     engine: Engine, store: TestStore, size: Size
 ) -> None:
-    wait = await suspended(engine, [Fresh("go", approver="ada"), "b"])
+    wait = await suspended(engine, [NewWaitpoint("go", approver="ada"), "b"])
     genuine = wait.token().reveal()
     draw = random.Random(7)
     messages = set()

@@ -1,4 +1,4 @@
-"""Several processes share one SQLite file: nothing is lost or done twice, also when one of them is killed."""
+"""Several processes share one SQLite file: nothing is lost or doubled, even if one of them is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> SqliteTestStore:
 
 
 class Ledger:
-    """What a process has said that it did."""
+    """The work that a process has reported."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -35,8 +35,8 @@ class Ledger:
         self.completed: list[str] = []
 
     def listen(self) -> bool:
-        """Takes in one more batch; False when there will be no more."""
-        report = self.child.answer()
+        """Read one more batch; return False at the end."""
+        report = self.child.read_reply()
         if report is None:
             return False
         self.submitted += report["submitted"]
@@ -44,14 +44,14 @@ class Ledger:
         return True
 
 
-async def test_two_processes_lose_nothing_and_do_nothing_twice(store: SqliteTestStore) -> None:
+async def test_two_processes_lose_and_double_nothing(store: SqliteTestStore) -> None:
     async with opened(store):
         pass
     workers = [(store.url, name, str(EACH), "1h") for name in ("one", "two")]
     with children("tests.adversity.worker_child", *workers) as processes, ThreadPoolExecutor(2) as threads:
         ledgers = [Ledger(child) for child in processes]
         for child in processes:
-            child.tell("go")
+            child.send_line("go")
         done = list(threads.map(lambda ledger: listen_until(ledgers, ledger, 2 * EACH), ledgers))
     assert done == [True, True]
     submitted_ids = [id_ for ledger in ledgers for id_ in ledger.submitted]
@@ -65,14 +65,14 @@ async def test_two_processes_lose_nothing_and_do_nothing_twice(store: SqliteTest
     await assert_sound(store)
 
 
-async def test_when_one_process_is_killed_the_other_does_all_the_work(store: SqliteTestStore) -> None:
+async def test_remaining_process_does_the_work_of_a_killed_one(store: SqliteTestStore) -> None:
     async with opened(store):
         pass
     workers = [(store.url, name, str(EACH), "1s") for name in ("victim", "heir")]
     with children("tests.adversity.worker_child", *workers) as processes, ThreadPoolExecutor(2) as threads:
         victim, heir = [Ledger(child) for child in processes]
         for child in processes:
-            child.tell("go")
+            child.send_line("go")
         while len(victim.completed) < 50:
             assert await asyncio.get_running_loop().run_in_executor(threads, victim.listen)
         victim.child.kill()
@@ -83,13 +83,13 @@ async def test_when_one_process_is_killed_the_other_does_all_the_work(store: Sql
     rows = {row["id"]: row for row in await store.query("SELECT id, state, reclaim_count FROM ff.execution")}
     assert set(victim.submitted) | set(heir.submitted) <= set(rows)
     assert {row["state"] for row in rows.values()} == {"completed"}
-    # What both said that they completed was said once, and what was acknowledged was not done again.
+    # Each completion was reported once, and acknowledged work was not done again.
     assert max(Counter(victim.completed + heir.completed).values()) == 1
     assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
     await assert_sound(store)
 
 
-async def test_the_clock_of_a_file_never_goes_back_when_that_of_a_process_does(store: SqliteTestStore) -> None:
+async def test_store_time_never_goes_back_with_the_clock_of_a_process(store: SqliteTestStore) -> None:
     ahead, behind = VirtualClock(), VirtualClock()
     ahead.advance("1h")
     async with opened(store, ahead) as early:
@@ -97,9 +97,9 @@ async def test_the_clock_of_a_file_never_goes_back_when_that_of_a_process_does(s
         newest = (await early.executions.describe(lease.execution_id)).changed_at
     async with opened(store, behind) as late:
         id_ = await submitted(late, delay="10s")
-        found = await late.executions.describe(id_)
-        assert (found.created_at, found.ready_at) == (newest, newest + timedelta(seconds=10))
-        # The lease is as good as it was: neither revived nor cut short.
+        execution = await late.executions.describe(id_)
+        assert (execution.created_at, execution.ready_at) == (newest, newest + timedelta(seconds=10))
+        # The lease is unchanged: neither revived nor shortened.
         renewed = await late.leases.renew(lease.fence)
         assert renewed.expires_at == lease.expires_at
         assert [item.fence for item in await late.leases.held("worker-1")] == [lease.fence]
@@ -113,7 +113,7 @@ async def test_the_clock_of_a_file_never_goes_back_when_that_of_a_process_does(s
 
 
 def listen_until(ledgers: list[Ledger], mine: Ledger, number: int) -> bool:
-    """Listens to one process until all of them together have completed so many."""
+    """Read the reports of one process until all processes have completed the given number."""
     while sum(len(ledger.completed) for ledger in ledgers) < number:
         if not mine.listen():
             return False

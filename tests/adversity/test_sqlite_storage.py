@@ -1,4 +1,4 @@
-"""A file that cannot be written, read or opened is reported in our own words, and nothing is left half written."""
+"""A file that cannot be written, read or opened raises our own error, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> SqliteTestStore:
     return SqliteTestStore(tmp_path)
 
 
-async def test_a_full_store_refuses_writes_leaves_nothing_half_written_and_heals(store: SqliteTestStore) -> None:
+async def test_full_store_refuses_writes_whole_and_recovers(store: SqliteTestStore) -> None:
     async with opened(store) as engine:
         lease = await leased(engine)
         limit_pages(engine, 20)
@@ -58,16 +58,16 @@ async def test_a_full_store_refuses_writes_leaves_nothing_half_written_and_heals
     assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
 
 
-async def test_when_the_store_fills_up_under_load_exactly_what_was_acknowledged_is_there(
+async def test_store_that_fills_up_under_load_holds_exactly_the_acknowledged_work(
     store: SqliteTestStore,
 ) -> None:
     async with opened(store) as engine:
         limit_pages(engine, 400)
         ids = [engine._context.ids.mint() for _ in range(40)]
         calls = [engine.executions.submit("job", b"x" * 50_000, id=id_) for id_ in ids]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert {code_of(answer) for answer in answers} == {"created", "storage_full"}
-        acknowledged = {str(id_) for id_, answer in zip(ids, answers, strict=True) if isinstance(answer, Created)}
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {code_of(result) for result in results} == {"created", "storage_full"}
+        acknowledged = {str(id_) for id_, result in zip(ids, results, strict=True) if isinstance(result, Created)}
         assert {row["id"] for row in await store.query("SELECT id FROM ff.execution")} == acknowledged
         limit_pages(engine, 1_000_000)
         for id_ in ids:
@@ -75,22 +75,22 @@ async def test_when_the_store_fills_up_under_load_exactly_what_was_acknowledged_
             assert isinstance(again, Duplicate if str(id_) in acknowledged else Created)
 
 
-async def test_when_the_system_refuses_to_write_more_exactly_what_was_acknowledged_is_there(
+async def test_store_at_the_file_size_limit_holds_exactly_the_acknowledged_work(
     store: SqliteTestStore,
 ) -> None:
     with children("tests.adversity.storage_child", ("limited", store.url)) as [child]:
-        child.tell("go")
-        report = child.answer()
+        child.send_line("go")
+        report = child.read_reply()
     assert report["code"] in ("storage_full", "storage_io_error")
     assert len(report["acknowledged"]) > 3
     async with opened(store) as engine:
-        found = {row["id"] for row in await store.query("SELECT id FROM ff.execution")}
-        assert found == set(report["acknowledged"])
+        stored_ids = {row["id"] for row in await store.query("SELECT id FROM ff.execution")}
+        assert stored_ids == set(report["acknowledged"])
         await submitted(engine)
     assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
 
 
-async def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+async def test_read_only_store_is_refused(tmp_path: Path) -> None:
     stores = {}
     for what in ("test.db", "", "test.db-checkpoint"):
         folder = tmp_path / f"without {what}"
@@ -103,19 +103,19 @@ async def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path) -> Non
     arguments = [("unprivileged", store.url) for store in stores.values()]
     with children("tests.adversity.storage_child", *arguments) as processes:
         for child in processes:
-            child.tell("go")
-        file, folder, lock_file = [child.answer() for child in processes]
+            child.send_line("go")
+        file, folder, lock_file = [child.read_reply() for child in processes]
     for protected in stores:
         protected.chmod(protected.stat().st_mode | 0o200)
     assert file["code"] in ("storage_read_only", "storage_not_found")
     assert folder["code"] in ("storage_read_only", "storage_not_found")
-    # The lock file is there to be locked only, which needs no right to write it.
+    # The lock file is only locked, which needs no write permission.
     assert lock_file["code"] == ""
     assert lock_file["log_bytes"] < CHECKPOINT_BYTES
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
-async def test_the_lock_file_has_the_permissions_of_the_database(store: SqliteTestStore, mode: int) -> None:
+async def test_lock_file_has_the_permissions_of_the_database(store: SqliteTestStore, mode: int) -> None:
     store.path.touch()
     store.path.chmod(mode)
     before = os.umask(0o077)
@@ -128,23 +128,23 @@ async def test_the_lock_file_has_the_permissions_of_the_database(store: SqliteTe
     assert lock_file_of(store).stat().st_uid == store.path.stat().st_uid
 
 
-async def test_a_process_that_may_not_open_the_lock_file_works_and_leaves_the_log_to_the_others(
+async def test_process_without_access_to_the_lock_file_works_and_never_checkpoints(
     store: SqliteTestStore,
 ) -> None:
     async with opened(store) as engine:
         await submitted(engine)
     lock_file_of(store).chmod(0)
     with children("tests.adversity.storage_child", ("unprivileged", store.url)) as [child]:
-        child.tell("go")
-        report = child.answer()
+        child.send_line("go")
+        report = child.read_reply()
     assert report["code"] == ""
     assert report["log_bytes"] > CHECKPOINT_BYTES
-    found = {row["id"] for row in await store.query("SELECT id FROM ff.execution")}
-    assert found > set(report["acknowledged"])
+    stored_ids = {row["id"] for row in await store.query("SELECT id FROM ff.execution")}
+    assert stored_ids > set(report["acknowledged"])
 
 
 @pytest.mark.parametrize("where", ["beginning", "middle"])
-async def test_a_damaged_file_is_said_to_be_damaged(store: SqliteTestStore, where: str) -> None:
+async def test_damaged_file_is_reported_as_damaged(store: SqliteTestStore, where: str) -> None:
     async with opened(store) as engine:
         for _ in range(200):
             await submitted(engine, payload=b"x" * 500)
@@ -159,7 +159,7 @@ async def test_a_damaged_file_is_said_to_be_damaged(store: SqliteTestStore, wher
 
 
 @pytest.mark.parametrize("name", ["missing/test.db", "file/test.db"])
-async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, name: str) -> None:
+async def test_missing_folder_is_named_in_the_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable) as refused:
         await connect(str(tmp_path / name))
@@ -168,14 +168,14 @@ async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-checkpoint"])
-async def test_a_folder_in_the_place_of_a_file_is_an_error_of_ours(store: SqliteTestStore, suffix: str) -> None:
+async def test_folder_in_place_of_the_file_raises_our_error(store: SqliteTestStore, suffix: str) -> None:
     store.path.with_name(store.path.name + suffix).mkdir()
     with pytest.raises(FlowFabricError):
         async with opened(store) as engine:
             await submitted(engine)
 
 
-async def test_a_closed_engine_says_so(store: SqliteTestStore) -> None:
+async def test_call_on_a_closed_engine_raises_a_clear_error(store: SqliteTestStore) -> None:
     engine = await store.connecting()
     lease = await leased(engine)
     await engine.close()
@@ -186,21 +186,21 @@ async def test_a_closed_engine_says_so(store: SqliteTestStore) -> None:
         assert closed.value.code == "store_closed"
 
 
-async def test_what_was_called_before_the_close_is_answered(store: SqliteTestStore) -> None:
+async def test_call_made_before_the_close_returns_its_result(store: SqliteTestStore) -> None:
     engine = await store.connecting()
     calls = [asyncio.ensure_future(engine.executions.submit("job")) for _ in range(20)]
     await asyncio.sleep(0)
     await engine.close()
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    created = [answer for answer in answers if isinstance(answer, Created)]
-    assert {code_of(answer) for answer in answers} <= {"created", "store_closed"}
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    created = [result for result in results if isinstance(result, Created)]
+    assert {code_of(result) for result in results} <= {"created", "store_closed"}
     assert len(await store.query("SELECT id FROM ff.execution")) == len(created)
 
 
-async def test_an_engine_is_refused_in_a_forked_child_and_goes_on_in_its_parent(store: SqliteTestStore) -> None:
+async def test_engine_is_refused_in_a_forked_child_and_works_in_its_parent(store: SqliteTestStore) -> None:
     async with opened(store) as engine:
-        assert in_a_fork(lambda: first_step(engine.executions.count())) == "store_forked"
-        assert in_a_fork(lambda: first_step(engine.operator.cancel(engine._context.ids.mint()))) == "store_forked"
+        assert run_in_fork(lambda: first_step(engine.executions.count())) == "store_forked"
+        assert run_in_fork(lambda: first_step(engine.operator.cancel(engine._context.ids.mint()))) == "store_forked"
         await submitted(engine)
     assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
 
@@ -210,22 +210,22 @@ def lock_file_of(store: SqliteTestStore) -> Path:
 
 
 def first_step(coroutine: Any) -> str:
-    """What a call raises before it waits for anything."""
+    """Return the error that a call raises before its first await."""
     try:
         coroutine.send(None)
     except FlowFabricError as error:
         return error.code
-    return "it went on"
+    return "no error"
 
 
-def in_a_fork(look: Any) -> str:
-    """What a forked child sees."""
+def run_in_fork(look: Any) -> str:
+    """Run the check in a forked child and return its result."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        # A child that hangs must not hang its parent, and one that fails must not go on with the tests.
+        # A hanging child must not block its parent, and a failing one must not continue with the tests.
         signal.alarm(5)
         try:
             os.write(writing, str(look()).encode())
@@ -233,19 +233,19 @@ def in_a_fork(look: Any) -> str:
             os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    with os.fdopen(reading) as answer:
-        return answer.read()
+    with os.fdopen(reading) as result:
+        return result.read()
 
 
 def limit_pages(engine: Engine, more: int) -> None:
-    """Lets the file grow by so many pages; after that SQLite says, as on a full disk, that there is no room."""
+    """Let the file grow by this many pages. After that SQLite reports a full disk."""
     store: Any = engine._context.store
     connection: sqlite3.Connection = store._writer._connection
     [present] = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {present + more}")
 
 
-def code_of(answer: object) -> str:
-    if isinstance(answer, Created):
+def code_of(result: object) -> str:
+    if isinstance(result, Created):
         return "created"
-    return answer.code if isinstance(answer, FlowFabricError) else repr(answer)
+    return result.code if isinstance(result, FlowFabricError) else repr(result)

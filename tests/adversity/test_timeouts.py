@@ -1,4 +1,4 @@
-"""A call that waits too long or is cancelled ends, says so, and leaves an engine that works."""
+"""A call that waits too long or is cancelled ends with a clear error and leaves a working engine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 
 from flowfabric.engine import Ended, Engine, FlowFabricError, Lease, State, Step, Unavailable
 from flowfabric.store.transaction import Transaction
-from tests.concurrency.gates import all_wait_for_a_lock, eventually
+from tests.concurrency.gates import eventually, wait_until_blocked
 from tests.concurrency.soundness import assert_sound
 from tests.scenarios import leased, submitted
 from tests.stores import PostgresTestStore, SqliteTestStore, TestStore, opened, snapshot
+
+pytestmark = pytest.mark.alone
 
 ENDLESS = {
     "sqlite": "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
@@ -37,7 +39,7 @@ WAITING_CALLS: list[Callable[[Engine, Lease], Awaitable[Any]]] = [
 
 @asynccontextmanager
 async def everything_locked(store: TestStore) -> AsyncIterator[None]:
-    """Somebody else holds the lock on all executions, or on the whole file."""
+    """Hold the lock on all executions, or on the whole file, during the block."""
     if isinstance(store, PostgresTestStore):
         connection = await asyncpg.connect(store.url)
         try:
@@ -55,21 +57,21 @@ async def everything_locked(store: TestStore) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-async def test_a_call_that_waits_for_a_row_longer_than_the_statement_timeout_is_unavailable(store: TestStore) -> None:
+async def test_waiting_for_a_row_beyond_the_statement_timeout_is_unavailable(store: TestStore) -> None:
     options: dict[str, Any] = {"statement_timeout": "1s"}
     async with opened(store, **options) as direct, opened(store, **options, pooler=True) as pooled:
         lease = await leased(direct)
         before = await snapshot(store)
         async with everything_locked(store):
             calls = [call(engine, lease) for engine in (direct, pooled) for call in WAITING_CALLS]
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert [code_of(answer) for answer in answers] == ["statement_timeout"] * len(answers)
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [code_of(result) for result in results] == ["statement_timeout"] * len(results)
         assert await snapshot(store) == before
         assert await direct.leases.complete(lease.fence) == Ended(State.COMPLETED)
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_a_call_that_waits_for_the_file_longer_than_the_statement_timeout_is_unavailable(
+async def test_waiting_for_the_file_beyond_the_statement_timeout_is_unavailable(
     store: TestStore,
 ) -> None:
     async with opened(store, statement_timeout="1s") as engine:
@@ -77,23 +79,23 @@ async def test_a_call_that_waits_for_the_file_longer_than_the_statement_timeout_
         before = await snapshot(store)
         began = time.monotonic()
         async with everything_locked(store):
-            answers = await asyncio.gather(*(call(engine, lease) for call in WAITING_CALLS), return_exceptions=True)
-        assert {code_of(answer) for answer in answers} <= {"statement_timeout", "storage_busy"}
+            results = await asyncio.gather(*(call(engine, lease) for call in WAITING_CALLS), return_exceptions=True)
+        assert {code_of(result) for result in results} <= {"statement_timeout", "storage_busy"}
         assert time.monotonic() - began < 5
         assert await snapshot(store) == before
         assert await engine.leases.complete(lease.fence) == Ended(State.COMPLETED)
 
 
-async def test_a_statement_that_runs_longer_than_the_statement_timeout_is_ended(store: TestStore) -> None:
+async def test_statement_beyond_the_statement_timeout_is_cancelled(store: TestStore) -> None:
     async with opened(store, statement_timeout="1s") as engine:
         id_ = await submitted(engine)
 
         async def endless(tx: Transaction) -> None:
-            # The contract has no endless statement, so one is put on the connection of the transaction.
+            # No operation has an endless statement, so the test adds one to the connection of the transaction.
             session: Any = tx
             await tx.executions.set_tags(id_, {"half.done": "yes"})
-            found = session.session._connection.execute(ENDLESS[store.name])
-            await found if store.name == "postgres" else found.fetchone()
+            cursor = session.session._connection.execute(ENDLESS[store.name])
+            await cursor if store.name == "postgres" else cursor.fetchone()
 
         with pytest.raises(Unavailable) as ended:
             await engine._context.store.run(endless)
@@ -102,25 +104,25 @@ async def test_a_statement_that_runs_longer_than_the_statement_timeout_is_ended(
         await engine.leases.claim_execution(id_, "w")
 
 
-async def test_calls_that_are_cancelled_while_they_wait_leave_every_connection_usable(store: TestStore) -> None:
+async def test_cancelled_waiting_calls_leave_every_connection_usable(store: TestStore) -> None:
     async with opened(store, pool_size=2) if store.name == "postgres" else opened(store) as engine:
         lease = await leased(engine)
         async with everything_locked(store):
             calls = [asyncio.ensure_future(call(engine, lease)) for call in WAITING_CALLS[:2]]
-            await all_wait_for_a_lock(store, engine, len(calls))
+            await wait_until_blocked(store, engine, len(calls))
             for call in calls:
                 call.cancel()
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(result, asyncio.CancelledError) for result in results)
         if isinstance(store, PostgresTestStore):
             await eventually(lambda: nothing_runs(store))
         for _ in range(3):
             await asyncio.gather(*(engine.executions.submit("job") for _ in range(4)))
-        assert (await engine.executions.count())[State.WAITING].number >= 12
+        assert (await engine.executions.count())[State.WAITING].value >= 12
     await assert_sound(store)
 
 
-async def test_a_call_may_be_cancelled_at_any_moment_and_is_done_whole_or_not_at_all(store: TestStore) -> None:
+async def test_call_cancelled_at_any_await_is_done_whole_or_not_at_all(store: TestStore) -> None:
     async with opened(store, pool_size=2) if store.name == "postgres" else opened(store) as engine:
         leases = [await leased(engine) for _ in range(24)]
         length = await turns_of(asyncio.create_task(complete(engine, leases[0])), most=None)
@@ -130,7 +132,7 @@ async def test_a_call_may_be_cancelled_at_any_moment_and_is_done_whole_or_not_at
             call.cancel()
             await asyncio.wait({call})
         for lease in leases:
-            # Whether it took effect is not known to the caller, who repeats it and gets the first answer.
+            # The caller does not know whether the call took effect, repeats it, and gets the first result.
             assert await complete(engine, lease) == Ended(State.COMPLETED)
             assert len(await engine.executions.steps(lease.execution_id)) == 1
     await assert_sound(store)
@@ -141,7 +143,7 @@ async def complete(engine: Engine, lease: Lease) -> Ended:
 
 
 async def turns_of(call: asyncio.Task[Any], most: int | None) -> int:
-    """Lets the event loop turn until the call is done, or that often; answers how often it turned."""
+    """Run the event loop until the call is done or the limit is reached; return the number of iterations."""
     turns = 0
     while not call.done() and (most is None or turns < most):
         turns += 1
@@ -149,10 +151,10 @@ async def turns_of(call: asyncio.Task[Any], most: int | None) -> int:
     return turns
 
 
-def code_of(answer: object) -> str:
-    return answer.code if isinstance(answer, FlowFabricError) else repr(answer)
+def code_of(result: object) -> str:
+    return result.code if isinstance(result, FlowFabricError) else repr(result)
 
 
 async def nothing_runs(store: PostgresTestStore) -> bool:
-    found = await store.query("SELECT pid FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid()")
-    return not found
+    rows = await store.query("SELECT pid FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid()")
+    return not rows

@@ -1,5 +1,7 @@
-"""Suspends and signals in a conflict or behind a lock: they are tried again, then unavailable, and safe to repeat; a
-worker never hears of a lost lease for it, and one that has lost its lease is told so at once."""
+"""Suspends and signals in a conflict or behind a lock are retried, then `Unavailable`, and safe to repeat.
+
+A conflict is never reported as a lost lease, and a lost lease is reported immediately.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from typing import Any
 import pytest
 
 from flowfabric.engine import Accepted, Engine, Suspended, Unavailable
-from flowfabric.store.transaction import Body, Store, Transaction
+from flowfabric.store.ports import Body, Store
+from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
-from tests.concurrency.gates import held_up
+from tests.concurrency.gates import block_writes
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.concurrency.waits import suspended
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, TestStore, opened
 
@@ -33,20 +36,20 @@ QUARREL = """
 
 
 async def suspend(engine: Engine) -> tuple[Any, Call, type]:
-    """An execution that can be suspended, and how."""
+    """Return an execution that can be suspended, and the call."""
     await suspended(engine)
     lease = await leased(engine)
     return lease, lambda side: side.leases.suspend(lease.fence, ["boss"], key="once"), Suspended
 
 
 async def deliver(engine: Engine) -> tuple[Any, Call, type]:
-    """The same for a signal."""
+    """Return a suspended execution, and the call that delivers its signal."""
     wait = await suspended(engine)
     return wait.lease, wait.signal(key="once"), Accepted
 
 
 async def approve(engine: Engine) -> tuple[Any, Call, type]:
-    """The same for an approval, which needs a lock from the start."""
+    """Return a suspended execution, and the approval, which always takes a lock."""
     wait = await suspended(engine)
     return wait.lease, lambda side: side.signals.approve(wait.id, "boss", suffix="1"), Accepted
 
@@ -54,11 +57,11 @@ async def approve(engine: Engine) -> tuple[Any, Call, type]:
 @pytest.mark.parametrize("arrange", [suspend, deliver, approve])
 @pytest.mark.parametrize("code", ["40001", "40P01"], ids=["serialization", "deadlock"])
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-async def test_what_stays_in_conflict_is_tried_ten_times_and_can_be_repeated(
+async def test_lasting_conflict_is_tried_ten_times_and_can_be_retried(
     store: PostgresTestStore, engine: Engine, arrange: Any, code: str
 ) -> None:
     _, call, done = await arrange(engine)
-    async with quarrelling(store, code), nothing_written(store):
+    async with inject_conflicts(store, code), nothing_written(store):
         await refused(call(engine), "retry_exhausted", Unavailable)
         [row] = await store.query("SELECT last_value AS tries FROM ff.quarrels")
     assert row["tries"] in (10, 11), "one statement without a transaction comes before the ten with one"
@@ -67,19 +70,19 @@ async def test_what_stays_in_conflict_is_tried_ten_times_and_can_be_repeated(
 
 
 @pytest.mark.parametrize("arrange", [suspend, deliver])
-async def test_what_waits_too_long_for_a_lock_is_unavailable_and_can_be_repeated(
+async def test_long_lock_wait_is_unavailable_and_can_be_retried(
     store: TestStore, engine: Engine, clock: VirtualClock, arrange: Any
 ) -> None:
     lease, call, done = await arrange(engine)
     async with opened(store, clock, statement_timeout="1s") as hasty:
-        async with nothing_written(store), held_up(store, lease.execution_id):
+        async with nothing_written(store), block_writes(store, lease.execution_id):
             await refused(call(hasty), TOO_LONG[store.name], Unavailable)
         assert isinstance(await call(hasty), done)
     await assert_waits_sound(store)
 
 
 @pytest.mark.parametrize("waitpoints", [["boss"], ["boss", "early"]], ids=["without a lock", "with a lock"])
-async def test_a_lost_lease_is_told_by_the_first_try(store: TestStore, engine: Engine, waitpoints: list[str]) -> None:
+async def test_lost_lease_is_reported_by_the_first_try(store: TestStore, engine: Engine, waitpoints: list[str]) -> None:
     lease = await leased(engine)
     await engine.waitpoints.create(lease.fence, "early")
     await engine.operator.revoke_lease(lease.execution_id)
@@ -87,11 +90,11 @@ async def test_a_lost_lease_is_told_by_the_first_try(store: TestStore, engine: E
     side = Engine(replace(engine._context, store=counting, batchers={}))
     async with nothing_written(store):
         await refused(side.leases.suspend(lease.fence, waitpoints), "lease_revoked")
-    assert counting.tries == [1, 1], "a look, and the refusal under the lock"
+    assert counting.tries == [1], "the refusal under the lock"
 
 
 class CountingStore:
-    """A store that counts how often each transaction is tried."""
+    """A store that counts the tries of each transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -118,8 +121,8 @@ class CountingStore:
 
 
 @asynccontextmanager
-async def quarrelling(store: PostgresTestStore, code: str) -> AsyncIterator[None]:
-    """A store in which whoever writes the row of an execution loses to somebody, and that is counted."""
+async def inject_conflicts(store: PostgresTestStore, code: str) -> AsyncIterator[None]:
+    """Yield a store in which every write of an execution row loses a conflict, and count the tries."""
     trigger = "CREATE TRIGGER quarrel BEFORE UPDATE ON ff.execution FOR EACH ROW EXECUTE FUNCTION ff.quarrel()"
     await store.queries(["CREATE SEQUENCE ff.quarrels", QUARREL.format(code=code), trigger])
     try:

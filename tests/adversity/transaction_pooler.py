@@ -1,7 +1,7 @@
-"""A pooler in transaction mode, as small as one can be: every transaction of a client gets another server connection.
+"""A minimal pooler in transaction mode: each transaction of a client gets a different server connection.
 
-Between a client's transactions nothing of it stays on a server connection that it could count on, and the next
-transaction never runs where the last one did. That is the worst that a real pooler may do to its clients.
+A client cannot rely on any session state between its transactions, because two successive transactions never run on the
+same server connection. This is the worst that a real pooler may do to its clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROTOCOL_3 = 196608
 
 
 class Link:
-    """One connection to the server, and what the server said about itself when it began."""
+    """One connection to the server and the startup messages of the server."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self.reader = reader
@@ -30,7 +30,7 @@ class Link:
 
 
 class Client:
-    """A client and the message that it sends next, which is always being read."""
+    """A client and its next message, which is read in advance."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader = reader
@@ -38,18 +38,18 @@ class Client:
         self.next = asyncio.ensure_future(_message(reader))
 
     async def look(self) -> tuple[bytes, bytes]:
-        """The next message, which stays the next one."""
+        """Return the next message without consuming it."""
         return await asyncio.shield(self.next)
 
     def take(self) -> tuple[bytes, bytes]:
-        """The next message, once it is there."""
+        """Return the next message and consume it."""
         message = self.next.result()
         self.next = asyncio.ensure_future(_message(self._reader))
         return message
 
 
 class TransactionPooler:
-    """Hands the server connections round to the clients, one transaction at a time."""
+    """Passes the server connections among the clients, one transaction at a time."""
 
     def __init__(self, links: list[Link]) -> None:
         self._links = links
@@ -59,7 +59,7 @@ class TransactionPooler:
         self.transactions = 0
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Speaks with one client until it leaves."""
+        """Serve one client until it disconnects."""
         try:
             await _startup(reader)
             writer.write(self._links[0].greeting)
@@ -72,31 +72,31 @@ class TransactionPooler:
             writer.close()
 
     async def _transaction(self, client: Client) -> None:
-        """Passes messages on both ways until everything is answered and the server says that no transaction is open."""
+        """Forward messages both ways until the server reports that no transaction is open."""
         link = await self._free.get()
         self.transactions += 1
         unanswered, state = 0, b""
-        answer = asyncio.ensure_future(_message(link.reader))
+        reply = asyncio.ensure_future(_message(link.reader))
         while unanswered or state != _IDLE:
-            await asyncio.wait({client.next, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                kind, whole = answer.result()
+            await asyncio.wait({client.next, reply}, return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                kind, whole = reply.result()
                 client.writer.write(whole)
                 if kind == _READY:
                     unanswered, state = unanswered - 1, whole[-1:]
                 if unanswered or state != _IDLE:
-                    answer = asyncio.ensure_future(_message(link.reader))
+                    reply = asyncio.ensure_future(_message(link.reader))
             elif client.next.done():
                 kind, whole = client.take()
                 link.writer.write(whole)
                 unanswered += kind in _ANSWERED_BY_READY
-        # The queue is first in, first out: the connection is at its end now.
+        # The queue is first in, first out, so this connection is now the last one.
         self._free.put_nowait(link)
 
 
 @asynccontextmanager
 async def pooler_before(dsn: str, folder: Path, connections: int = 3) -> AsyncIterator[tuple[str, TransactionPooler]]:
-    """The address of a pooler in front of the server at `dsn`, and the pooler."""
+    """Yield the address of a pooler in front of the server at `dsn`, and the pooler."""
     parts = urlsplit(dsn)
     socket = Path(parse_qs(parts.query)["host"][0]) / ".s.PGSQL.5432"
     links = [await _open(socket, parts.username or "postgres") for _ in range(connections)]
@@ -123,7 +123,7 @@ async def _open(socket: Path, user: str) -> Link:
 
 
 async def _startup(reader: StreamReader) -> None:
-    """The first message of a client, which has no kind. What it asks for is not passed on: the sessions are shared."""
+    """Read the startup message of a client. Its options are not forwarded, because sessions are shared."""
     [length] = struct.unpack("!I", await reader.readexactly(4))
     await reader.readexactly(length - 4)
 

@@ -1,18 +1,23 @@
-"""What tests of concurrency can ask for."""
+"""Fixtures for the concurrency tests."""
 
 from __future__ import annotations
 
 import asyncpg
 import pytest
 
-from flowfabric.backends.postgres import running, sharing, store
+from flowfabric.backends.postgres import pool as running
+from flowfabric.backends.postgres import store
+from flowfabric.backends.postgres import user_connections as sharing
 from flowfabric.backends.postgres.errors import is_conflict
 
 
 @pytest.fixture
 def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """The deadlocks that transactions of this process were thrown out of. They are retried inside and would not show;
-    the server counts them too, but tells only when it is convenient."""
+    """Record the deadlocks that aborted transactions of this process.
+
+    The engine retries them, so callers do not see them. The server also counts deadlocks, but it publishes the count
+    with a delay.
+    """
     seen: list[BaseException] = []
 
     def noting(error: BaseException) -> bool:

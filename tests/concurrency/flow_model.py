@@ -1,11 +1,11 @@
-"""What a flow must look like, told from nothing but the ends of its members: a model without a database.
+"""A model of flows without a database. It derives the expected state of a flow from the outcomes of its members.
 
-A member that has ended decides its outgoing edges; the edges decide the group that they lead into; the group decides
-whether its member may start, must be skipped, or goes on waiting. So everything but the order of things follows from
-the ends, and a picture of a flow, taken at any moment, can be checked against it.
+An ended member decides its outgoing edges. The edges decide the group they lead into. The group decides whether its
+member may start, must be skipped or keeps waiting. Everything except the order of events follows from the outcomes, so
+a picture of a flow can be checked at any time.
 
-A replay takes an end back, and only where nobody has acted on it yet: what an edge is then depends on what happened
-before, so edges are also checked from one picture to the next.
+A replay undoes an outcome, but only where no downstream member has acted on it. The state of an edge then depends on
+earlier events. Edges are therefore also checked from one picture to the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIBLING = "flow_sibling"
 
 @dataclass(frozen=True)
 class MemberPicture:
-    """A member: its state, whether it has ever started, and who cancelled it."""
+    """A member with its state, whether it has ever started, and the source of its cancellation."""
 
     id: str
     state: str
@@ -50,7 +50,7 @@ class MemberPicture:
 
 @dataclass(frozen=True)
 class EdgePicture:
-    """An edge, and what is recorded of it."""
+    """An edge and its recorded state."""
 
     upstream: str
     downstream: str
@@ -61,7 +61,7 @@ class EdgePicture:
 
 @dataclass(frozen=True)
 class GroupPicture:
-    """The group of a member's edges, and what is recorded of it."""
+    """A group of incoming edges of a member, with its recorded state and counters."""
 
     member: str
     seq: int
@@ -77,8 +77,11 @@ class GroupPicture:
 
 @dataclass(frozen=True)
 class FlowPicture:
-    """A flow at one moment. Frozen is one whose cancellation has switched its edges off; counted are the members on its
-    row that have not ended, and those that ended badly."""
+    """A flow at one moment.
+
+    `frozen` is true after a cancellation has disabled the edges. `counted` holds the counters on the flow's row:
+    members that have not ended, and members that ended badly.
+    """
 
     id: str
     sealed: bool
@@ -91,44 +94,47 @@ class FlowPicture:
     counted: tuple[int, int] | None = None
 
     def edges_into(self) -> Mapping[tuple[str, int], list[EdgePicture]]:
-        found: dict[tuple[str, int], list[EdgePicture]] = defaultdict(list)
+        edges_by_group: dict[tuple[str, int], list[EdgePicture]] = defaultdict(list)
         for edge in self.edges:
-            found[edge.downstream, edge.seq].append(edge)
-        return found
+            edges_by_group[edge.downstream, edge.seq].append(edge)
+        return edges_by_group
 
 
 def edge_state(kind: str, upstream: str) -> str:
-    """What an edge of this kind is when its upstream is in this state."""
+    """Return the state of an edge of this kind whose upstream is in this state."""
     if upstream not in TERMINAL:
         return "open"
     return "satisfied" if upstream in TAKEN[kind] else "impossible"
 
 
 def group_state(join: str, k: int | None, states: list[str]) -> str:
-    """What a group of edges in these states is."""
+    """Return the state of a group whose edges are in these states."""
     needed = {"all_of": len(states), "any_of": 1, "quorum": k or 1}[join]
     if states.count("satisfied") >= needed:
         return "fired"
     return "impossible" if len(states) - states.count("impossible") < needed else "open"
 
 
-def problems(flow: FlowPicture) -> list[str]:
-    """Everything in the picture that contradicts the ends of the members."""
+def find_problems(flow: FlowPicture) -> list[str]:
+    """Return all contradictions between the picture and the outcomes of the members."""
     return [*_edge_problems(flow), *_group_problems(flow), *_member_problems(flow), *_flow_problems(flow)]
 
 
 def flow_outcome(flow: FlowPicture) -> str:
-    """How a flow whose members have all ended must have ended: failed if somebody's bad end was taken up by nobody."""
+    """Return the expected outcome of a flow whose members have all ended.
+
+    It is failed if no downstream member handled a bad outcome.
+    """
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:
         outgoing[edge.upstream].append(edge)
-    bad = [item for item in flow.members.values() if item.state in BAD]
-    alone = [item for item in bad if not _taken_up(flow, item, outgoing[item.id])]
+    bad = [member for member in flow.members.values() if member.state in BAD]
+    alone = [member for member in bad if not _is_handled(flow, member, outgoing[member.id])]
     return "failed" if alone else "completed"
 
 
-def step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
-    """What is wrong with the change from one picture to the next, with one call in between: perhaps a replay."""
+def find_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
+    """Yield the errors in the change between two pictures with one call between them. The call may be a replay."""
     into = after.edges_into()
     for id_, now in after.members.items():
         was, group = before.members.get(id_), after.groups.get((id_, 0))
@@ -136,9 +142,9 @@ def step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None 
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[id_, 0]])
         if now.started and not (was is not None and was.started) and verdict != "fired":
-            yield f"{now} has started, and its edges are {verdict}"
+            yield f"{now} has started although its edges are {verdict}"
         if now.state == "skipped" and verdict != "impossible":
-            yield f"{now} was skipped, and its edges are {verdict}"
+            yield f"{now} was skipped although its edges are {verdict}"
     for id_, was in before.members.items():
         if was.ended and after.members[id_] != was and id_ != replayed:
             yield f"{was} became {after.members[id_]}"
@@ -147,7 +153,7 @@ def step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None 
 
 
 def _edge_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None) -> Iterator[str]:
-    """What is wrong with what became of each edge."""
+    """Yield the edges whose new state is wrong."""
     old = {(edge.upstream, edge.downstream, edge.seq): edge for edge in before.edges}
     for edge in after.edges:
         was = old.get((edge.upstream, edge.downstream, edge.seq))
@@ -159,9 +165,12 @@ def _edge_step_problems(before: FlowPicture, after: FlowPicture, replayed: str |
 def _next_state(
     before: FlowPicture, after: FlowPicture, edge: EdgePicture, was: str | None, replayed: str | None
 ) -> str:
-    """What an edge must be after the call. Once resolved it stays so, but for two replays: that of its upstream, while
-    its downstream has never started, and that of such a downstream, which waits again for what had become impossible.
-    An end that was there before counts once, when the edge is made."""
+    """Return the expected state of an edge after the call.
+
+    A resolved edge stays resolved, with two exceptions. A replay of its upstream opens it while the downstream has
+    never started. A replay of such a downstream opens its impossible edges. An outcome from before the edge existed
+    counts once, when the edge is created.
+    """
     upstream = before.members.get(edge.upstream)
     if was is None:
         return edge_state(edge.kind, after.members[edge.upstream].state)
@@ -173,51 +182,59 @@ def _next_state(
     return "open" if untouched and opens else was
 
 
-def hanging(flow: FlowPicture) -> set[str]:
-    """Members that are blocked and that nobody can be blamed for. Blamed is whoever had ended before one that was
-    replayed began to wait for it, which only another replay ends again; and who waits for such a one, and so on."""
+def find_hanging_members(flow: FlowPicture) -> set[str]:
+    """Return the blocked members for which there is no legitimate cause.
+
+    A replayed member may wait for a member that had already ended. Only another replay of that member unblocks it.
+    Members that wait for such a member are also excused.
+    """
     blocked = {member.id for member in flow.members.values() if member.state == "blocked"}
     waits = [edge for edge in flow.edges if edge.state == "open" and edge.downstream in blocked]
     stuck: set[str] = set()
     while True:
-        found = {edge.downstream for edge in waits if flow.members[edge.upstream].ended or edge.upstream in stuck}
-        if found == stuck:
+        blocked_by_stuck = {
+            edge.downstream for edge in waits if flow.members[edge.upstream].ended or edge.upstream in stuck
+        }
+        if blocked_by_stuck == stuck:
             return blocked - stuck
-        stuck = found
+        stuck = blocked_by_stuck
 
 
 def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
-    """What is wrong with the siblings that were cancelled, or not."""
+    """Yield siblings that were cancelled by mistake or should have been cancelled."""
     closing = {
-        key for key, group in after.groups.items()
-        if group.siblings == "cancel_remaining" and group.state in ("fired", "impossible") and _is_news(before, group)
-    }  # fmt: skip
+        key
+        for key, group in after.groups.items()
+        if group.siblings == "cancel_remaining"
+        and group.state in ("fired", "impossible")
+        and _is_newly_decided(before, group)
+    }
     into = {edge.upstream for edge in after.edges if (edge.downstream, edge.seq) in closing}
     for member in into:
         was, now = before.members.get(member), after.members[member]
         if was is None or was.ended:
             continue
-        if not now.ended and not _needed(before, member, closing):
-            yield f"{member} no longer matters and was not cancelled"
+        if not now.ended and not _is_needed(before, member, closing):
+            yield f"{member} is no longer needed but was not cancelled"
     for member, now in after.members.items():
         was = before.members.get(member)
         if now.cancelled_by == SIBLING and was is not None and not was.ended:
             if member not in into:
-                yield f"{member} was cancelled as a sibling of nobody"
-            if _needed(after, member, set()):
-                yield f"{member} was cancelled, and another group still needs it"
+                yield f"{member} was cancelled as a sibling without a deciding group"
+            if _is_needed(after, member, set()):
+                yield f"{member} was cancelled although another group needs it"
 
 
-def _is_news(before: FlowPicture, group: GroupPicture) -> bool:
-    """True if the group was decided since, or an edge was added to it while its member had not ended."""
+def _is_newly_decided(before: FlowPicture, group: GroupPicture) -> bool:
+    """Return True if the group was decided in this step, or gained an edge before its member ended."""
     was, member = before.groups.get((group.member, group.seq)), before.members.get(group.member)
     if member is not None and member.ended:
         return False
     return was is None or (was.state, was.n) != (group.state, group.n)
 
 
-def _needed(flow: FlowPicture, member: str, but: set[tuple[str, int]]) -> bool:
-    """True if an open group of a member that has not ended has an edge from this one."""
+def _is_needed(flow: FlowPicture, member: str, but: set[tuple[str, int]]) -> bool:
+    """Return True if an open group of a member that has not ended has an edge from this member."""
     keys = {(edge.downstream, edge.seq) for edge in flow.edges if edge.upstream == member} - but
     return any(flow.groups[key].state == "open" and not flow.members[key[0]].ended for key in keys)
 
@@ -240,10 +257,10 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
         if (group.n, group.satisfied, group.impossible) != counted:
             yield f"{group} has edges {counted}"
         member = flow.members.get(group.member)
-        if member is None or member.ended or group.draft or _is_done_with(member, group):
+        if member is None or member.ended or group.draft or _is_ignored(member, group):
             continue
         if flow.frozen if group.seq == 0 else group.state == "closed":
-            continue  # A cancelled flow starts nobody; who was asked to stop waits for no children any more.
+            continue  # A cancelled flow starts no members. A member asked to stop no longer waits for children.
         if group.state != group_state(group.join, group.k, states):
             yield f"{group} should be {group_state(group.join, group.k, states)}: {states}"
     for key in into:
@@ -251,8 +268,11 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
             yield f"edges into {key} without a group"
 
 
-def _is_done_with(member: MemberPicture, group: GroupPicture) -> bool:
-    """True of one that runs again and got an edge when it had ended: that edge is recorded, and stops nobody."""
+def _is_ignored(member: MemberPicture, group: GroupPicture) -> bool:
+    """Return True for a replayed member that gained an edge after it had ended.
+
+    Such an edge is recorded but blocks nothing.
+    """
     return member.replayed and member.started and group.state == "closed"
 
 
@@ -261,22 +281,22 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
     for member in flow.members.values():
         group = flow.groups.get((member.id, 0))
         if not member.ended and member.cancelled_by is not None:
-            yield f"{member} lives, and was cancelled"
+            yield f"{member} is alive but was cancelled"
         if member.waits and member.started and not _has_open_wait(flow, member):
-            yield f"{member} waits for children, and all of its waits are over"
-        if group is None or _is_done_with(member, group):
+            yield f"{member} waits for children but has no open wait"
+        if group is None or _is_ignored(member, group):
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
         if member.ended:
-            continue  # Edges may have come later, which do nothing.
+            continue  # Edges added after the end have no effect.
         if member.started and verdict != "fired":
-            yield f"{member} has started, and its edges are {verdict}"
+            yield f"{member} has started although its edges are {verdict}"
         if flow.frozen or group.draft:
             continue
         if verdict == "impossible":
-            yield f"{member} can never start, and was not skipped"
+            yield f"{member} can never start but was not skipped"
         if member.state != "blocked" if verdict == "open" else member.waits and not member.started:
-            yield f"{member} is {member.state}, and its edges are {verdict}"
+            yield f"{member} is {member.state} although its edges are {verdict}"
 
 
 def _has_open_wait(flow: FlowPicture, member: MemberPicture) -> bool:
@@ -295,7 +315,7 @@ def _flow_problems(flow: FlowPicture) -> Iterator[str]:
         yield f"the flow has {flow.finished}, and members have not ended"
 
 
-def _taken_up(flow: FlowPicture, member: MemberPicture, outgoing: Iterable[EdgePicture]) -> bool:
+def _is_handled(flow: FlowPicture, member: MemberPicture, outgoing: Iterable[EdgePicture]) -> bool:
     if member.cancelled_by == SIBLING:
         return True
     for edge in outgoing:

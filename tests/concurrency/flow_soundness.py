@@ -1,4 +1,4 @@
-"""What must hold of every flow, whoever raced whom: pictures from the rows, each checked against the model."""
+"""Check every stored flow against the model, independent of the order of racing calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.concurrency.flow_model import (
     FlowPicture,
     GroupPicture,
     MemberPicture,
-    problems,
+    find_problems,
 )
 from tests.concurrency.soundness import assert_sound
 from tests.stores import TestStore
@@ -31,11 +31,11 @@ _EVENTS = "SELECT flow_id, name FROM ff.event WHERE family = 'flow'"
 
 
 async def assert_flows_sound(store: TestStore) -> None:
-    """Histories are sound, every flow is as its members say, and whoever has finished said so once."""
+    """Assert that histories are sound, flows match their members, and each flow finished with exactly one event."""
     await assert_sound(store)
     pictures = await flow_pictures(store.query)
-    found = [problem for picture in pictures.values() for problem in problems(picture)]
-    assert not found, found[:10]
+    wrong = [problem for picture in pictures.values() for problem in find_problems(picture)]
+    assert not wrong, wrong[:10]
     finished = Counter(str(row["flow_id"]) for row in await store.query(_EVENTS) if row["name"] == "finished")
     for id_, picture in pictures.items():
         if not any(member.replayed for member in picture.members.values()) and not picture.cancelled:
@@ -43,7 +43,7 @@ async def assert_flows_sound(store: TestStore) -> None:
 
 
 async def flow_pictures(rows: Rows, only: UUID | None = None) -> Mapping[str, FlowPicture]:
-    """All flows by id, or one of them."""
+    """Return the pictures of all flows, or of one flow, by id."""
     where = f" WHERE flow_id = '{only}'" if only else ""
     flows = await rows(_FLOWS + (f" WHERE id = '{only}'" if only else ""))
     parts = [_by_flow(await rows(sql + where)) for sql in (_MEMBERS, _EDGES, _GROUPS)]
@@ -53,20 +53,27 @@ async def flow_pictures(rows: Rows, only: UUID | None = None) -> Mapping[str, Fl
 def _picture(flow: Row, members: Sequence[Row], edges: Sequence[Row], groups: Sequence[Row]) -> FlowPicture:
     policy = flow["cancel_policy"]
     return FlowPicture(
-        id=str(flow["id"]), sealed=bool(flow["sealed"]), cancelled=policy is not None,
-        frozen=policy is not None and policy != "flow_only", finished=flow["finished"],
+        id=str(flow["id"]),
+        sealed=bool(flow["sealed"]),
+        cancelled=policy is not None,
+        frozen=policy is not None and policy != "flow_only",
+        finished=flow["finished"],
         members={str(row["id"]): _member(row) for row in members},
         edges=tuple(_edge(row) for row in edges),
         groups={(group.member, group.seq): group for group in map(_group, groups)},
         counted=(flow["open_members"], flow["ended_badly"]),
-    )  # fmt: skip
+    )
 
 
 def _member(row: Row) -> MemberPicture:
     return MemberPicture(
-        id=str(row["id"]), state=row["state"], blocking_reason=str(row["blocking_reason"]),
-        started=row["started_at"] is not None, cancelled_by=row["cancelled_by"], generation=row["generation"],
-    )  # fmt: skip
+        id=str(row["id"]),
+        state=row["state"],
+        blocking_reason=str(row["blocking_reason"]),
+        started=row["started_at"] is not None,
+        cancelled_by=row["cancelled_by"],
+        generation=row["generation"],
+    )
 
 
 def _edge(row: Row) -> EdgePicture:
@@ -75,14 +82,21 @@ def _edge(row: Row) -> EdgePicture:
 
 def _group(row: Row) -> GroupPicture:
     return GroupPicture(
-        member=str(row["downstream_id"]), seq=row["seq"], join=row["join_kind"], k=row["k"], siblings=row["siblings"],
-        state=row["state"], n=row["n"], satisfied=row["satisfied"], impossible=row["impossible"],
+        member=str(row["downstream_id"]),
+        seq=row["seq"],
+        join=row["join_kind"],
+        k=row["k"],
+        siblings=row["siblings"],
+        state=row["state"],
+        n=row["n"],
+        satisfied=row["satisfied"],
+        impossible=row["impossible"],
         draft=bool(row["draft"]),
-    )  # fmt: skip
+    )
 
 
 def _by_flow(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+    rows_by_flow: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        found[str(row["flow_id"])].append(row)
-    return found
+        rows_by_flow[str(row["flow_id"])].append(row)
+    return rows_by_flow

@@ -1,4 +1,4 @@
-"""Ways to stop a transaction between its writes and its commit, and to know that another one really waits for it."""
+"""Stop a transaction between its writes and its commit, and detect that another transaction waits for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from uuid import UUID
 import asyncpg
 
 from flowfabric.engine import Engine
-from flowfabric.store.transaction import Body, Store, Transaction
+from flowfabric.store.ports import Body, Store
+from flowfabric.store.transaction import Transaction
 from tests.stores import PostgresTestStore, TestStore
 
 _DEADLINE_S = 10.0
 _LOOK_EVERY_S = 0.002
-# The server cuts the text of a long statement off; by the tables it has opened it is known which schema it is for.
+# The server truncates long statements, so the query finds the schema by the tables that are open.
 _WAITERS = """
     SELECT COUNT(*) AS waiting
     FROM pg_stat_activity AS a
@@ -40,16 +41,16 @@ _WAITERS = """
 
 
 async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
-    """Returns as soon as a look says so; fails if none does within a deadline that no healthy run comes near."""
+    """Wait until the check returns True. Fail after a deadline that a healthy run never reaches."""
     ends = time.monotonic() + _DEADLINE_S
     while not await look():
-        assert time.monotonic() < ends, "what the test waits for never happened"
+        assert time.monotonic() < ends, "the expected condition did not occur in time"
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
 @asynccontextmanager
-async def held_up(store: TestStore, execution_id: UUID) -> AsyncIterator[None]:
-    """Nobody can write the execution while the block lasts: its row is locked, or on SQLite the file."""
+async def block_writes(store: TestStore, execution_id: UUID) -> AsyncIterator[None]:
+    """Lock the row of an execution for the block, or the whole file on SQLite."""
     if isinstance(store, PostgresTestStore):
         holder = await asyncpg.connect(store.url)
         async with holder.transaction():
@@ -64,11 +65,11 @@ async def held_up(store: TestStore, execution_id: UUID) -> AsyncIterator[None]:
 
 
 class RolledBack(Exception):
-    """What a transaction ends with that was told to roll back."""
+    """Raised to roll back a stopped transaction."""
 
 
 class StoppedCall:
-    """A call of an engine whose transaction has made its writes and commits when told."""
+    """An engine call whose transaction stops after its writes and commits on request."""
 
     def __init__(self, store: TestStore, engine: Engine) -> None:
         self._on_thread = store.name == "sqlite"
@@ -81,7 +82,7 @@ class StoppedCall:
         self._rolls_back = False
 
     async def begin(self, call: Callable[[Engine], Awaitable[Any]]) -> None:
-        """Starts the call and returns when it has made its writes, which are not committed yet, or has ended."""
+        """Start the call and wait until its writes are made but not committed, or until it has ended."""
         stopping: Any = _StoppingStore(self._engine._context.store, self._stopped)
         engine = Engine(replace(self._engine._context, store=stopping, batchers={}))
         self._task = asyncio.create_task(_awaited(call(engine)))
@@ -91,59 +92,59 @@ class StoppedCall:
 
     @property
     def has_ended(self) -> bool:
-        """True if the call came to its end without a transaction to stop in."""
+        """Whether the call ended without a transaction to stop."""
         return self._task is not None and self._task.done()
 
     async def commit(self) -> Any:
-        """Lets the transaction commit; answers what the call did."""
+        """Commit the transaction and return the result of the call."""
         self._may_commit.set()
         self._thread_may_commit.set()
-        assert self._task is not None, "it has begun"
+        assert self._task is not None, "begin was called"
         return await self._task
 
     async def roll_back(self) -> None:
-        """Lets the transaction end without its writes."""
+        """Roll the transaction back."""
         self._rolls_back = True
         with contextlib.suppress(RolledBack):
             await self.commit()
 
     def _stopped(self, body: Body[Any]) -> Body[Any]:
         async def stopped(tx: Transaction) -> Any:
-            answer = await body(tx)
-            if isinstance(answer, list) and not any(answer):
-                return answer  # A batch that left everything out has written nothing.
+            result = await body(tx)
+            if isinstance(result, list) and not any(result):
+                return result  # A batch that rejected every item has written nothing.
             self._loop.call_soon_threadsafe(self._written.set)
-            # SQLite's writer thread runs the body and may be blocked; on PostgreSQL the body runs on the event loop.
+            # The body is allowed to block SQLite's writer thread. On PostgreSQL it runs on the event loop.
             if self._on_thread:
-                assert self._thread_may_commit.wait(_DEADLINE_S), "nobody let the transaction commit"
+                assert self._thread_may_commit.wait(_DEADLINE_S), "the test did not release the transaction"
             else:
                 await self._may_commit.wait()
             if self._rolls_back:
                 raise RolledBack
-            return answer
+            return result
 
         return stopped
 
 
 class OpenTransaction:
-    """The same for a transaction with a body of its own."""
+    """A transaction with a given body that stops after its writes and commits on request."""
 
     def __init__(self, store: TestStore, engine: Engine) -> None:
         self._call = StoppedCall(store, engine)
 
     async def begin(self, body: Body[Any]) -> None:
-        """Runs the body and returns when it has made its writes; they are not committed yet."""
+        """Run the body and wait until its writes are made but not committed."""
         await self._call.begin(lambda engine: engine._context.store.run(body))
         if self._call.has_ended:
             await self._call.commit()
 
     async def commit(self) -> Any:
-        """Lets the transaction commit; answers what its body did."""
+        """Commit the transaction and return the result of the body."""
         return await self._call.commit()
 
 
 class _StoppingStore:
-    """A store whose transactions stop before their commit; reads do not."""
+    """A store whose write transactions stop before they commit. Reads do not stop."""
 
     def __init__(self, store: Store, stopped: Callable[[Body[Any]], Body[Any]]) -> None:
         self._store = store
@@ -163,31 +164,31 @@ async def _awaited(call: Awaitable[Any]) -> Any:
     return await call
 
 
-async def all_wait_for_a_lock(store: TestStore, engine: Engine, calls: int) -> None:
-    """Returns when that many calls of the engine wait for a lock that somebody else holds."""
+async def wait_until_blocked(store: TestStore, engine: Engine, calls: int) -> None:
+    """Wait until `calls` calls of the engine are blocked by a lock."""
     if isinstance(store, PostgresTestStore):
         schema = store.schema
-        await eventually(lambda: _that_many_wait(store, schema, calls))
+        await eventually(lambda: _has_waiters(store, schema, calls))
     else:
-        await eventually(lambda: _writer_waits(engine))
+        await eventually(lambda: _is_writer_blocked(engine))
 
 
-async def all_engines_wait(store: TestStore, engines: Sequence[Engine]) -> None:
-    """The same for one call of each of these engines."""
-    # PostgreSQL knows them all; on SQLite each has a thread to look at.
+async def wait_until_engines_blocked(store: TestStore, engines: Sequence[Engine]) -> None:
+    """Wait until one call of each engine is blocked by a lock."""
+    # PostgreSQL reports the waiters of all engines. On SQLite each engine has its own writer thread.
     for engine in engines[:1] if store.name == "postgres" else engines:
-        await all_wait_for_a_lock(store, engine, len(engines))
+        await wait_until_blocked(store, engine, len(engines))
 
 
-async def _that_many_wait(store: TestStore, schema: str, calls: int) -> bool:
+async def _has_waiters(store: TestStore, schema: str, calls: int) -> bool:
     [row] = await store.query(_WAITERS, schema)
     return bool(row["waiting"] >= calls)
 
 
-async def _writer_waits(engine: Engine) -> bool:
-    """All calls share the writer thread: it has taken them and stands in the statement that begins a transaction."""
+async def _is_writer_blocked(engine: Engine) -> bool:
+    """Return True if the writer thread, which all calls share, is blocked at the start of its transaction."""
     store: Any = engine._context.store
     writer = store._writer
     frame = sys._current_frames().get(writer._thread.ident)
-    begins = frame is not None and frame.f_code.co_name == "_commit_together"
+    begins = frame is not None and frame.f_code.co_name == "_commit_batch"
     return begins and not writer._connection.in_transaction

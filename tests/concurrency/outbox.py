@@ -1,8 +1,8 @@
-"""A storm over the outbox: writers whose transactions overlap and commit late, and readers that must not miss anything.
+"""A stress test of the outbox with overlapping writers and concurrent readers.
 
-Writers contend for the same executions by batches and by single operations; on PostgreSQL some transactions stay open
-for a while when they have written. Readers of several kinds follow them live. Beside them a naive reader asks for
-`id > last`, which is what the position is there for.
+Writers change the same executions through batches and single operations. On PostgreSQL some transactions stay open for
+a while after their writes. Readers of several kinds follow the events live and must not miss any. A naive reader
+queries `id > last` and shows why positions are needed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from uuid import UUID
 
 import asyncpg
 
-from flowfabric.core.requests import Command
+from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.engine import Engine, Event, FlowFabricError, Lease, Submission, Unavailable
-from flowfabric.ops.hold import hold, unhold
+from flowfabric.ops.operator.hold import OperatorRequest, hold, unhold
 from flowfabric.store.transaction import Transaction
 from tests.stores import PostgresTestStore, TestStore
 
 Seen = tuple[UUID | None, int | None]
-WHO = Command(principal="storm", reason="")
+WHO = AuditInfo(principal="storm", reason="")
 _LANE = "default"
 
 
 @dataclass
 class Ledger:
-    """What one reader has seen, in its order."""
+    """The events that one reader received, in order."""
 
     name: str
     seen: list[Seen] = field(default_factory=list)
@@ -42,11 +42,11 @@ class Ledger:
     def missed(self, written: set[Seen]) -> int:
         return len(written - set(self.seen))
 
-    def doubled(self) -> int:
+    def repeated(self) -> int:
         return sum(number - 1 for number in Counter(self.seen).values())
 
     def disorder(self) -> int:
-        """How often an event came after a later one of its execution."""
+        """Return how many events arrived after a later event of the same execution."""
         last: dict[UUID | None, int] = {}
         wrong = 0
         for id_, version in self.seen:
@@ -56,8 +56,10 @@ class Ledger:
 
 
 class Writer:
-    """One writer: it submits, claims what anybody submitted, renews it, and ends it, gives it back, or holds it. Its
-    engine notes renewals."""
+    """A writer that submits executions, claims any of them, renews the lease, and completes, releases or holds them.
+
+    Its engine records renewals as events.
+    """
 
     def __init__(self, engine: Engine, seed: int, given_back: deque[UUID], *, lingers: bool) -> None:
         self._engine = engine
@@ -72,19 +74,19 @@ class Writer:
             try:
                 await self._round()
             except Unavailable:
-                # A file has one writer at a time, and does not say whose turn is next: some wait for too long.
+                # SQLite has one writer at a time and no fair queue, so some writers time out.
                 self.given_up += 1
 
     async def _round(self) -> None:
         await self._engine.executions.submit_many([Submission(kind="job") for _ in range(24)])
-        # Leases are for as long as the storm: what is not given back stays active.
+        # Leases outlast the test, so executions that are not released stay active.
         leases = await self._engine.leases.claim([_LANE], "storm", limit=self._chance.randint(1, 48), lease_ttl="1h")
         self.events += len(leases)
         await self._renew(leases)
         await self._end(leases)
         if self._lingers and self._chance.random() < 0.2:
             with suppress(FlowFabricError):
-                await self._engine._context.store.run(self._linger)
+                await self._engine._context.store.run(self._hold_in_open_transaction)
 
     async def _renew(self, leases: Sequence[Lease]) -> None:
         some = [lease.fence for lease in leases if self._chance.random() < 0.2]
@@ -100,28 +102,31 @@ class Writer:
                 self._given_back.append(lease.execution_id)
                 self.events += 1
 
-    def _count(self, answers: Sequence[object]) -> None:
-        self.events += sum(not isinstance(answer, FlowFabricError) for answer in answers)
+    def _count(self, results: Sequence[object]) -> None:
+        self.events += sum(not isinstance(result, FlowFabricError) for result in results)
 
-    async def _linger(self, tx: Transaction) -> None:
-        """Holds and unholds some work in one transaction, one after another, and is in no hurry to commit. What others
-        have done meanwhile to the later ones has larger transaction ids than this one."""
+    async def _hold_in_open_transaction(self, tx: Transaction) -> None:
+        """Hold and unhold several executions in one transaction and delay the commit.
+
+        Other transactions change the later executions in that time. Their transaction ids are larger than that of this
+        one.
+        """
         for id_ in self._chance.sample(sorted(self._given_back), min(4, len(self._given_back))):
             with suppress(FlowFabricError):
-                await hold(tx, self._engine.namespace, id_, WHO)
-                await unhold(tx, self._engine.namespace, id_, WHO)
+                await hold.run(tx, self._engine.namespace, OperatorRequest(id_, WHO))
+                await unhold.run(tx, self._engine.namespace, OperatorRequest(id_, WHO))
                 self.events += 2
             await asyncio.sleep(self._chance.random() / 100)
 
 
 async def follow(engine: Engine, ledger: Ledger) -> None:
-    """Reads all events, for ever."""
+    """Follow all events until cancelled."""
     async for event in engine.events.subscribe(start="beginning"):
         ledger.take(event)
 
 
 async def follow_by_cursor(engine: Engine, ledger: Ledger, chance: random.Random) -> None:
-    """Begins again and again after the last cursor."""
+    """Follow events with many short reads, each of which starts after the last cursor."""
     cursor = await engine.events.cursor("beginning")
     while True:
         left = chance.randint(1, 400)
@@ -134,7 +139,7 @@ async def follow_by_cursor(engine: Engine, ledger: Ledger, chance: random.Random
 
 
 async def follow_by_name(engines: Sequence[Engine], ledger: Ledger, chance: random.Random) -> None:
-    """Reads under a name, by one engine after the other, and says what is done before it goes."""
+    """Follow events as a named subscriber. Alternate between engines and acknowledge before each switch."""
     while True:
         async with chance.choice(engines).events.subscribe(name="storm", start="beginning") as events:
             left = chance.randint(1, 400)
@@ -147,13 +152,13 @@ async def follow_by_name(engines: Sequence[Engine], ledger: Ledger, chance: rand
 
 
 async def follow_completions(engine: Engine, ledger: Ledger) -> None:
-    """Reads only how executions end."""
+    """Follow only the events that end executions."""
     async for event in engine.events.subscribe(["completion"], start="beginning"):
         ledger.take(event)
 
 
 async def follow_naively(store: PostgresTestStore, ledger: Ledger) -> None:
-    """What everybody writes first: the ids are numbers that grow, so ask for those above the last."""
+    """Poll for ids above the last one. This is the obvious approach, and it misses events."""
     last = 0
     query = f'SELECT id, execution_id, version FROM "{store.schema}".event WHERE id > $1 ORDER BY id LIMIT 500'
     connection: asyncpg.Connection[Any] = await asyncpg.connect(store.url)
@@ -168,22 +173,22 @@ async def follow_naively(store: PostgresTestStore, ledger: Ledger) -> None:
 
 
 async def kill_listeners(store: PostgresTestStore, every_s: float, killed: list[int]) -> None:
-    """Ends all listening connections of the server, again and again, and notes which."""
+    """Repeatedly terminate all listening connections of the server, and record them."""
     connection: asyncpg.Connection[Any] = await asyncpg.connect(store.url)
     try:
         while True:
             await asyncio.sleep(every_s)
-            found = await connection.fetch(
+            listeners = await connection.fetch(
                 "SELECT pid, pg_terminate_backend(pid) AS killed FROM pg_stat_activity"
                 " WHERE application_name = 'flowfabric-listener'"
             )
-            killed += [row["pid"] for row in found if row["killed"]]
+            killed += [row["pid"] for row in listeners if row["killed"]]
     finally:
         await connection.close()
 
 
-async def written(store: TestStore) -> tuple[set[Seen], set[Seen]]:
-    """All events in the table, and those that tell of an end."""
+async def read_stored_events(store: TestStore) -> tuple[set[Seen], set[Seen]]:
+    """Return the keys of all stored events, and the keys of completion events."""
     rows = await store.query("SELECT execution_id, version, family FROM ff.event WHERE execution_id IS NOT NULL")
-    found: dict[Seen, str] = {(UUID(str(row["execution_id"])), row["version"]): row["family"] for row in rows}
-    return set(found), {seen for seen, family in found.items() if family == "completion"}
+    families: dict[Seen, str] = {(UUID(str(row["execution_id"])), row["version"]): row["family"] for row in rows}
+    return set(families), {seen for seen, family in families.items() if family == "completion"}

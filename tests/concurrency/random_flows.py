@@ -1,4 +1,4 @@
-"""One flow and everybody who deals with it at the same time: workers, senders, growers and operators."""
+"""Random concurrent calls on one flow by workers, signal senders and operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPE: Shape = {
     "end": [Edge("race", EdgeKind.ON_COMPLETION), Edge("vote", EdgeKind.ON_COMPLETION)],
 }  # fmt: skip
 DUTIES = ("flow_cancellation", "suspension_timeout", "lease_expiry", "deadline")
-# What a caller may be told because somebody else was faster; anything else is a fault.
+# Error codes that a call may get because a concurrent call was faster. Any other code is a fault.
 TOO_LATE = {
     "execution_not_active", "execution_not_leaseable", "execution_not_suspended", "execution_not_terminal",
     "lease_expired", "lease_revoked", "stale_lease", "target_not_signalable", "token_expired", "waitpoint_closed",
@@ -31,31 +31,33 @@ TOO_LATE = {
 
 @dataclass
 class World:
-    """A flow, and what those who deal with it have in their hands."""
+    """A flow with the leases and tokens that its callers hold."""
 
     engines: tuple[Engine, Engine]
     clock: VirtualClock
     chance: random.Random
-    told: Counter[str]
+    outcomes: Counter[str]
     flow: Flow = field(init=False)
     leases: dict[str, Lease] = field(default_factory=dict)
     tokens: dict[str, Secret] = field(default_factory=dict)
 
-    async def live(self) -> None:
-        """Brings the members into different states, and then lets everybody act at once."""
+    async def run(self) -> None:
+        """Bring the members into different states, then run all calls concurrently."""
         engine = self.engines[0]
         self.flow = await built(engine, SHAPE, joins={"race": any_of(), "vote": quorum(2)}, seal=False)
         for name in ("a", "b", "c"):
             self.leases[name] = await self.flow.claim(name)
-        answer = await engine.leases.suspend(self.leases["b"].fence, ["boss"])
-        token = getattr(answer, "waitpoints")[0].token  # noqa: B009 - it was suspended
+        result = await engine.leases.suspend(self.leases["b"].fence, ["boss"])
+        token = getattr(result, "waitpoints")[0].token  # noqa: B009 - it was suspended
         assert token is not None
         self.tokens["b"] = token
         acts = self._acts()
-        await asyncio.gather(*(self._several([act, *self.chance.choices(acts, k=2)]) for act in self._always()))
+        await asyncio.gather(
+            *(self._perform_shuffled([act, *self.chance.choices(acts, k=2)]) for act in self._required_acts())
+        )
 
-    def _always(self) -> list[Callable[[Engine], Awaitable[Any]]]:
-        """One of each of those that must meet in every run: complete, signal, add an edge, cancel."""
+    def _required_acts(self) -> list[Callable[[Engine], Awaitable[Any]]]:
+        """Return the calls that must meet in every run: complete, signal, add an edge, cancel."""
         flow, leases = self.flow, self.leases
         return [
             lambda engine: engine.leases.complete(leases[self.chance.choice("ac")].fence, b""),
@@ -65,7 +67,7 @@ class World:
         ]
 
     async def _cancel(self, engine: Engine) -> Any:
-        """A member or, not so often that little else is seen, the flow."""
+        """Cancel a member or, less often, the flow. Too many cancelled flows would hide other races."""
         if self.chance.random() < 0.3:
             return await engine.flows.cancel(self.flow.id, "enough", policy=self.chance.choice(POLICIES))
         return await engine.operator.cancel(self.flow[self.chance.choice([*SHAPE])], "by chance")
@@ -81,8 +83,8 @@ class World:
             lambda engine: engine.signals.deliver(self.tokens["b"], "go"),
             lambda engine: engine.signals.deliver(self.tokens["b"], "go"),
             self._finish_b,
-            self._with_a_child,
-            self._with_children,
+            self._wait_for_child,
+            self._wait_for_children,
             lambda engine: engine.flows.add_edge(flow.id, "c", "d"),
             lambda engine: engine.flows.add_edge(flow.id, "b", "end"),
             lambda engine: engine.flows.add(flow.id, "late", "job", after=["a", "c"]),
@@ -95,7 +97,7 @@ class World:
             duty(self.chance.choice(DUTIES)),
         ]
 
-    async def _several(self, acts: list[Callable[[Engine], Awaitable[Any]]]) -> None:
+    async def _perform_shuffled(self, acts: list[Callable[[Engine], Awaitable[Any]]]) -> None:
         for act in self.chance.sample(acts, len(acts)):
             await self._try(act)
 
@@ -103,22 +105,22 @@ class World:
         lease = await engine.leases.claim_execution(self.flow["b"], "worker-2")
         return await engine.leases.complete(lease.fence, b"")
 
-    async def _with_a_child(self, engine: Engine) -> Any:
-        """The member that runs waits for a child of its own, which is done by the one who made it."""
+    async def _wait_for_child(self, engine: Engine) -> Any:
+        """Let a running member wait for a child, and complete the child."""
         fence = self.leases["c"].fence
-        [answer] = await engine.leases.submit_children(fence, [child("part")])
-        if isinstance(answer, FlowFabricError):
-            raise answer
-        waits = engine.leases.suspend(fence, [Child("kid", answer.id)], key="kid")
-        inner = engine.leases.claim_execution(answer.id, "worker-3")
+        [result] = await engine.leases.submit_children(fence, [child("part")])
+        if isinstance(result, FlowFabricError):
+            raise result
+        waits = engine.leases.suspend(fence, [Child("kid", result.id)], key="kid")
+        inner = engine.leases.claim_execution(result.id, "worker-3")
         _, lease = await asyncio.gather(waits, inner)
         return await engine.leases.complete(lease.fence, b"")
 
-    async def _with_children(self, engine: Engine) -> Any:
-        """The member that runs gives its lease up for children; one of them is done, the other if somebody comes by."""
+    async def _wait_for_children(self, engine: Engine) -> Any:
+        """Suspend a running member for two children, and complete one of them."""
         fence = self.leases["c"].fence
-        answers = await engine.leases.submit_children(fence, [child("first"), child("second")])
-        ids = [answer.id for answer in answers]
+        results = await engine.leases.submit_children(fence, [child("first"), child("second")])
+        ids = [result.id for result in results]
         join = self.chance.choice([all_of(), any_of()])
         waits = engine.leases.wait_children(fence, ids, join=join)
         inner = engine.leases.claim_execution(ids[0], "worker-3")
@@ -127,13 +129,13 @@ class World:
 
     async def _try(self, call: Callable[[Engine], Awaitable[Any]]) -> None:
         try:
-            answer = await call(self.chance.choice(self.engines))
+            result = await call(self.chance.choice(self.engines))
         except FlowFabricError as error:
             if error.code not in TOO_LATE:
                 raise
-            self.told[error.code] += 1
+            self.outcomes[error.code] += 1
         else:
-            self.told[type(answer).__name__] += 1
+            self.outcomes[type(result).__name__] += 1
 
 
 POLICIES = ("cancel_all", "cancel_pending", "flow_only")

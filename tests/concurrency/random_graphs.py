@@ -1,6 +1,6 @@
-"""Flows drawn at random and run to their end, with every outcome and with a store that fails at random statements.
+"""Random flows that run to their end with every outcome while random statements fail.
 
-After each call a picture of the flow is taken and held against the model.
+After each call the test takes a picture of the flow and checks it against the model.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from flowfabric.engine import (
     quorum,
 )
 from flowfabric.testing import VirtualClock
-from tests.concurrency.flow_model import FlowPicture, hanging, problems, step_problems
+from tests.concurrency.flow_model import FlowPicture, find_hanging_members, find_problems, find_step_problems
 from tests.concurrency.flow_soundness import flow_pictures
 from tests.concurrency.waits import duty
-from tests.faults.fuses import FAILURES, Fuse
-from tests.faults.pictures import Camera
+from tests.faults.failing_driver import FAILURES, Fuse
+from tests.faults.store_dump import Camera
 
 MOST = 60
 OUTCOMES = ("complete",) * 13 + ("fail",) * 4 + ("expire",) * 2 + ("cancel",) * 2
@@ -47,21 +47,21 @@ _FINISHED = "SELECT id FROM ff.event WHERE flow_id = '{flow_id}' AND family = 'f
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """One member to be: what it comes after, and how that is joined."""
+class PlannedMember:
+    """A planned member with its upstream members and its join."""
 
     name: str
     after: tuple[Edge, ...]
     join: Join
 
 
-def draw_members(chance: random.Random, most: int = MOST) -> list[Drawn]:
-    """Members in an order in which each may follow any before it; small graphs are more frequent than large ones."""
+def draw_members(chance: random.Random, most: int = MOST) -> list[PlannedMember]:
+    """Draw members in topological order. Small graphs are more frequent than large ones."""
     number = 2 + int((most - 1) * chance.random() ** 3)
     return [_draw(chance, place) for place in range(number)]
 
 
-def _draw(chance: random.Random, place: int) -> Drawn:
+def _draw(chance: random.Random, place: int) -> PlannedMember:
     wide = chance.random() < 0.1
     edges = 0 if chance.random() < 0.15 else chance.randint(1, 20 if wide else 4)
     upstreams = chance.sample(range(place), min(place, edges))
@@ -70,12 +70,12 @@ def _draw(chance: random.Random, place: int) -> Drawn:
     joins = [all_of(siblings=siblings), all_of()]
     if after:
         joins += [any_of(siblings=siblings), quorum(chance.randint(1, len(after)), siblings=siblings)]
-    return Drawn(f"m{place}", after, chance.choice(joins))
+    return PlannedMember(f"m{place}", after, chance.choice(joins))
 
 
 @dataclass
 class Run:
-    """One flow, from its first member to its end. In a calm one nobody fails."""
+    """One flow from its first member to its end. In a calm run no member fails."""
 
     engine: Engine
     backend: str
@@ -83,11 +83,11 @@ class Run:
     camera: Camera
     fuse: Fuse
     chance: random.Random
-    told: Counter[str]
+    outcomes: Counter[str]
     most: int
     flow_id: UUID = field(init=False)
     members: dict[str, UUID] = field(default_factory=dict)
-    later: list[Drawn] = field(default_factory=list)
+    later: list[PlannedMember] = field(default_factory=list)
     leases: dict[str, Lease] = field(default_factory=dict)
     last: FlowPicture = field(init=False)
     calm: bool = field(init=False)
@@ -97,42 +97,44 @@ class Run:
     def __post_init__(self) -> None:
         self.calm = self.chance.random() < CALM
 
-    async def live(self) -> FlowPicture:
-        """Runs the flow to its end; answers its last picture."""
+    async def run(self) -> FlowPicture:
+        """Run the flow to its end and return its last picture."""
         await self._begin(draw_members(self.chance, self.most))
-        await self._live_on()
+        await self._run_to_end()
         while self.replays < MOST_REPLAYS and self.chance.random() < AGAIN:
-            # What went well all the way may fail in its second life.
+            # A flow that succeeded may fail after a replay.
             self.calm = self.calm and self.chance.random() < CALM
-            self.told["finished again"] += 1
+            self.outcomes["finished again"] += 1
             await self._replay()
-            await self._live_on()
+            await self._run_to_end()
         events = await self.camera.rows(_FINISHED.format(flow_id=self.flow_id))
-        assert len(events) == self.finishes, f"it has finished {self.finishes} times, and said so {len(events)} times"
-        await self._zombies_get_nowhere()
+        assert len(events) == self.finishes, f"{self.finishes} finishes but {len(events)} events"
+        await self._assert_zombies_cannot_complete()
         return self.last
 
-    async def _live_on(self) -> None:
+    async def _run_to_end(self) -> None:
         while self.later or any(not member.ended for member in self.last.members.values()):
-            await self._next()
+            await self._perform_action()
         if not self.last.sealed:
             await self._call(lambda: self.engine.flows.seal(self.flow_id))
-        assert self.last.finished is not None, "it is over, and has not finished"
+        assert self.last.finished is not None, "all members ended but the flow has not finished"
 
-    async def _begin(self, drawn: list[Drawn]) -> None:
+    async def _begin(self, drawn: list[PlannedMember]) -> None:
         at_once = self.chance.randint(1, len(drawn)) if self.chance.random() < 0.5 else len(drawn)
         graph = Graph("random")
         for item in drawn[:at_once]:
             graph.add(item.name, "job", after=item.after, join=item.join)
         self.later = drawn[at_once:]
-        answer = await self._insist(lambda: self.engine.flows.submit(graph, id=self._id(), seal=not self.later))
-        self.flow_id, self.members = answer.flow_id, dict(answer.members)
+        result = await self._call_with_faults(
+            lambda: self.engine.flows.submit(graph, id=self._id(), seal=not self.later)
+        )
+        self.flow_id, self.members = result.flow_id, dict(result.members)
         self.last = await self._picture()
-        wrong = problems(self.last)
+        wrong = find_problems(self.last)
         assert not wrong, "; ".join(wrong[:5])
 
-    async def _next(self) -> None:
-        """One thing that happens."""
+    async def _perform_action(self) -> None:
+        """Perform one random action."""
         names = {str(id_): name for name, id_ in self.members.items()}
         states = {names[member.id]: member.state for member in self.last.members.values()}
         ready = [name for name, state in states.items() if state == "waiting"]
@@ -154,31 +156,38 @@ class Run:
         elif running:
             await self._end(self.chance.choice(running))
         else:
-            assert not hanging(self.last), f"nothing runs, nothing may start, and it is not over: {states}"
-            await self._give_up(alive)
+            assert not find_hanging_members(self.last), f"unfinished flow without a member that can run: {states}"
+            await self._cancel_blocked(alive)
 
     async def _replay(self) -> None:
-        """Replays a member that has ended, of those that never started more often than there are."""
-        ended = [item for item in self.last.members.values() if item.ended]
-        unstarted = [item for item in ended if not item.started]
+        """Replay an ended member. Prefer members that never started."""
+        ended = [picture for picture in self.last.members.values() if picture.ended]
+        unstarted = [picture for picture in ended if not picture.started]
         member = self.chance.choice(unstarted if unstarted and self.chance.random() < 0.5 else ended)
         self.replays += 1
-        self.told["replay"] += 1
-        self.told["replay of one that never started"] += not member.started
-        blocked = {item.id for item in self.last.members.values() if item.state == "blocked"}
+        self.outcomes["replay"] += 1
+        self.outcomes["replay of one that never started"] += not member.started
+        blocked = {picture.id for picture in self.last.members.values() if picture.state == "blocked"}
         replay = lambda: self.engine.operator.replay(member.id, expected_generation=member.generation)  # noqa: E731
         await self._call(replay, replayed=member.id)
-        again = [item for item in self.last.members.values() if item.state == "blocked" and item.id not in blocked]
-        self.told["blocked again"] += any(item.id != member.id for item in again)
+        again = [
+            picture
+            for picture in self.last.members.values()
+            if picture.state == "blocked" and picture.id not in blocked
+        ]
+        self.outcomes["blocked again"] += any(picture.id != member.id for picture in again)
 
-    async def _give_up(self, alive: list[str]) -> None:
-        """Nobody will replay those that somebody waits for, so one of the waiting is cancelled."""
-        self.told["stuck"] += 1
+    async def _cancel_blocked(self, alive: list[str]) -> None:
+        """Cancel a blocked member, because the ended member it waits for will not be replayed."""
+        self.outcomes["stuck"] += 1
         name = self.chance.choice(alive)
-        await self._call(lambda: self.engine.operator.cancel(self.members[name], "waits in vain"))
+        await self._call(lambda: self.engine.operator.cancel(self.members[name], "cannot be unblocked"))
 
     async def _claim(self, name: str) -> None:
-        """A claim moves nobody else, so the picture is only touched up; the next one shows a wrong start."""
+        """Claim a member and patch the last picture.
+
+        A claim changes no other member, and the next picture reveals a wrong start.
+        """
         id_ = self.members[name]
         self.leases[name] = await self.engine.leases.claim_execution(id_, "w", lease_ttl="1d")
         started = replace(self.last.members[str(id_)], state="active", blocking_reason="none", started=True)
@@ -204,7 +213,7 @@ class Run:
 
     async def _end(self, name: str) -> None:
         fence, outcome = self.leases[name].fence, "complete" if self.calm else self.chance.choice(OUTCOMES)
-        self.told[outcome] += 1
+        self.outcomes[outcome] += 1
         leases = self.engine.leases
         if outcome == "complete":
             await self._call(lambda: leases.complete(fence, name.encode()))
@@ -223,40 +232,40 @@ class Run:
     async def _time_out(self) -> None:
         await duty("suspension_timeout")(self.engine)
 
-    async def _zombies_get_nowhere(self) -> None:
-        """Whoever was cancelled under its worker stays so."""
+    async def _assert_zombies_cannot_complete(self) -> None:
+        """Assert that a member cancelled during its run cannot be completed."""
         for name, lease in self.leases.items():
             if self.last.members[str(self.members[name])].state == "cancelled":
                 try:
                     await self.engine.leases.complete(lease.fence, b"late")
                 except Refused:
-                    self.told["zombie"] += 1
+                    self.outcomes["zombie"] += 1
                 else:
-                    raise AssertionError(f"{name} was cancelled, and completed")
+                    raise AssertionError(f"{name} was completed after its cancellation")
 
     async def _call(
         self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None, replayed: str | None = None
     ) -> Any:
-        """The answer of a call, before and after which the flow is as it must be; or the code of its refusal."""
-        answer: Any
+        """Make a call and check the flow afterwards. Return the result of the call, or the code of an allowed error."""
+        result: Any
         try:
-            answer = await self._insist(call)
+            result = await self._call_with_faults(call)
         except FlowFabricError as error:
             if error.code not in (allowed or ()):
                 raise
-            answer = error.code
+            result = error.code
         before, self.last = self.last, await self._picture()
-        wrong = [*problems(self.last), *step_problems(before, self.last, replayed)]
+        wrong = [*find_problems(self.last), *find_step_problems(before, self.last, replayed)]
         assert not wrong, "; ".join(wrong[:5])
         self.finishes += before.finished is None and self.last.finished is not None
-        self.told["cancelled siblings"] += sum(
+        self.outcomes["cancelled siblings"] += sum(
             now.cancelled_by == "flow_sibling" and id_ in before.members and not before.members[id_].ended
             for id_, now in self.last.members.items()
         )
-        return answer
+        return result
 
-    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Makes the call, now and then with a store that fails at one statement, and then once more."""
+    async def _call_with_faults(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make the call. In some cases let one statement fail first, then retry."""
         if self.chance.random() < FUSED:
             kind = self.chance.choice(list(FAILURES[self.backend]))
             self.fuse.arm(
@@ -265,7 +274,7 @@ class Run:
             try:
                 return await call()
             except Unavailable:
-                self.told["failed statements"] += 1
+                self.outcomes["failed statements"] += 1
             finally:
                 self.fuse.disarm()
         return await call()

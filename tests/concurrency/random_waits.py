@@ -1,4 +1,4 @@
-"""One execution and everybody who deals with its waits, doing things at random and at the same time."""
+"""Random concurrent calls on the waits of one execution."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from flowfabric.engine import (
     Engine,
     Fence,
     FlowFabricError,
-    Fresh,
     Lease,
-    Pending,
+    NewWaitpoint,
+    PendingWaitpoint,
     Satisfied,
     Secret,
     Single,
-    Standing,
+    StandingWaitpoint,
     Timer,
 )
 from flowfabric.testing import VirtualClock
@@ -38,7 +38,7 @@ KEYS = ("boss", "chief")
 STANDING = "inbox"
 NAMES = ("go", "stop", STANDING)
 DUTIES = ("suspension_timeout", "timers", "waitpoint_expiry", "lease_expiry")
-# What a caller may be told because somebody else was faster; anything else is a fault.
+# Error codes that a call may get because a concurrent call was faster. Any other code is a fault.
 TOO_LATE = {
     "execution_not_active", "execution_not_leaseable", "execution_not_suspended", "execution_not_found",
     "lease_expired", "lease_revoked", "stale_lease", "target_not_signalable", "token_expired", "waitpoint_closed",
@@ -48,16 +48,16 @@ TOO_LATE = {
 
 @dataclass
 class Ledger:
-    """What all worlds together were told."""
+    """The accepted signals and the outcomes of all calls of all worlds."""
 
     accepted: dict[UUID, UUID] = field(default_factory=dict)
     in_order: list[list[UUID]] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class World:
-    """An execution, the tokens that its workers have handed out, and the signals that were sent."""
+    """An execution, the tokens that its workers have published, and the signals that were sent."""
 
     engines: tuple[Engine, Engine]
     clock: VirtualClock
@@ -67,8 +67,8 @@ class World:
     tokens: list[Secret] = field(default_factory=list)
     sent: list[tuple[Secret, UUID]] = field(default_factory=list)
 
-    async def live(self) -> None:
-        """A worker, two senders and an operator, all at once."""
+    async def run(self) -> None:
+        """Run a worker, two senders and an operator concurrently."""
         self.id = await submitted(self.engines[0], signals=[STANDING])
         senders = [self._send(self.chance.randint(2, 4)) for _ in range(2)]
         await asyncio.gather(self._work(3), *senders, self._operate(3))
@@ -82,16 +82,16 @@ class World:
                 await self._attempt(lease, number)
 
     async def _attempt(self, lease: Lease, number: int) -> None:
-        """Hands out a token now and then, waits once or twice, and leaves the rest to the next attempt."""
+        """Run one attempt that sometimes publishes a token and suspends at most twice."""
         for turn in range(2):
             early = self.chance.choice([None, *KEYS])
             if early is not None:
-                made = await self._try(partial(created, fence=lease.fence, key=early))
-                self._hand_out([made] if made else [])
+                waitpoint = await self._try(partial(created, fence=lease.fence, key=early))
+                self._publish([waitpoint] if waitpoint else [])
                 await asyncio.sleep(0)
-            answer = await self._suspend(lease, early, key=self.chance.choice([None, "same", f"{number}-{turn}"]))
-            if not isinstance(answer, Satisfied):
-                self._hand_out(getattr(answer, "waitpoints", []))
+            result = await self._suspend(lease, early, key=self.chance.choice([None, "same", f"{number}-{turn}"]))
+            if not isinstance(result, Satisfied):
+                self._publish(getattr(result, "waitpoints", []))
                 return
         leave = self.chance.choice(["release", "complete", "keep"])
         if leave != "keep":
@@ -100,21 +100,23 @@ class World:
     async def _suspend(self, lease: Lease, early: str | None, key: str | None) -> Any:
         bindings, condition = self._wait(early)
         options = {
-            "timeout": self.chance.choice([None, "2s", "5s"]), "rest": self.chance.choice(["close", "keep"]),
+            "timeout": self.chance.choice([None, "2s", "5s"]),
+            "unused_waitpoints": self.chance.choice(["close", "keep"]),
             "on_timeout": self.chance.choice(["auto_resume", "auto_resume", "escalate", "fail"]),
-        }  # fmt: skip
+        }
         call = lambda engine: engine.leases.suspend(lease.fence, bindings, condition, key=key, **options)  # noqa: E731
-        answer = await self._try(call)
-        if answer is not None and self.chance.random() < 0.2:
-            # Its answer was lost, say. Without a key, one that kept its lease would be another wait.
-            again = await self._try(call) if key or not isinstance(answer, Satisfied) else answer
-            assert again is None or again.suspension_id == answer.suspension_id
-        return answer
+        result = await self._try(call)
+        if result is not None and self.chance.random() < 0.2:
+            # Repeat the call as if its reply had been lost. Without a key, a repeated call with a kept lease would
+            # create another wait.
+            again = await self._try(call) if key or not isinstance(result, Satisfied) else result
+            assert again is None or again.suspension_id == result.suspension_id
+        return result
 
     def _wait(self, early: str | None) -> tuple[list[Any], Condition]:
-        bindings: list[Any] = [Pending(key) if key == early else Fresh(key) for key in KEYS]
+        bindings: list[Any] = [PendingWaitpoint(key) if key == early else NewWaitpoint(key) for key in KEYS]
         if self.chance.random() < 0.5:
-            bindings.append(Standing(STANDING))
+            bindings.append(StandingWaitpoint(STANDING))
         if self.chance.random() < 0.3:
             bindings.append(Timer("alarm", self.clock.now()))
         keys = [item.key for item in bindings]
@@ -127,11 +129,11 @@ class World:
         ]  # fmt: skip
         return bindings, self.chance.choice(conditions)
 
-    def _hand_out(self, waitpoints: Any) -> None:
+    def _publish(self, waitpoints: Any) -> None:
         self.tokens += [item.token for item in waitpoints if item.token is not None]
 
     async def _send(self, times: int) -> None:
-        """Signals to whatever was handed out, some of them twice, at once or later."""
+        """Send signals to published tokens. Some signals are sent twice, either concurrently or later."""
         order: list[UUID] = []
         self.ledger.in_order.append(order)
         for _ in range(times):
@@ -149,13 +151,13 @@ class World:
             await asyncio.gather(*copies)
 
     async def _deliver(self, order: list[UUID], call: Callable[[Engine], Awaitable[Any]]) -> None:
-        answer = await self._try(call)
-        if isinstance(answer, Accepted):
-            assert answer.signal_id not in self.ledger.accepted, "one signal was accepted twice"
-            self.ledger.accepted[answer.signal_id] = self.id
-            order.append(answer.signal_id)
-            self.ledger.told[answer.effect.value] += 1
-        assert answer is None or isinstance(answer, Accepted | DuplicateSignal)
+        result = await self._try(call)
+        if isinstance(result, Accepted):
+            assert result.signal_id not in self.ledger.accepted, "one signal was accepted twice"
+            self.ledger.accepted[result.signal_id] = self.id
+            order.append(result.signal_id)
+            self.ledger.outcomes[result.effect.value] += 1
+        assert result is None or isinstance(result, Accepted | DuplicateSignal)
 
     async def _operate(self, times: int) -> None:
         acts: list[Callable[[Engine], Awaitable[Any]]] = [
@@ -175,21 +177,21 @@ class World:
             await self._try(self.chance.choice(acts))
 
     async def _close_a_waitpoint(self, engine: Engine) -> None:
-        found = await engine.waitpoints.list(self.id)
-        if found:
-            await engine.waitpoints.close(self.chance.choice(found).id)
+        waitpoints = await engine.waitpoints.list(self.id)
+        if waitpoints:
+            await engine.waitpoints.close(self.chance.choice(waitpoints).id)
 
     async def _try(self, call: Callable[[Engine], Awaitable[Any]]) -> Any:
-        """The answer of one engine or the other, None if it came too late."""
+        """Make the call on a random engine and return its result, or None if it was too late."""
         try:
-            answer = await call(self.chance.choice(self.engines))
+            result = await call(self.chance.choice(self.engines))
         except FlowFabricError as error:
             if error.code not in TOO_LATE:
                 raise
-            self.ledger.told[error.code] += 1
+            self.ledger.outcomes[error.code] += 1
             return None
-        self.ledger.told[type(answer).__name__] += 1
-        return answer
+        self.ledger.outcomes[type(result).__name__] += 1
+        return result
 
 
 async def created(engine: Engine, fence: Fence, key: str) -> Any:

@@ -1,4 +1,4 @@
-"""What must hold for every history, whoever raced whom."""
+"""Invariants of every history, independent of the order of racing calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVENTS = """
 
 
 async def assert_sound(store: TestStore) -> None:
-    """Versions count events, a generation ends once at most, and every lease has an epoch above all before it."""
+    """Assert that versions count events, each generation ends at most once, and epochs of leases increase."""
     events = await store.query(_EVENTS)
     histories = {str(id_): list(rows) for id_, rows in groupby(events, key=lambda row: row["execution_id"])}
     for row in await store.query("SELECT id, version, epoch, ownership, lease_id FROM ff.execution"):

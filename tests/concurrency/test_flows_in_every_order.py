@@ -1,5 +1,7 @@
-"""Pairs of calls on one flow, statement by statement on two connections, in one order after another: whoever is first,
-nobody hangs, nobody who was told that it has the work loses it against the rules, and nobody waits in a circle."""
+"""Run pairs of calls on one flow in every order of their statements.
+
+In every order the flow completes, a granted lease stays valid unless a rule revokes it, and no deadlock occurs.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,25 @@ from typing import Any
 
 import pytest
 
-from flowfabric.core.ids import derived_id
+from flowfabric.core.ids import derive_id
 from flowfabric.engine import Child, ChildrenReady, Engine, Lease, Replayed, Satisfied, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
-from tests.concurrency.interleaving import Orders, two_walkers, walk
+from tests.concurrency.schedules import Orders, two_walkers, walk
 from tests.concurrency.waits import Act, code_of
 from tests.flows import Flow, built, child, created, with_children
 from tests.scenarios import leased
 from tests.sizes import Size
 from tests.stores import PostgresTestStore
 
+pytestmark = pytest.mark.full
+
 Check = Callable[[Any, Any], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two calls, and what must be true of their answers and of what they leave."""
+    """Two calls, and a check of their results and of the stored state."""
 
     one: Act
     other: Act
@@ -33,20 +37,20 @@ class Pair:
     note: dict[str, Any] = field(default_factory=dict)
 
 
-async def claimed_or_cancelled(engine: Engine) -> Pair:
+async def claim_races_with_flow_cancel(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": []})
     cancel: Act = lambda side: side.flows.cancel(flow.id, "enough", policy="cancel_pending")  # noqa: E731
     return Pair(cancel, _claim(flow, "a"), _lease_means_active(flow, "a", otherwise="cancelled"))
 
 
-async def claimed_or_blocked_by_a_replay(engine: Engine) -> Pair:
+async def claim_races_with_upstream_replay(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a")
     replay: Act = lambda side: side.operator.replay(flow["a"])  # noqa: E731
     fits = _lease_means_active(flow, "b", otherwise="blocked")
 
     async def check(replayed: Any, claimed: Any) -> bool:
-        """Who has started keeps what it got, and is no reason to refuse the replay."""
+        """Return True if a started member keeps its edge and the replay succeeds."""
         [edge] = (await engine.flows.describe(flow.id)).edges
         kept = edge.state.value == ("satisfied" if isinstance(claimed, Lease) else "open")
         return kept and isinstance(replayed, Replayed) and await fits(replayed, claimed)
@@ -54,23 +58,23 @@ async def claimed_or_blocked_by_a_replay(engine: Engine) -> Pair:
     return Pair(replay, _claim(flow, "b"), check)
 
 
-async def claimed_or_blocked_by_an_edge(engine: Engine) -> Pair:
+async def claim_races_with_new_edge(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": []}, seal=False)
     add: Act = lambda side: side.flows.add_edge(flow.id, "a", "b")  # noqa: E731
     return Pair(add, _claim(flow, "b"), _lease_means_active(flow, "b", otherwise="blocked"))
 
 
-async def released_while_it_is_unheld(engine: Engine) -> Pair:
+async def release_races_with_unhold(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": []}, seal=False)
     await engine.operator.hold(flow["b"], "look")
     await engine.flows.add_edge(flow.id, "a", "b")
     fence = (await flow.claim("a")).fence
     complete: Act = lambda side: side.leases.complete(fence, b"")  # noqa: E731
     unhold: Act = lambda side: side.operator.unhold(flow["b"])  # noqa: E731
-    return Pair(complete, unhold, _is(flow, "b", "waiting"))
+    return Pair(complete, unhold, _state_is(flow, "b", "waiting"))
 
 
-async def held_while_it_is_blocked(engine: Engine) -> Pair:
+async def hold_races_with_block(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": []}, seal=False)
     add: Act = lambda side: side.flows.add_edge(flow.id, "a", "b")  # noqa: E731
     hold: Act = lambda side: side.operator.hold(flow["b"], "look")  # noqa: E731
@@ -84,15 +88,15 @@ async def held_while_it_is_blocked(engine: Engine) -> Pair:
     return Pair(add, hold, check)
 
 
-async def an_edge_from_one_that_ends(engine: Engine) -> Pair:
+async def edge_added_while_upstream_ends(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": []}, seal=False)
     fence = (await flow.claim("a")).fence
     complete: Act = lambda side: side.leases.complete(fence, b"")  # noqa: E731
     add: Act = lambda side: side.flows.add_edge(flow.id, "a", "b")  # noqa: E731
-    return Pair(complete, add, _is(flow, "b", "waiting"))
+    return Pair(complete, add, _state_is(flow, "b", "waiting"))
 
 
-async def a_member_after_one_that_ends(engine: Engine) -> Pair:
+async def member_added_while_upstream_ends(engine: Engine) -> Pair:
     flow = await built(engine, {"a": []}, seal=False)
     fence = (await flow.claim("a")).fence
     complete: Act = lambda side: side.leases.complete(fence, b"")  # noqa: E731
@@ -104,7 +108,7 @@ async def a_member_after_one_that_ends(engine: Engine) -> Pair:
     return Pair(complete, add, check)
 
 
-async def a_member_of_a_flow_that_is_cancelled(engine: Engine) -> Pair:
+async def member_added_while_flow_is_cancelled(engine: Engine) -> Pair:
     flow = await created(engine)
     cancel: Act = lambda side: side.flows.cancel(flow.id, "enough")  # noqa: E731
     add: Act = lambda side: side.flows.add(flow.id, "a", "job")  # noqa: E731
@@ -117,7 +121,7 @@ async def a_member_of_a_flow_that_is_cancelled(engine: Engine) -> Pair:
     return Pair(cancel, add, check)
 
 
-async def sealed_while_the_last_one_ends(engine: Engine) -> Pair:
+async def flow_sealed_while_last_member_ends(engine: Engine) -> Pair:
     flow = await built(engine, {"a": []}, seal=False)
     fence = (await flow.claim("a")).fence
     complete: Act = lambda side: side.leases.complete(fence, b"")  # noqa: E731
@@ -129,17 +133,17 @@ async def sealed_while_the_last_one_ends(engine: Engine) -> Pair:
     return Pair(complete, seal, check)
 
 
-async def a_child_ends_while_its_parent_begins_to_wait(engine: Engine) -> Pair:
+async def child_ends_while_parent_starts_to_wait(engine: Engine) -> Pair:
     return await _parent_and_child(engine, lambda fence, kid: lambda side: side.leases.wait_children(fence, [kid]))
 
 
-async def a_child_ends_while_its_parent_is_suspended(engine: Engine) -> Pair:
+async def child_ends_while_parent_suspends(engine: Engine) -> Pair:
     return await _parent_and_child(
         engine, lambda fence, kid: lambda side: side.leases.suspend(fence, [Child("kid", kid)])
     )
 
 
-async def first_children_of_one_that_is_cancelled(engine: Engine) -> Pair:
+async def first_children_while_parent_is_cancelled(engine: Engine) -> Pair:
     lease = await leased(engine)
     submit: Act = lambda side: side.leases.submit_children(lease.fence, [child("kid")])  # noqa: E731
     cancel: Act = lambda side: side.operator.cancel(lease.execution_id, "all", children=True)  # noqa: E731
@@ -152,8 +156,8 @@ async def first_children_of_one_that_is_cancelled(engine: Engine) -> Pair:
     return Pair(submit, cancel, check)
 
 
-async def first_children_of_one_that_completes(engine: Engine) -> Pair:
-    """Its worker sends both at once, on two connections."""
+async def first_children_while_parent_completes(engine: Engine) -> Pair:
+    """Submit the first children and complete their parent concurrently."""
     lease = await leased(engine)
     submit: Act = lambda side: side.leases.submit_children(lease.fence, [child("kid")])  # noqa: E731
     complete: Act = lambda side: side.leases.complete(lease.fence, b"")  # noqa: E731
@@ -169,23 +173,23 @@ async def first_children_of_one_that_completes(engine: Engine) -> Pair:
 
 
 async def first_children_under_two_keys(engine: Engine) -> Pair:
-    """Branches of one worker send them, on two connections."""
+    """Submit the first children of one parent concurrently under two keys, as two branches would."""
     lease = await leased(engine)
     one: Act = lambda side: side.leases.submit_children(lease.fence, [child("one")])  # noqa: E731
     other: Act = lambda side: side.leases.submit_children(lease.fence, [child("other")])  # noqa: E731
 
     async def check(*submitted: Any) -> bool:
-        made = [code_of(answer[0]) for answer in submitted if isinstance(answer, list)]
+        kinds = [code_of(result[0]) for result in submitted if isinstance(result, list)]
         counts = (await engine.flows.describe(lease.execution_id)).counts
-        return made == ["Created", "Created"] and sum(counts.values()) == 2
+        return kinds == ["Created", "Created"] and sum(counts.values()) == 2
 
     return Pair(one, other, check)
 
 
-async def first_children_that_are_waited_for(engine: Engine) -> Pair:
-    """The worker sends the wait before it has heard that the child is stored."""
+async def first_children_while_parent_waits(engine: Engine) -> Pair:
+    """Suspend for a child before the reply to its submit has arrived."""
     lease = await leased(engine)
-    kid = derived_id(lease.execution_id, "child", "0", "kid")
+    kid = derive_id(lease.execution_id, "child", "0", "kid")
     submit: Act = lambda side: side.leases.submit_children(lease.fence, [child("kid")])  # noqa: E731
     wait: Act = lambda side: side.leases.wait_children(lease.fence, [kid])  # noqa: E731
 
@@ -196,51 +200,55 @@ async def first_children_that_are_waited_for(engine: Engine) -> Pair:
     return Pair(submit, wait, check)
 
 
-async def a_loser_that_suspends(engine: Engine) -> Pair:
+async def loser_suspends(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of()})
     winner, loser = await flow.claim("a"), await flow.claim("b")
     complete: Act = lambda side: side.leases.complete(winner.fence, b"")  # noqa: E731
     suspend: Act = lambda side: side.leases.suspend(loser.fence, ["go"])  # noqa: E731
 
     async def check(*_: Any) -> bool:
-        found = await engine.executions.describe(flow["b"])
-        return found.state.value == "cancelled" and not found.waitpoints and found.suspension is None
+        execution = await engine.executions.describe(flow["b"])
+        return execution.state.value == "cancelled" and not execution.waitpoints and execution.suspension is None
 
     return Pair(complete, suspend, check)
 
 
-async def a_loser_that_is_signalled(engine: Engine) -> Pair:
+async def loser_is_signalled(engine: Engine) -> Pair:
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of()})
     winner, loser = await flow.claim("a"), await flow.claim("b")
-    answer: Any = await engine.leases.suspend(loser.fence, ["go"])
+    result: Any = await engine.leases.suspend(loser.fence, ["go"])
     complete: Act = lambda side: side.leases.complete(winner.fence, b"")  # noqa: E731
-    signal: Act = lambda side: side.signals.deliver(answer.token("go"), "go")  # noqa: E731
-    return Pair(complete, signal, _is(flow, "b", "cancelled"))
+    signal: Act = lambda side: side.signals.deliver(result.token("go"), "go")  # noqa: E731
+    return Pair(complete, signal, _state_is(flow, "b", "cancelled"))
 
 
 PAIRS = [
-    claimed_or_cancelled, claimed_or_blocked_by_a_replay, claimed_or_blocked_by_an_edge, released_while_it_is_unheld,
-    held_while_it_is_blocked, an_edge_from_one_that_ends, a_member_after_one_that_ends,
-    a_member_of_a_flow_that_is_cancelled, sealed_while_the_last_one_ends,
-    a_child_ends_while_its_parent_begins_to_wait, a_child_ends_while_its_parent_is_suspended,
-    first_children_of_one_that_is_cancelled, first_children_of_one_that_completes,
-    first_children_under_two_keys, first_children_that_are_waited_for, a_loser_that_suspends, a_loser_that_is_signalled,
+    claim_races_with_flow_cancel, claim_races_with_upstream_replay, claim_races_with_new_edge,
+    release_races_with_unhold, hold_races_with_block, edge_added_while_upstream_ends, member_added_while_upstream_ends,
+    member_added_while_flow_is_cancelled, flow_sealed_while_last_member_ends,
+    child_ends_while_parent_starts_to_wait, child_ends_while_parent_suspends,
+    first_children_while_parent_is_cancelled, first_children_while_parent_completes,
+    first_children_under_two_keys, first_children_while_parent_waits, loser_suspends, loser_is_signalled,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 @pytest.mark.parametrize("arrange", PAIRS, ids=lambda pair: pair.__name__.replace("_", " "))
-async def test_in_every_order_of_their_statements_both_keep_to_the_rules(
-    store: PostgresTestStore, engine: Engine, clock: VirtualClock, size: Size, arrange: Callable[[Engine], Any],
+async def test_two_operations_keep_the_rules_in_every_order_of_statements(
+    store: PostgresTestStore,
+    engine: Engine,
+    clock: VirtualClock,
+    size: Size,
+    arrange: Callable[[Engine], Any],
     deadlocks: list[BaseException],
-) -> None:  # fmt: skip
+) -> None:
     orders, most = Orders(switches=size.of(1, 1, 2)), size.of(8, 99, 999)
     async with two_walkers(store, clock) as walkers:
         while orders.runs < most:
             pair: Pair = await arrange(engine)
             await walk(walkers, (pair.one, pair.other), orders)
-            answers = [walker.answer() for walker in walkers]
-            assert await pair.check(*answers), f"order {orders.runs}: {answers}; {orders}"
+            results = [walker.result() for walker in walkers]
+            assert await pair.check(*results), f"order {orders.runs}: {results}; {orders}"
             if not orders.again():
                 break
     await assert_flows_sound(store)
@@ -258,7 +266,7 @@ def _lease_means_active(flow: Flow, name: str, *, otherwise: str) -> Check:
     return check
 
 
-def _is(flow: Flow, name: str, state: str) -> Check:
+def _state_is(flow: Flow, name: str, state: str) -> Check:
     async def check(*_: Any) -> bool:
         return await flow.member(name) == state
 
@@ -272,11 +280,11 @@ async def _parent_and_child(engine: Engine, wait: Callable[[Any, Any], Act]) -> 
     complete: Act = lambda side: side.leases.complete(inner.fence, b"")  # noqa: E731
 
     async def check(_: Any, waited: Any) -> bool:
-        """Its lease was kept because the child had ended, or it was given up and the parent may go on by now."""
+        """Return True if the parent kept its lease and got the outcome, or was suspended and can resume."""
         state = (await engine.executions.describe(lease.execution_id)).state.value
         if isinstance(waited, ChildrenReady | Satisfied):
-            told = waited.outcomes if isinstance(waited, ChildrenReady) else waited.signals
-            return state == "active" and len(told) == 1
+            received = waited.outcomes if isinstance(waited, ChildrenReady) else waited.signals
+            return state == "active" and len(received) == 1
         return state == "waiting"
 
     return Pair(complete, wait(lease.fence, kid), check)

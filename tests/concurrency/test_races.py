@@ -1,4 +1,4 @@
-"""Two engines race over the same executions: one winner each, the loser is told why, and every history stays sound."""
+"""Test that two engines racing over one execution have one winner, a clear error for the loser and a sound history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Act = Callable[[int], Awaitable[Any]]
 
 @pytest.fixture
 async def rival(store: TestStore, engine: Engine, rival_clock: VirtualClock) -> AsyncIterator[Engine]:
-    """A second engine on the same store, with connections and a clock of its own."""
+    """A second engine on the same store with separate connections and its own clock."""
     async with opened(store, rival_clock) as rival:
         yield rival
 
@@ -49,19 +49,19 @@ def rounds(run_all: bool) -> int:
 
 
 async def race(rounds: int, first: Act, second: Act) -> list[tuple[Any, Any]]:
-    """What both answered in each round; all rounds run at once, and each side is the first to start in half of them."""
+    """Return both results of each round. All rounds run concurrently, and each side starts first in half of them."""
     starts = [(first, second) if number % 2 else (second, first) for number in range(rounds)]
     calls = [act(number) for number, pair in enumerate(starts) for act in pair]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    pairs = list(zip(answers[0::2], answers[1::2], strict=True))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    pairs = list(zip(results[0::2], results[1::2], strict=True))
     return [pair if number % 2 else (pair[1], pair[0]) for number, pair in enumerate(pairs)]
 
 
-def refused(answer: object, *codes: str) -> bool:
-    return isinstance(answer, Refused) and answer.code in codes
+def refused(result: object, *codes: str) -> bool:
+    return isinstance(result, Refused) and result.code in codes
 
 
-async def test_no_execution_is_claimed_twice_and_none_is_left(
+async def test_every_execution_is_claimed_exactly_once(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     ids = {await submitted(engine) for _ in range(5 * rounds)}
@@ -78,16 +78,16 @@ async def test_no_execution_is_claimed_twice_and_none_is_left(
     await assert_sound(store)
 
 
-async def test_of_complete_and_cancel_one_ends_the_execution(
+async def test_either_complete_or_cancel_ends_the_execution(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     leases = [await leased(engine) for _ in range(rounds)]
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.leases.complete(leases[number].fence, b"out"),
         lambda number: rival.operator.cancel(leases[number].execution_id),
     )
-    for lease, (completed, cancelled) in zip(leases, answers, strict=True):
+    for lease, (completed, cancelled) in zip(leases, results, strict=True):
         state = (await engine.executions.describe(lease.execution_id)).state
         if state == "completed":
             assert completed == Ended(state)
@@ -98,18 +98,18 @@ async def test_of_complete_and_cancel_one_ends_the_execution(
     await assert_sound(store)
 
 
-async def test_two_cancels_both_answer_cancelled_and_make_one_event(
+async def test_two_cancels_both_return_cancelled_and_write_one_event(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     ids = [await submitted(engine) for _ in range(rounds)]
-    answers = await race(rounds, lambda n: engine.operator.cancel(ids[n]), lambda n: rival.operator.cancel(ids[n]))
-    assert all(first == second == Ended("cancelled") for first, second in answers)  # type: ignore[arg-type]
+    results = await race(rounds, lambda n: engine.operator.cancel(ids[n]), lambda n: rival.operator.cancel(ids[n]))
+    assert all(first == second == Ended("cancelled") for first, second in results)  # type: ignore[arg-type]
     assert [len(await engine.executions.history(id_)) for id_ in ids] == [1] * rounds
     await assert_sound(store)
 
 
 @pytest.mark.parametrize("known_by", ["key", "id"])
-async def test_of_two_submits_with_one_key_or_id_one_creates_and_the_other_answers_duplicate(
+async def test_one_of_two_submits_with_the_same_key_or_id_is_a_duplicate(
     store: TestStore, engine: Engine, rounds: int, rival: Engine, known_by: str
 ) -> None:
     names = [engine._context.ids.mint() for _ in range(rounds)]
@@ -117,39 +117,39 @@ async def test_of_two_submits_with_one_key_or_id_one_creates_and_the_other_answe
     def options(number: int) -> dict[str, Any]:
         return {"id": names[number]} if known_by == "id" else {"key": str(names[number])}
 
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.executions.submit("job", **options(number)),
         lambda number: rival.executions.submit("job", **options(number)),
     )
-    for pair in answers:
-        assert sorted(type(answer).__name__ for answer in pair) == ["Created", "Duplicate"], pair
+    for pair in results:
+        assert sorted(type(result).__name__ for result in pair) == ["Created", "Duplicate"], pair
         assert pair[0].id == pair[1].id
-    assert (await engine.executions.count())["waiting"].number == rounds  # type: ignore[index]
+    assert (await engine.executions.count())["waiting"].value == rounds  # type: ignore[index]
 
 
-async def test_a_submit_that_races_a_drain_is_stored_or_refused_and_none_is_taken_after_it(
+async def test_submit_racing_a_drain_is_stored_or_refused(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
-    await submitted(engine, lane="lane-0")  # The route is known, so that the race is about the insert.
-    answers = await race(
+    await submitted(engine, lane="lane-0")  # The route is cached, so the race is about the insert.
+    results = await race(
         rounds,
         lambda number: engine.executions.submit("job", lane=f"lane-{number}"),
         lambda number: rival.lanes.drain(f"lane-{number}"),
     )
-    created = [answer.id for answer, _ in answers if isinstance(answer, Created)]
-    assert all(isinstance(answer, Created) or refused(answer, "lane_draining") for answer, _ in answers)
+    created = [result.id for result, _ in results if isinstance(result, Created)]
+    assert all(isinstance(result, Created) or refused(result, "lane_draining") for result, _ in results)
     late = await asyncio.gather(
         *(engine.executions.submit("job", lane=f"lane-{number}") for number in range(rounds)), return_exceptions=True
     )
-    assert all(refused(answer, "lane_draining") for answer in late)
+    assert all(refused(result, "lane_draining") for result in late)
     lanes = [f"lane-{number}" for number in range(rounds)]
     taken = {lease.execution_id for lease in await engine.leases.claim(lanes, "w", limit=1000)}
     assert taken >= set(created)
     await assert_sound(store)
 
 
-async def test_a_grant_that_is_used_twice_at_once_gives_one_lease(
+async def test_grant_used_twice_concurrently_gives_one_lease(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     grants = []
@@ -157,12 +157,12 @@ async def test_a_grant_that_is_used_twice_at_once_gives_one_lease(
         lease = await leased(engine, policy=KEEPING)
         await engine.operator.revoke_lease(lease.execution_id)
         grants.append(await engine.operator.grant_reclaim(lease.execution_id, "heir"))
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.leases.reclaim(grants[number], "heir"),
         lambda number: rival.leases.reclaim(grants[number], "heir"),
     )
-    for grant, (first, second) in zip(grants, answers, strict=True):
+    for grant, (first, second) in zip(grants, results, strict=True):
         assert isinstance(first, Lease), first
         assert first == second
         names = [event.name for event in await engine.executions.history(grant.execution_id)]
@@ -170,7 +170,7 @@ async def test_a_grant_that_is_used_twice_at_once_gives_one_lease(
     await assert_sound(store)
 
 
-async def test_of_two_workers_one_is_granted_the_reclaim(
+async def test_one_of_two_workers_gets_the_reclaim_grant(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     ids = []
@@ -178,49 +178,49 @@ async def test_of_two_workers_one_is_granted_the_reclaim(
         lease = await leased(engine, policy=KEEPING)
         await engine.operator.revoke_lease(lease.execution_id)
         ids.append(lease.execution_id)
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.operator.grant_reclaim(ids[number], "one"),
         lambda number: rival.operator.grant_reclaim(ids[number], "two"),
     )
-    for pair in answers:
-        assert [refused(answer, "grant_already_exists") for answer in pair].count(True) == 1, pair
+    for pair in results:
+        assert [refused(result, "grant_already_exists") for result in pair].count(True) == 1, pair
     await assert_sound(store)
 
 
 async def test_two_replays_open_one_generation(store: TestStore, engine: Engine, rounds: int, rival: Engine) -> None:
     ids = [await submitted(engine) for _ in range(rounds)]
     await asyncio.gather(*(engine.operator.cancel(id_) for id_ in ids))
-    answers = await race(rounds, lambda n: engine.operator.replay(ids[n]), lambda n: rival.operator.replay(ids[n]))
-    for pair in answers:
-        assert [isinstance(answer, Replayed) for answer in pair].count(True) == 1, pair
-        assert [refused(answer, "execution_not_terminal") for answer in pair].count(True) == 1, pair
+    results = await race(rounds, lambda n: engine.operator.replay(ids[n]), lambda n: rival.operator.replay(ids[n]))
+    for pair in results:
+        assert [isinstance(result, Replayed) for result in pair].count(True) == 1, pair
+        assert [refused(result, "execution_not_terminal") for result in pair].count(True) == 1, pair
     assert [(await engine.executions.describe(id_)).generation for id_ in ids] == [1] * rounds
     await assert_sound(store)
 
 
-async def test_two_replays_of_the_generation_that_both_saw_answer_alike(
+async def test_two_replays_of_one_generation_return_the_same_result(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     ids = [await submitted(engine) for _ in range(rounds)]
     await asyncio.gather(*(engine.operator.cancel(id_) for id_ in ids))
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.operator.replay(ids[number], expected_generation=0),
         lambda number: rival.operator.replay(ids[number], expected_generation=0),
     )
-    assert all(isinstance(first, Replayed) and first == second for first, second in answers), answers
+    assert all(isinstance(first, Replayed) and first == second for first, second in results), results
     await assert_sound(store)
 
 
 async def test_work_is_held_or_claimed_never_both(store: TestStore, engine: Engine, rounds: int, rival: Engine) -> None:
     ids = [await submitted(engine) for _ in range(rounds)]
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.operator.hold(ids[number], "stop"),
         lambda number: rival.leases.claim_execution(ids[number], "w"),
     )
-    for held, claimed in answers:
+    for held, claimed in results:
         if isinstance(held, Held):
             assert refused(claimed, "execution_not_leaseable"), claimed
         else:
@@ -229,17 +229,17 @@ async def test_work_is_held_or_claimed_never_both(store: TestStore, engine: Engi
     await assert_sound(store)
 
 
-async def test_a_change_of_priority_comes_before_the_claim_or_is_refused(
+async def test_priority_change_precedes_the_claim_or_is_refused(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
     ids = [await submitted(engine, lane=f"lane-{number}", priority=1) for number in range(rounds)]
-    answers = await race(
+    results = await race(
         rounds,
         lambda number: engine.operator.change_priority(ids[number], 9),
         lambda number: rival.leases.claim([f"lane-{number}"], "w"),
     )
-    for number, (id_, (changed, leases)) in enumerate(zip(ids, answers, strict=True)):
-        # A claim does not wait for a row that somebody changes; it may have come back without it.
+    for number, (id_, (changed, leases)) in enumerate(zip(ids, results, strict=True)):
+        # A claim skips locked rows, so it may have returned without this one.
         [lease] = leases or await rival.leases.claim([f"lane-{number}"], "w")
         names = [event.name for event in await engine.executions.history(id_)]
         if lease.priority == 9:
@@ -251,17 +251,17 @@ async def test_a_change_of_priority_comes_before_the_claim_or_is_refused(
     await assert_sound(store)
 
 
-async def test_a_renewal_comes_before_the_expiry_or_is_refused(
+async def test_renewal_precedes_the_expiry_or_is_refused(
     store: TestStore, engine: Engine, rounds: int, clock: VirtualClock, rival: Engine, rival_clock: VirtualClock
 ) -> None:
     leases = [await leased(engine, lease_ttl="30s") for _ in range(rounds)]
-    # The holders read their clock just before the end of the lease, the duty of the other process just after it.
+    # By the holders' clock the leases are about to expire. By the other process's clock they have just expired.
     clock.advance("29s")
     rival_clock.advance("31s")
-    answers = await race(rounds, lambda n: engine.leases.renew(leases[n].fence), lambda n: rival.reconcilers.tick())
+    results = await race(rounds, lambda n: engine.leases.renew(leases[n].fence), lambda n: rival.reconcilers.tick())
     for _ in range(3):
         await rival.reconcilers.tick()
-    for lease, (renewed, _) in zip(leases, answers, strict=True):
+    for lease, (renewed, _) in zip(leases, results, strict=True):
         names = [event.name for event in await engine.executions.history(lease.execution_id)]
         if isinstance(renewed, Renewed):
             assert names == ["acquired"]
@@ -271,15 +271,15 @@ async def test_a_renewal_comes_before_the_expiry_or_is_refused(
     await assert_sound(store)
 
 
-async def test_of_complete_and_the_deadline_one_ends_the_execution(
+async def test_either_complete_or_the_deadline_ends_the_execution(
     store: TestStore, engine: Engine, rounds: int, rival: Engine, rival_clock: VirtualClock
 ) -> None:
     leases = [await leased(engine, policy=Policy(deadline="10s")) for _ in range(rounds)]
     rival_clock.advance("11s")
-    answers = await race(rounds, lambda n: engine.leases.complete(leases[n].fence), lambda n: rival.reconcilers.tick())
+    results = await race(rounds, lambda n: engine.leases.complete(leases[n].fence), lambda n: rival.reconcilers.tick())
     for _ in range(3):
         await rival.reconcilers.tick()
-    for lease, (completed, _) in zip(leases, answers, strict=True):
+    for lease, (completed, _) in zip(leases, results, strict=True):
         state = (await engine.executions.describe(lease.execution_id)).state
         if isinstance(completed, Ended):
             assert state == "completed"
@@ -289,15 +289,15 @@ async def test_of_complete_and_the_deadline_one_ends_the_execution(
     await assert_sound(store)
 
 
-async def test_what_is_replayed_is_not_removed_and_what_is_removed_is_not_replayed(
+async def test_execution_is_either_replayed_or_purged(
     store: TestStore, engine: Engine, rounds: int, rival: Engine, rival_clock: VirtualClock
 ) -> None:
     ids = [await submitted(engine, policy=Policy(retention="1m"), key=f"key-{number}") for number in range(rounds)]
     await asyncio.gather(*(engine.operator.cancel(id_) for id_ in ids))
     rival_clock.advance("2m")
-    answers = await race(rounds, lambda n: engine.operator.replay(ids[n]), lambda n: rival.reconcilers.tick())
-    assert {type(answer) for answer, _ in answers} <= {Replayed, NotFound}
-    for number, (id_, (replayed, _)) in enumerate(zip(ids, answers, strict=True)):
+    results = await race(rounds, lambda n: engine.operator.replay(ids[n]), lambda n: rival.reconcilers.tick())
+    assert {type(result) for result, _ in results} <= {Replayed, NotFound}
+    for number, (id_, (replayed, _)) in enumerate(zip(ids, results, strict=True)):
         again = await engine.executions.submit("job", b"in", policy=Policy(retention="1m"), key=f"key-{number}")
         if isinstance(replayed, Replayed):
             assert (await engine.executions.describe(id_)).state == "waiting"

@@ -1,8 +1,8 @@
-"""A hot statement of PostgreSQL whose snapshot is older than the loss of its lease writes nothing.
+"""Test that a PostgreSQL statement with a snapshot older than the loss of its lease writes nothing.
 
-The statements that the engine ships are run with one addition: they wait for an advisory lock after their snapshot was
-taken and before any row is locked. In that window the lease is lost, for real and committed. That the lock in the
-guard is what makes the difference is shown by taking it out: then the very same statement writes over the new owner.
+The tests run the real statements with one addition. Each waits for an advisory lock after its snapshot was taken and
+before it locks a row. In that window another engine takes the lease away and commits. A second test removes the row
+lock from the guard. The same statement then overwrites the new owner, which proves that the lock is necessary.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric.backends.postgres.hot import PostgresHotStatements
+from flowfabric.backends.postgres.hot_path import PostgresHotStatements
 from flowfabric.backends.postgres.session import PostgresSession
-from flowfabric.core.records import WorkerId
-from flowfabric.core.requests import Checkpoint, Claim, Completion, Progress
+from flowfabric.core.executions.records import WorkerId
+from flowfabric.core.executions.requests import Checkpoint, Claim, Completion, Progress
 from flowfabric.engine import Engine, Fence, Lease, Step
-from flowfabric.sqlstore.statements import Dialect, Statement, load
-from flowfabric.store.news import News
+from flowfabric.ops.leases.checkpoint import record_steps_if_owned
+from flowfabric.ops.leases.complete import complete_if_owned
+from flowfabric.ops.leases.renew import progress_if_owned, renew_if_owned
+from flowfabric.store.statements import Dialect, Statement, load_statements
+from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
 from tests.concurrency.gates import eventually
 from tests.concurrency.soundness import assert_sound
@@ -41,22 +44,22 @@ CLOCK = re.compile(r"(SELECT COALESCE\(\$\d+, clock_timestamp\(\)\) AS now)")
 ROUTES = re.compile(r"(FROM \"\w+\"\.route AS r\b)")
 COUNTING = re.compile(r"UPDATE (\"\w+\"\.execution AS e)\s+SET step_seq = .*?RETURNING (.*?)\n\)", re.DOTALL)
 
-HotWrite = Callable[[Fence, PostgresHotStatements], Awaitable[Any]]
+HotWrite = Callable[[Fence, Transaction], Awaitable[Any]]
 Edit = Callable[[str], str]
 
 
-async def recorded(fence: Fence, hot: PostgresHotStatements) -> Any:
-    return await hot.record_steps_if_owned(NAMESPACE, [Checkpoint(fence=fence, steps=(Step("late", b"1"),))])
+async def recorded(fence: Fence, tx: Transaction) -> Any:
+    return await record_steps_if_owned(tx, NAMESPACE, [Checkpoint(fence=fence, steps=(Step("late", b"1"),))])
 
 
 HOT_WRITES: dict[str, HotWrite] = {
-    "renew_if_owned": lambda fence, hot: hot.renew_if_owned(NAMESPACE, [fence]),
-    "renew_noted_if_owned": lambda fence, hot: hot.renew_if_owned(NAMESPACE, [fence], noted=True),
-    "progress_if_owned": lambda fence, hot: hot.progress_if_owned(
-        NAMESPACE, [Progress(fence=fence, percent=50, message="late")]
+    "renew_if_owned": lambda fence, tx: renew_if_owned(tx, NAMESPACE, [fence]),
+    "renew_noted_if_owned": lambda fence, tx: renew_if_owned(tx, NAMESPACE, [fence], with_events=True),
+    "progress_if_owned": lambda fence, tx: progress_if_owned(
+        tx, NAMESPACE, [Progress(fence=fence, percent=50, message="late")]
     ),
-    "complete_if_owned": lambda fence, hot: hot.complete_if_owned(
-        NAMESPACE, [Completion(fence=fence, result=b"late", encoding="json")]
+    "complete_if_owned": lambda fence, tx: complete_if_owned(
+        tx, NAMESPACE, [Completion(fence=fence, result=b"late", encoding="json")]
     ),
     "record_steps_if_owned": recorded,
 }
@@ -86,7 +89,7 @@ async def expired(engine: Engine, lease: Lease, clock: VirtualClock) -> None:
     await engine.reconcilers.tick()
 
 
-# The clock moves on for good when leases expire, so that this loss comes last.
+# Expiring leases moves the clock permanently, so this case is the last one.
 LOSSES = (revoked, taken_over, cancelled, replayed, expired)
 
 
@@ -97,76 +100,78 @@ def later() -> VirtualClock:
 
 @pytest.fixture
 async def other(store: PostgresTestStore, engine: Engine, later: VirtualClock) -> AsyncIterator[Engine]:
-    """The engine by which leases are lost, with a clock of its own."""
+    """The engine that takes leases away, with its own clock."""
     async with opened(store, later) as other:
         yield other
 
 
 @pytest.mark.parametrize("write", HOT_WRITES)
-async def test_a_zombie_writes_nothing_when_its_lease_is_lost_between_its_snapshot_and_its_lock(
+async def test_zombie_writes_nothing_if_its_lease_is_lost_between_snapshot_and_lock(
     store: PostgresTestStore, engine: Engine, other: Engine, later: VirtualClock, write: str
 ) -> None:
     for loss in LOSSES:
         lease = await leased(engine)
         async with late_statement(store, write) as late:
-            answer = await late.overtaken(partial(HOT_WRITES[write], lease.fence), partial(loss, other, lease, later))
-        assert not answer, loss.__name__
+            result = await late.run_overtaken(
+                partial(HOT_WRITES[write], lease.fence), partial(loss, other, lease, later)
+            )
+        assert not result, loss.__name__
         assert await engine.executions.steps(lease.execution_id) == [], loss.__name__
-        found = await engine.executions.describe(lease.execution_id)
-        assert found.progress_percent is None, loss.__name__
-        assert found.state != "completed", loss.__name__
+        execution = await engine.executions.describe(lease.execution_id)
+        assert execution.progress_percent is None, loss.__name__
+        assert execution.state != "completed", loss.__name__
     await assert_sound(store)
 
 
 @pytest.mark.parametrize("write", HOT_WRITES)
-async def test_without_the_lock_in_its_guard_the_same_statement_writes_over_the_new_owner(
+async def test_guard_without_a_lock_overwrites_the_new_owner(
     store: PostgresTestStore, engine: Engine, later: VirtualClock, write: str
 ) -> None:
     lease = await leased(engine)
     async with late_statement(store, write, lambda text: ROW_LOCK.sub("", text)) as mutant:
-        answer = await mutant.overtaken(
+        result = await mutant.run_overtaken(
             partial(HOT_WRITES[write], lease.fence), partial(taken_over, engine, lease, later)
         )
-    assert set(answer) == {lease.execution_id}
+    assert set(result) == {lease.execution_id}
 
 
-async def test_with_a_guard_that_only_reads_the_row_a_zombies_step_commits_after_the_revoke(
+async def test_read_only_guard_lets_a_zombies_step_commit_after_the_revoke(
     store: PostgresTestStore, engine: Engine, later: VirtualClock
 ) -> None:
     lease = await leased(engine)
-    async with late_statement(store, "record_steps_if_owned", only_reading) as mutant:
-        await mutant.overtaken(partial(recorded, lease.fence), partial(revoked, engine, lease, later))
+    async with late_statement(store, "record_steps_if_owned", without_update) as mutant:
+        await mutant.run_overtaken(partial(recorded, lease.fence), partial(revoked, engine, lease, later))
     assert await store.query("SELECT name FROM ff.step") == [{"name": "late"}]
 
 
-async def test_a_claim_takes_nothing_that_was_claimed_between_its_snapshot_and_its_lock(
+async def test_claim_skips_work_claimed_between_its_snapshot_and_its_lock(
     store: PostgresTestStore, engine: Engine
 ) -> None:
     id_ = await submitted(engine)
     async with late_statement(store, "claim_waiting") as late:
-        found = await late.overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
-    assert found.leases == ()
-    # What it saw waiting was gone when it came to lock it, so the caller looks again at once.
-    assert found.all_locked
+        claim = await late.run_overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
+    assert claim.leases == ()
+    # The row that it saw was no longer available, so the caller must read again immediately.
+    assert claim.all_locked
     await assert_sound(store)
 
 
 async def test_without_the_lock_two_claims_take_the_same_execution(store: PostgresTestStore, engine: Engine) -> None:
     id_ = await submitted(engine)
     async with late_statement(store, "claim_waiting", lambda text: ROW_LOCK.sub("", text)) as mutant:
-        found = await mutant.overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
-    assert [lease.execution_id for lease in found.leases] == [id_]
+        claim = await mutant.run_overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
+    assert [lease.execution_id for lease in claim.leases] == [id_]
 
 
-async def claimed(hot: PostgresHotStatements) -> Any:
+async def claimed(tx: Transaction) -> Any:
     claim = Claim(
         lanes=("default",), worker=WorkerId("slow", "slow"), capabilities=(), limit=1, lease_ttl=None, kinds=None
-    )  # fmt: skip
-    return await hot.claim(NAMESPACE, claim, UUID(int=7).bytes)
+    )
+    return await tx.hot_path.claim(NAMESPACE, claim, UUID(int=7).bytes)
 
 
-def only_reading(text: str) -> str:
-    """The statement with its lock gone and its update of the execution turned into a plain read."""
+def without_update(text: str) -> str:
+    """Return the statement without its row lock and with the update of the execution replaced by a read."""
     unlocked = ROW_LOCK.sub("", text)
     changed, times = COUNTING.subn(r"SELECT \2 FROM \1 JOIN owned ON owned.id = e.id\n)", unlocked)
     assert times == 1, "the statement is written differently now"
@@ -174,20 +179,20 @@ def only_reading(text: str) -> str:
 
 
 class LateStatement:
-    """A hot statement on a connection of its own that stops between its snapshot and its first lock."""
+    """A statement on its own connection that stops between its snapshot and its first lock."""
 
     def __init__(self, store: PostgresTestStore, connection: Any, gate: Any, key: int, statements: Any) -> None:
         self._gate = gate
         self._key = key
         self._clock = VirtualClock()
         session = PostgresSession(connection, statements, store.schema, self._clock.now)
-        self._hot = PostgresHotStatements(session, News())
+        self._tx = Transaction(session, PostgresHotStatements)
 
-    async def overtaken(
-        self, write: Callable[[PostgresHotStatements], Awaitable[Any]], meanwhile: Callable[[], Awaitable[Any]]
+    async def run_overtaken(
+        self, write: Callable[[Transaction], Awaitable[Any]], meanwhile: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """What the write answers when something else happens, and is committed, in the window."""
-        slow = asyncio.ensure_future(write(self._hot))
+        """Return the result of the write if another change commits in the window."""
+        slow = asyncio.ensure_future(write(self._tx))
         await eventually(self._stopped)
         await meanwhile()
         await self._gate.execute("SELECT pg_advisory_unlock($1)", self._key)
@@ -202,7 +207,7 @@ class LateStatement:
 async def late_statement(
     store: PostgresTestStore, name: str, edit: Edit = lambda text: text
 ) -> AsyncIterator[LateStatement]:
-    """The shipped statement of that name, made to stop in the window, and edited if a mutant is wanted."""
+    """Return the named statement, changed to stop in the window and optionally mutated."""
     key = secrets.randbits(31)
     connection, gate = await asyncpg.connect(store.url), await asyncpg.connect(store.url)
     try:
@@ -214,7 +219,9 @@ async def late_statement(
 
 
 def with_gate(store: PostgresTestStore, name: str, key: int, edit: Edit) -> Mapping[str, Statement]:
-    statements = load(Dialect(table_prefix=f'"{store.schema}".', numbered=True), "flowfabric.backends.postgres")
+    statements = load_statements(
+        Dialect(table_prefix=f'"{store.schema}".', numbered=True), "flowfabric.backends.postgres"
+    )
     [part] = statements[name].parts
     if name == "claim_waiting":
         text, times = ROUTES.subn(rf"\1 CROSS JOIN pg_advisory_xact_lock({key})", part.text)

@@ -1,4 +1,4 @@
-"""Signals against everything else that can end a wait, in both orders: one end, and no accepted signal is lost."""
+"""Test signals against every other end of a wait in both orders. A wait ends once, and no accepted signal is lost."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flowfabric.engine import (
     Effect,
     Ended,
     Engine,
-    Fresh,
-    Pending,
+    NewWaitpoint,
+    PendingWaitpoint,
     Refused,
     Resumed,
     Satisfied,
     Single,
-    Standing,
+    StandingWaitpoint,
     State,
     Suspended,
     Timer,
@@ -32,9 +32,9 @@ from flowfabric.engine import (
     WaitpointClosed,
 )
 from flowfabric.testing import VirtualClock
-from tests.concurrency.gates import all_engines_wait, held_up
+from tests.concurrency.gates import block_writes, wait_until_engines_blocked
 from tests.concurrency.wait_soundness import assert_waits_sound
-from tests.concurrency.waits import code_of, duty, forced, names_of, state_of, suspended, swapped
+from tests.concurrency.waits import code_of, duty, names_of, run_in_forced_order, state_of, suspended, swap_results
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
 
@@ -44,7 +44,7 @@ SENDERS = 50
 
 @pytest.fixture
 def later(clock: VirtualClock) -> VirtualClock:
-    """The clock of the rival: 20 seconds ahead, where timeouts have passed."""
+    """The clock of the rival. It is 20 seconds ahead, so timeouts have passed."""
     ahead = VirtualClock(clock.now())
     ahead.advance("20s")
     return ahead
@@ -52,76 +52,76 @@ def later(clock: VirtualClock) -> VirtualClock:
 
 @pytest.fixture
 async def rival(store: TestStore, engine: Engine, later: VirtualClock) -> AsyncIterator[Engine]:
-    """A second engine on the same store, with connections and a clock of its own."""
+    """A second engine on the same store with separate connections and its own clock."""
     async with opened(store, later) as rival:
         yield rival
 
 
 @pytest.fixture
 async def senders(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncIterator[list[Engine]]:
-    """Engines for fifty senders, so that none shares a batch or a connection with another."""
+    """Engines for fifty senders, so that no two senders share a batch or a connection."""
     async with AsyncExitStack() as closing:
         sides = [opened(store, clock, pool_size=1) for _ in range(SENDERS)]
         yield list(await asyncio.gather(*map(closing.enter_async_context, sides)))
 
 
-@pytest.mark.parametrize("wanted", [1, 20, SENDERS])
-async def test_of_fifty_signals_at_once_one_resumes_and_none_is_lost(
-    store: TestStore, engine: Engine, senders: list[Engine], wanted: int
+@pytest.mark.parametrize("required", [1, 20, SENDERS])
+async def test_one_of_fifty_concurrent_signals_resumes_and_none_is_lost(
+    store: TestStore, engine: Engine, senders: list[Engine], required: int
 ) -> None:
-    wait = await suspended(engine, condition=Count(wanted, "signals", ["boss"]))
-    async with held_up(store, wait.id):
+    wait = await suspended(engine, condition=Count(required, "signals", ["boss"]))
+    async with block_writes(store, wait.id):
         sending = [asyncio.ensure_future(wait.signal()(side)) for side in senders]
-        await all_engines_wait(store, senders)
-    answers = await asyncio.gather(*sending, return_exceptions=True)
-    accepted = [answer for answer in answers if isinstance(answer, Accepted)]
-    assert Counter(answer.effect for answer in accepted) == Counter(
-        {Effect.APPENDED: wanted - 1, Effect.SATISFIED: 1} if wanted > 1 else {Effect.SATISFIED: 1}
+        await wait_until_engines_blocked(store, senders)
+    results = await asyncio.gather(*sending, return_exceptions=True)
+    accepted = [result for result in results if isinstance(result, Accepted)]
+    assert Counter(result.effect for result in accepted) == Counter(
+        {Effect.APPENDED: required - 1, Effect.SATISFIED: 1} if required > 1 else {Effect.SATISFIED: 1}
     )
-    assert Counter(code_of(answer) for answer in answers if not isinstance(answer, Accepted)) == Counter(
-        {"waitpoint_closed": SENDERS - wanted} if wanted < SENDERS else {}
+    assert Counter(code_of(result) for result in results if not isinstance(result, Accepted)) == Counter(
+        {"waitpoint_closed": SENDERS - required} if required < SENDERS else {}
     )
-    assert await names_of(engine, wait.id) == ["delivered"] * wanted + ["resumed"]
-    assert [item.id for item in await engine.signals.observe(wait.id)]
-    assert len(await engine.signals.observe(wait.id, include_unmatched=True)) == wanted
+    assert await names_of(engine, wait.id) == ["delivered"] * required + ["resumed"]
+    assert [signal.id for signal in await engine.signals.list(wait.id)]
+    assert len(await engine.signals.list(wait.id, include_unmatched=True)) == required
     assert await state_of(engine, wait.id) == "waiting"
-    await assert_waits_sound(store, [answer.signal_id for answer in accepted])
+    await assert_waits_sound(store, [result.signal_id for result in accepted])
 
 
-async def test_of_fifty_deliveries_of_one_signal_one_is_accepted(
+async def test_one_of_fifty_concurrent_deliveries_of_a_signal_is_accepted(
     store: TestStore, engine: Engine, senders: list[Engine]
 ) -> None:
     wait = await suspended(engine)
-    async with held_up(store, wait.id):
+    async with block_writes(store, wait.id):
         sending = [asyncio.ensure_future(wait.signal(key="once")(side)) for side in senders]
-        await all_engines_wait(store, senders)
-    answers = await asyncio.gather(*sending)
-    assert Counter(type(answer).__name__ for answer in answers) == {"Accepted": 1, "DuplicateSignal": SENDERS - 1}
-    assert len({answer.signal_id for answer in answers}) == 1
-    await assert_waits_sound(store, [answers[0].signal_id])
+        await wait_until_engines_blocked(store, senders)
+    results = await asyncio.gather(*sending)
+    assert Counter(type(result).__name__ for result in results) == {"Accepted": 1, "DuplicateSignal": SENDERS - 1}
+    assert len({result.signal_id for result in results}) == 1
+    await assert_waits_sound(store, [results[0].signal_id])
 
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("standing", [False, True], ids=["pending", "standing"])
-async def test_a_signal_and_the_suspend_that_waits_for_it_find_each_other(
+async def test_concurrent_signal_and_suspend_are_both_seen(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool, standing: bool
 ) -> None:
     lease = await leased(engine, signals=["boss"])
-    binding = Standing("boss") if standing else Pending("chief")
+    binding = StandingWaitpoint("boss") if standing else PendingWaitpoint("chief")
     handed = await engine.waitpoints.create(lease.fence, binding.key)
     assert handed.token is not None
     token = handed.token
     signal = (rival, lambda side: side.signals.deliver(token, "go"))
     suspend = (engine, lambda side: side.leases.suspend(lease.fence, [binding]))
     if signal_first:
-        sent, waited = await forced(store, signal, suspend)
+        sent, waited = await run_in_forced_order(store, signal, suspend)
         assert isinstance(waited, Satisfied)
         assert (sent.effect, waited.by) == (Effect.BUFFERED, Trigger.SIGNALS)
         assert [item.id for item in waited.signals] == [sent.signal_id]
         assert await state_of(engine, lease.execution_id) == "active"
         await engine.leases.renew(lease.fence)
     else:
-        waited, sent = await forced(store, suspend, signal)
+        waited, sent = await run_in_forced_order(store, suspend, signal)
         assert (type(waited), sent.effect) == (Suspended, Effect.SATISFIED)
         assert await state_of(engine, lease.execution_id) == "waiting"
     assert Counter(await names_of(engine, lease.execution_id))["resumed"] == 1
@@ -138,71 +138,75 @@ AFTER_TIMEOUT = {
 
 @BOTH_ORDERS
 @pytest.mark.parametrize("on_timeout", AFTER_TIMEOUT)
-async def test_a_signal_comes_before_the_timeout_or_is_refused(
+async def test_signal_precedes_the_timeout_or_is_refused(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool, on_timeout: str
 ) -> None:
     wait = await suspended(engine, timeout="10s", on_timeout=on_timeout)
     state, code = AFTER_TIMEOUT[on_timeout]
     if signal_first:
-        sent, _ = await forced(store, (engine, wait.signal()), (rival, duty("suspension_timeout")), skips=True)
+        sent, _ = await run_in_forced_order(
+            store, (engine, wait.signal()), (rival, duty("suspension_timeout")), skips=True
+        )
         assert await duty("suspension_timeout")(rival) == 0
         assert sent.effect is Effect.SATISFIED
         assert await state_of(engine, wait.id) == "waiting"
         assert await names_of(engine, wait.id) == ["delivered", "resumed"]
     else:
-        done, sent = await forced(store, (rival, duty("suspension_timeout")), (engine, wait.signal()))
+        done, sent = await run_in_forced_order(store, (rival, duty("suspension_timeout")), (engine, wait.signal()))
         assert (done, await state_of(engine, wait.id)) == (1, state)
-        # On SQLite no clock of the file is behind the duty's, so the token has ended for everybody.
+        # On SQLite no engine's clock is behind that of the duty, so the token has expired for every engine.
         assert code_of(sent) in (code, "token_expired")
         assert len(await names_of(engine, wait.id)) == 1
     await assert_waits_sound(store)
 
 
 @BOTH_ORDERS
-async def test_a_late_signal_ends_a_wait_before_and_after_it_was_escalated(
+async def test_signal_ends_a_wait_before_and_after_escalation(
     store: TestStore, engine: Engine, rival: Engine, later: VirtualClock, signal_first: bool
 ) -> None:
     lease = await leased(engine, signals=["boss"])
     id_ = lease.execution_id
-    await engine.leases.suspend(lease.fence, [Standing("boss")], timeout="10s", on_timeout="escalate")
+    await engine.leases.suspend(lease.fence, [StandingWaitpoint("boss")], timeout="10s", on_timeout="escalate")
     async with opened(store, later) as third:
         signal, escalate = (third, lambda side: side.signals.send(id_, "boss")), (rival, duty("suspension_timeout"))
         if signal_first:
-            sent, _ = await forced(store, signal, escalate, skips=True)
+            sent, _ = await run_in_forced_order(store, signal, escalate, skips=True)
             assert await duty("suspension_timeout")(rival) == 0
         else:
-            done, sent = await forced(store, escalate, signal)
+            done, sent = await run_in_forced_order(store, escalate, signal)
             assert done == 1
     assert sent.effect is Effect.SATISFIED
     assert await state_of(engine, id_) == "waiting"
     await assert_waits_sound(store, [sent.signal_id])
 
 
-async def test_two_processes_time_a_suspension_out_once(
+async def test_two_processes_apply_a_suspension_timeout_once(
     store: TestStore, engine: Engine, rival: Engine, later: VirtualClock
 ) -> None:
     waits = [await suspended(engine, timeout="10s", on_timeout="auto_resume") for _ in range(5)]
     async with opened(store, later) as third:
-        done = await forced(store, (rival, duty("suspension_timeout")), (third, duty("suspension_timeout")), skips=True)
+        done = await run_in_forced_order(
+            store, (rival, duty("suspension_timeout")), (third, duty("suspension_timeout")), skips=True
+        )
         assert (done, await duty("suspension_timeout")(third)) == ((5, 0), 0)
     for wait in waits:
         assert await names_of(engine, wait.id) == ["resumed"]
-        assert [item.name for item in await engine.signals.observe(wait.id)] == ["timeout"]
+        assert [signal.name for signal in await engine.signals.list(wait.id)] == ["timeout"]
     await assert_waits_sound(store)
 
 
 @BOTH_ORDERS
-async def test_a_signal_comes_before_a_cancel_or_is_refused(
+async def test_signal_precedes_a_cancel_or_is_refused(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool
 ) -> None:
     wait = await suspended(engine)
     signal, cancel = (engine, wait.signal()), (rival, lambda side: side.operator.cancel(wait.id))
     if signal_first:
-        sent, ended = await forced(store, signal, cancel)
+        sent, ended = await run_in_forced_order(store, signal, cancel)
         assert sent.effect is Effect.SATISFIED
         assert await names_of(engine, wait.id) == ["delivered", "resumed", "cancelled"]
     else:
-        ended, sent = await forced(store, cancel, signal)
+        ended, sent = await run_in_forced_order(store, cancel, signal)
         assert code_of(sent) == "target_not_signalable"
         assert await names_of(engine, wait.id) == ["cancelled"]
     assert ended == Ended(State.CANCELLED)
@@ -210,21 +214,21 @@ async def test_a_signal_comes_before_a_cancel_or_is_refused(
 
 
 @BOTH_ORDERS
-@pytest.mark.parametrize("seen", [True, False], ids=["this suspension", "whatever is open"])
-async def test_of_a_signal_and_an_operator_one_resumes(
+@pytest.mark.parametrize("seen", [True, False], ids=["this suspension", "any suspension"])
+async def test_either_a_signal_or_an_operator_resumes(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool, seen: bool
 ) -> None:
     wait = await suspended(engine)
     which: dict[str, Any] = {"suspension": wait.suspension_id} if seen else {}
     signal, resume = (engine, wait.signal()), (rival, lambda side: side.operator.resume(wait.id, **which))
     if signal_first:
-        sent, resumed = await forced(store, signal, resume)
+        sent, resumed = await run_in_forced_order(store, signal, resume)
         assert sent.effect is Effect.SATISFIED
         closed = AlreadySatisfied("suspension_closed")
         assert resumed == closed if seen else code_of(resumed) == "execution_not_suspended"
         assert await names_of(engine, wait.id) == ["delivered", "resumed"]
     else:
-        resumed, sent = await forced(store, resume, signal)
+        resumed, sent = await run_in_forced_order(store, resume, signal)
         assert (type(resumed), code_of(sent)) == (Resumed, "waitpoint_closed")
         assert await names_of(engine, wait.id) == ["resumed"]
     assert await state_of(engine, wait.id) == "waiting"
@@ -232,7 +236,7 @@ async def test_of_a_signal_and_an_operator_one_resumes(
 
 
 @BOTH_ORDERS
-async def test_a_signal_outlives_the_lease_of_whoever_was_resumed(
+async def test_signal_survives_the_loss_of_the_resumed_lease(
     store: TestStore, engine: Engine, rival: Engine, later: VirtualClock, signal_first: bool
 ) -> None:
     wait = await suspended(engine)
@@ -244,34 +248,34 @@ async def test_a_signal_outlives_the_lease_of_whoever_was_resumed(
     signal = (engine, lambda side: side.signals.deliver(token, "go"))
     expire = (rival, duty("lease_expiry"))
     if signal_first:
-        sent, _ = await forced(store, signal, expire, skips=True)
+        sent, _ = await run_in_forced_order(store, signal, expire, skips=True)
         later.advance("1s")
         await rival.reconcilers.tick()
     else:
-        _, sent = await forced(store, expire, signal)
+        _, sent = await run_in_forced_order(store, expire, signal)
     assert sent.effect is Effect.BUFFERED
     assert await state_of(engine, wait.id) == "waiting"
     third = await rival.leases.claim_execution(wait.id, "w2")
     assert third.epoch > second.epoch
-    waited = await rival.leases.suspend(third.fence, [Pending("next")])
+    waited = await rival.leases.suspend(third.fence, [PendingWaitpoint("next")])
     assert isinstance(waited, Satisfied)
     assert [item.id for item in waited.signals] == [sent.signal_id]
     await assert_waits_sound(store, [sent.signal_id])
 
 
 @BOTH_ORDERS
-async def test_a_suspend_comes_before_the_revoke_of_its_lease_or_is_refused(
+async def test_suspend_precedes_the_revoke_of_its_lease_or_is_refused(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool
 ) -> None:
     lease = await leased(engine)
     suspend = (engine, lambda side: side.leases.suspend(lease.fence, ["boss"]))
     revoke = (rival, lambda side: side.operator.revoke_lease(lease.execution_id))
     if signal_first:
-        waited, revoked = await forced(store, suspend, revoke)
+        waited, revoked = await run_in_forced_order(store, suspend, revoke)
         assert (type(waited), revoked) == (Suspended, AlreadySatisfied("no_active_lease"))
         assert await state_of(engine, lease.execution_id) == "suspended"
     else:
-        revoked, waited = await forced(store, revoke, suspend)
+        revoked, waited = await run_in_forced_order(store, revoke, suspend)
         assert code_of(waited) == "lease_revoked"
         assert await state_of(engine, lease.execution_id) == "waiting"
         assert await engine.waitpoints.list(lease.execution_id) == []
@@ -279,39 +283,39 @@ async def test_a_suspend_comes_before_the_revoke_of_its_lease_or_is_refused(
 
 
 @BOTH_ORDERS
-async def test_of_a_timer_and_a_signal_one_resumes(
+async def test_either_a_timer_or_a_signal_resumes(
     store: TestStore, engine: Engine, rival: Engine, clock: VirtualClock, signal_first: bool
 ) -> None:
     at = VirtualClock(clock.now())
     at.advance("10s")
     either = AnyOf([Single("boss"), Single("alarm")])
-    wait = await suspended(engine, Fresh("boss"), Timer("alarm", at.now()), condition=either)
+    wait = await suspended(engine, NewWaitpoint("boss"), Timer("alarm", at.now()), condition=either)
     signal, fire = (engine, wait.signal()), (rival, duty("timers"))
     if signal_first:
-        sent, _ = await forced(store, signal, fire, skips=True)
+        sent, _ = await run_in_forced_order(store, signal, fire, skips=True)
         assert await duty("timers")(rival) == 0
         assert sent.effect is Effect.SATISFIED
     else:
-        fired, sent = await forced(store, fire, signal)
+        fired, sent = await run_in_forced_order(store, fire, signal)
         assert (fired, code_of(sent)) == (1, "waitpoint_closed")
     assert await names_of(engine, wait.id) == ["delivered", "resumed"]
-    assert [item.name for item in await engine.signals.observe(wait.id)] == ["go" if signal_first else "timer"]
+    assert [item.name for item in await engine.signals.list(wait.id)] == ["go" if signal_first else "timer"]
     await assert_waits_sound(store)
 
 
 @BOTH_ORDERS
-async def test_a_signal_comes_before_its_waitpoint_is_closed_or_is_refused(
+async def test_signal_precedes_the_close_of_its_waitpoint_or_is_refused(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool
 ) -> None:
     wait = await suspended(engine, condition=Count(2, "signals", ["boss"]))
     [waitpoint] = await engine.waitpoints.list(wait.id)
     signal, close = (engine, wait.signal()), (rival, lambda side: side.waitpoints.close(waitpoint.id))
     if signal_first:
-        sent, closed = await forced(store, signal, close)
+        sent, closed = await run_in_forced_order(store, signal, close)
         assert sent.effect is Effect.APPENDED
         assert await names_of(engine, wait.id) == ["delivered", "waitpoint_closed"]
     else:
-        closed, sent = await forced(store, close, signal)
+        closed, sent = await run_in_forced_order(store, close, signal)
         assert isinstance(sent, Refused)
         assert code_of(sent) == "waitpoint_closed"
         assert await names_of(engine, wait.id) == ["waitpoint_closed"]
@@ -321,13 +325,17 @@ async def test_a_signal_comes_before_its_waitpoint_is_closed_or_is_refused(
 
 
 @BOTH_ORDERS
-async def test_a_signal_that_resumes_and_a_close_of_its_waitpoint_both_know_who_was_first(
+async def test_resuming_signal_and_waitpoint_close_agree_on_their_order(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool
 ) -> None:
     wait = await suspended(engine)
     [waitpoint] = await engine.waitpoints.list(wait.id)
     signal, close = (engine, wait.signal()), (rival, lambda side: side.waitpoints.close(waitpoint.id))
-    sent, closed = await (forced(store, signal, close) if signal_first else swapped(forced(store, close, signal)))
+    sent, closed = await (
+        run_in_forced_order(store, signal, close)
+        if signal_first
+        else swap_results(run_in_forced_order(store, close, signal))
+    )
     assert code_of(sent) == ("Accepted" if signal_first else "waitpoint_closed")
     assert closed == WaitpointClosed(waitpoint.id, already=signal_first)
     assert await state_of(engine, wait.id) == ("waiting" if signal_first else "suspended")
@@ -335,21 +343,21 @@ async def test_a_signal_that_resumes_and_a_close_of_its_waitpoint_both_know_who_
 
 
 @BOTH_ORDERS
-async def test_a_pending_waitpoint_is_bound_before_it_expires_or_not_at_all(
+async def test_pending_waitpoint_is_bound_before_it_expires_or_not_at_all(
     store: TestStore, engine: Engine, rival: Engine, signal_first: bool
 ) -> None:
     lease = await leased(engine)
     await engine.waitpoints.create(lease.fence, "boss", expires="10s")
-    suspend = (engine, lambda side: side.leases.suspend(lease.fence, [Pending("boss")]))
+    suspend = (engine, lambda side: side.leases.suspend(lease.fence, [PendingWaitpoint("boss")]))
     expire = (rival, duty("waitpoint_expiry"))
     if signal_first:
-        waited, _ = await forced(store, suspend, expire, skips=True)
+        waited, _ = await run_in_forced_order(store, suspend, expire, skips=True)
         assert await duty("waitpoint_expiry")(rival) == 0
         assert isinstance(waited, Suspended)
         [found] = await engine.waitpoints.list(lease.execution_id)
         assert found.state == "active"
     else:
-        done, waited = await forced(store, expire, suspend)
+        done, waited = await run_in_forced_order(store, expire, suspend)
         assert (done, waited.code) == (1, "waitpoint_not_found")
         assert await state_of(engine, lease.execution_id) == "active"
     await assert_waits_sound(store)

@@ -1,4 +1,4 @@
-"""The register of workers under races: an instance belongs to one worker, whoever came first."""
+"""Test that racing registrations give each instance to exactly one worker."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from flowfabric.engine import Conflict, Engine, Registered, WorkerId
 from flowfabric.testing import VirtualClock
-from tests.concurrency.waits import forced
+from tests.concurrency.waits import run_in_forced_order
 from tests.stores import TestStore, opened
 
 
 @pytest.fixture
 async def rival(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncIterator[Engine]:
-    """A second engine on the same store and the same clock."""
+    """A second engine on the same store and clock."""
     async with opened(store, clock) as rival:
         yield rival
 
@@ -23,10 +23,10 @@ async def events(store: TestStore) -> list[str]:
     return [row["name"] for row in await store.query("SELECT name FROM ff.event ORDER BY id")]
 
 
-async def test_one_instance_is_not_registered_by_two_workers_at_once(
+async def test_one_instance_cannot_be_registered_by_two_workers(
     store: TestStore, engine: Engine, rival: Engine
 ) -> None:
-    first, second = await forced(
+    first, second = await run_in_forced_order(
         store,
         (engine, lambda side: side.workers.register(WorkerId("one", "i"), ["a"])),
         (rival, lambda side: side.workers.register(WorkerId("two", "i"), ["a"])),
@@ -37,29 +37,29 @@ async def test_one_instance_is_not_registered_by_two_workers_at_once(
     assert await events(store) == ["registered"]
 
 
-async def test_a_worker_that_registers_twice_at_once_is_new_once(
+async def test_worker_registering_twice_concurrently_is_new_once(
     store: TestStore, engine: Engine, rival: Engine
 ) -> None:
-    first, second = await forced(
+    first, second = await run_in_forced_order(
         store,
         (engine, lambda side: side.workers.register("one", ["a"])),
         (rival, lambda side: side.workers.register("one", ["b"])),
     )
-    assert [isinstance(answer, Registered) and answer.refreshed for answer in (first, second)] == [False, True]
+    assert [isinstance(result, Registered) and result.refreshed for result in (first, second)] == [False, True]
     assert [worker.lanes for worker in await engine.workers.list()] == [("b",)]
     assert await events(store) == ["registered"]
 
 
-async def test_a_worker_registers_anew_while_the_old_one_is_swept(
+async def test_worker_registers_again_while_its_old_row_is_swept(
     store: TestStore, engine: Engine, rival: Engine, clock: VirtualClock
 ) -> None:
     await engine.workers.register(WorkerId("one", "i"), ["a"], ttl="10s")
     clock.advance("10s")
-    _, answer = await forced(
+    _, result = await run_in_forced_order(
         store,
         (engine, lambda side: side.workers.mark_dead("i")),
         (rival, lambda side: side.workers.register(WorkerId("two", "i"), ["a"])),
     )
-    assert isinstance(answer, Registered) and not answer.refreshed
+    assert isinstance(result, Registered) and not result.refreshed
     assert [worker.id.name for worker in await engine.workers.list()] == ["two"]
     assert await events(store) == ["registered", "marked_dead", "registered"]

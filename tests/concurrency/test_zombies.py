@@ -1,4 +1,4 @@
-"""A worker that lost its lease while its call was in flight cannot write, on real connections and both backends."""
+"""Test that a worker that loses its lease during a call cannot write, on real connections of both backends."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.core.leasing import decide_lease_check
-from flowfabric.core.records import Execution, WorkerId
-from flowfabric.core.requests import Checkpoint, Command, Completion, LeaseTerms, ReplayFrom, WhichLease
+from flowfabric.core.executions.leases import decide_lease_check
+from flowfabric.core.executions.records import Execution, WorkerId
+from flowfabric.core.executions.requests import AuditInfo, Checkpoint, Completion, LeaseFilter, LeaseTerms, ReplayFrom
 from flowfabric.engine import AlreadySatisfied, Engine, Fence, Refused, Revoked, Step
-from flowfabric.ops.cancel import cancel
-from flowfabric.ops.claim_execution import claim_execution
-from flowfabric.ops.families import CancelOrder
-from flowfabric.ops.replay import replay
-from flowfabric.ops.revoke_lease import revoke_lease
-from flowfabric.ops.settle import settle
+from flowfabric.ops.flows.descendants import CancelCommand
+from flowfabric.ops.leases.checkpoint import record_steps_if_owned
+from flowfabric.ops.leases.claim import ClaimById, claim_execution
+from flowfabric.ops.leases.complete import complete_if_owned
+from flowfabric.ops.leases.reclaim import RevokeRequest, revoke_lease
+from flowfabric.ops.operator.cancel import CancelTarget, cancel
+from flowfabric.ops.operator.replay import ReplayRequest, replay
+from flowfabric.ops.reconcile import reconcile
 from flowfabric.store.transaction import Transaction
 from flowfabric.testing import VirtualClock
-from tests.concurrency.gates import OpenTransaction, all_wait_for_a_lock
+from tests.concurrency.gates import OpenTransaction, wait_until_blocked
 from tests.concurrency.soundness import assert_sound
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
 
 NAMESPACE = "default"
-OPERATOR = Command(principal="operator", reason="test")
+OPERATOR = AuditInfo(principal="operator", reason="test")
 
 Interloper = Callable[[Transaction, UUID], Awaitable[Any]]
 
 
 async def revoked(tx: Transaction, id_: UUID) -> None:
-    await revoke_lease(tx, NAMESPACE, id_, WhichLease(), OPERATOR)
+    await revoke_lease.run(tx, NAMESPACE, RevokeRequest(id_, LeaseFilter(), OPERATOR))
 
 
 async def cancelled(tx: Transaction, id_: UUID) -> None:
-    await cancel(tx, NAMESPACE, id_, CancelOrder(command=OPERATOR, source="operator_override"))
+    command = CancelCommand(audit=OPERATOR, source="operator_override")
+    await cancel.run(tx, NAMESPACE, CancelTarget(id_, command))
 
 
 async def expired(tx: Transaction, id_: UUID) -> None:
-    assert await settle(tx, [id_], decide_lease_check) == 1
+    assert await reconcile(tx, [id_], decide_lease_check) == 1
 
 
 async def taken_over(tx: Transaction, id_: UUID) -> None:
@@ -57,16 +60,16 @@ async def taken_over_twice(tx: Transaction, id_: UUID) -> None:
 
 async def replayed_and_claimed(tx: Transaction, id_: UUID) -> None:
     await cancelled(tx, id_)
-    await replay(tx, NAMESPACE, id_, ReplayFrom(), OPERATOR)
+    await replay.run(tx, NAMESPACE, ReplayRequest(id_, ReplayFrom(), OPERATOR))
     await claimed_by_another(tx, id_, 1)
 
 
 async def claimed_by_another(tx: Transaction, id_: UUID, number: int) -> None:
     terms = LeaseTerms(worker=WorkerId("another", "another"), lease_id=UUID(int=number), ttl=None)
-    await claim_execution(tx, NAMESPACE, id_, terms, ())
+    await claim_execution.run(tx, NAMESPACE, ClaimById(id_, terms, ()))
 
 
-# What happens to the lease, and what its former holder is told afterwards.
+# How the lease is lost, and the error that its former holder then gets.
 INTERLOPERS: dict[str, tuple[Interloper, str]] = {
     "revoked": (revoked, "lease_revoked"),
     "cancelled": (cancelled, "execution_not_active"),
@@ -92,7 +95,7 @@ ZOMBIE_WRITES: dict[str, Callable[[Engine, Fence], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("interloper", INTERLOPERS)
-async def test_a_zombie_writes_nothing_when_its_lease_is_lost_while_its_call_waits(
+async def test_zombie_writes_nothing_when_its_lease_is_lost_while_its_call_waits(
     store: TestStore, engine: Engine, clock: VirtualClock, interloper: str
 ) -> None:
     lose, code = INTERLOPERS[interloper]
@@ -104,18 +107,18 @@ async def test_a_zombie_writes_nothing_when_its_lease_is_lost_while_its_call_wai
 
     later = VirtualClock(clock.now())
     later.advance("31s" if interloper == "expired" else "1s")
-    # On PostgreSQL every write that waits has a connection of its own.
+    # On PostgreSQL every waiting write has its own connection.
     pool = {"pool_size": len(ZOMBIE_WRITES)} if store.name == "postgres" else {}
     async with opened(store, later) as other, opened(store, clock, **pool) as zombie:
         loss = OpenTransaction(store, other)
         await loss.begin(lost)
         writes = [asyncio.ensure_future(write(zombie, lease.fence)) for write in ZOMBIE_WRITES.values()]
-        await all_wait_for_a_lock(store, zombie, len(writes))
+        await wait_until_blocked(store, zombie, len(writes))
         expected = await loss.commit()
-        answers = await asyncio.gather(*writes, return_exceptions=True)
-    for name, answer in zip(ZOMBIE_WRITES, answers, strict=True):
-        assert isinstance(answer, Refused), (name, answer)
-        assert (answer.code, answer.fields["epoch"]) == (code, expected.epoch), (name, answer)
+        results = await asyncio.gather(*writes, return_exceptions=True)
+    for name, result in zip(ZOMBIE_WRITES, results, strict=True):
+        assert isinstance(result, Refused), (name, result)
+        assert (result.code, result.fields["epoch"]) == (code, expected.epoch), (name, result)
     assert await engine._context.store.read(lambda tx: stored(tx, lease.execution_id)) == expected
     assert await engine.executions.steps(lease.execution_id) == []
     assert await engine.waitpoints.list(lease.execution_id) == []
@@ -123,27 +126,25 @@ async def test_a_zombie_writes_nothing_when_its_lease_is_lost_while_its_call_wai
 
 
 @pytest.mark.parametrize("write", ["checkpoint", "complete"])
-async def test_a_revoke_that_waited_for_a_write_keeps_it_and_answers_for_what_it_left(
-    store: TestStore, engine: Engine, write: str
-) -> None:
+async def test_revoke_that_waited_for_a_write_sees_its_result(store: TestStore, engine: Engine, write: str) -> None:
     lease = await leased(engine)
     checkpoint = Checkpoint(fence=lease.fence, steps=(Step("kept", b"1"),))
     completion = Completion(fence=lease.fence, result=b"kept", encoding="json")
     async with opened(store, VirtualClock()) as other:
         first = OpenTransaction(store, engine)
         if write == "complete":
-            await first.begin(lambda tx: tx.hot.complete_if_owned(NAMESPACE, [completion]))
+            await first.begin(lambda tx: complete_if_owned(tx, NAMESPACE, [completion]))
         else:
-            await first.begin(lambda tx: tx.hot.record_steps_if_owned(NAMESPACE, [checkpoint]))
+            await first.begin(lambda tx: record_steps_if_owned(tx, NAMESPACE, [checkpoint]))
         revoke = asyncio.ensure_future(other.operator.revoke_lease(lease.execution_id))
-        await all_wait_for_a_lock(store, other, 1)
+        await wait_until_blocked(store, other, 1)
         await first.commit()
         answer = await revoke
-    found = await engine.executions.describe(lease.execution_id)
+    execution = await engine.executions.describe(lease.execution_id)
     if write == "complete":
-        assert (answer, found.state) == (AlreadySatisfied("no_active_lease"), "completed")
+        assert (answer, execution.state) == (AlreadySatisfied("no_active_lease"), "completed")
     else:
-        assert (answer, found.state) == (Revoked(lease.fence.lease_id, lease.epoch + 1), "waiting")
+        assert (answer, execution.state) == (Revoked(lease.fence.lease_id, lease.epoch + 1), "waiting")
         assert [step.name for step in await engine.executions.steps(lease.execution_id)] == ["kept"]
     await assert_sound(store)
 

@@ -1,4 +1,4 @@
-"""What must hold of every wait, whoever raced whom: rows against rows, and each verdict against the pure evaluator."""
+"""Invariants of every wait, independent of the order of racing calls, checked with the pure evaluator."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core.condition_json import from_json
-from flowfabric.core.evaluating import SignalFacts, counting_signals, satisfied
-from flowfabric.core.states import TERMINAL
+from flowfabric.core.executions.states import TERMINAL
+from flowfabric.core.waits.condition_json import from_json
+from flowfabric.core.waits.evaluate import SignalFacts, counting_signals, is_satisfied
 from tests.concurrency.soundness import assert_sound
 from tests.stores import TestStore
 
@@ -26,7 +26,7 @@ _RESUMED = "SELECT execution_id, name, details FROM ff.event WHERE name = 'resum
 
 
 async def assert_waits_sound(store: TestStore, accepted: Iterable[UUID] = ()) -> None:
-    """Histories are sound, every wait is as its rows say, and all of these signals are there."""
+    """Assert that histories are sound, every wait matches its rows, and all of these signals are stored."""
     await assert_sound(store)
     executions, suspensions, waitpoints, signals, resumed = await store.queries(
         [_EXECUTIONS, _SUSPENSIONS, _WAITPOINTS, _SIGNALS, _RESUMED]
@@ -57,23 +57,25 @@ def _assert_execution(
 
 
 def _assert_resumed_once(suspension: Row, resumed: list[Row]) -> None:
-    """What signals or an operator closed has resumed once, what the end of its execution closed never."""
+    """Assert that waits closed by signals or operators resumed once, and those closed by an end never."""
     times = sum(_details(row).get("suspension") == str(suspension["id"]) for row in resumed)
     allowed = {None: (0,), "signals": (1,), "operator": (1,), "timeout": (0, 1), "ended": (0,)}
     assert times in allowed[suspension["closed_by"]], (suspension, resumed)
 
 
 def _assert_judged(suspension: Row, waitpoints: list[Row], signals: list[Row]) -> None:
-    """The flags are those that the evaluator gives, and the condition holds exactly if signals closed the wait."""
+    """Assert that flags match the evaluator, and that the condition holds exactly if signals closed the wait."""
     condition, number = from_json(json.loads(suspension["condition"])), suspension["number"]
     bound = {str(row["id"]) for row in waitpoints if row["suspension"] == number and row["state"] == "active"}
     own = [row for row in signals if row["suspension"] == number and row["waitpoint_id"] is not None]
     waiting = [row for row in signals if row["suspension"] is None and str(row["waitpoint_id"]) in bound]
     holds = suspension["closed_by"] == "signals"
-    assert satisfied(condition, _facts(own)) == holds, (suspension, own)
+    assert is_satisfied(condition, _facts(own)) == holds, (suspension, own)
     counting = [row["seq"] for row in own if row["counts"]]
     assert counting == [facts.order for facts in counting_signals(condition, _facts(own))], (suspension, own)
-    assert holds or not satisfied(condition, _facts(own + waiting)), f"it waits for what is there: {suspension}"
+    assert holds or not is_satisfied(condition, _facts(own + waiting)), (
+        f"suspended although its condition is satisfied: {suspension}"
+    )
 
 
 def _facts(rows: list[Row]) -> list[SignalFacts]:
@@ -81,8 +83,8 @@ def _facts(rows: list[Row]) -> list[SignalFacts]:
 
 
 def _details(row: Row) -> dict[str, Any]:
-    found = row["details"]
-    return dict(json.loads(found) if isinstance(found, str) else found or {})
+    details = row["details"]
+    return dict(json.loads(details) if isinstance(details, str) else details or {})
 
 
 def _by_execution(rows: list[Row]) -> Grouped:
@@ -90,6 +92,6 @@ def _by_execution(rows: list[Row]) -> Grouped:
     return defaultdict(list, {id_: list(group) for id_, group in groups})
 
 
-def named(rows: Iterable[Any]) -> Counter[str]:
-    """How many of each name there are among events or signals."""
+def count_names(rows: Iterable[Any]) -> Counter[str]:
+    """Count events or signals by name."""
     return Counter(row.name for row in rows)

@@ -1,4 +1,4 @@
-"""What the races of waits begin with, and the way to force which of two calls is first."""
+"""Set up waits for races, and force the order of two calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.engine import Engine, Lease, Refused, Secret, Suspended
-from tests.concurrency.gates import StoppedCall, all_wait_for_a_lock
+from tests.concurrency.gates import StoppedCall, wait_until_blocked
 from tests.scenarios import leased
 from tests.stores import TestStore
 
@@ -18,7 +18,7 @@ Act = Callable[[Engine], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Wait:
-    """A suspended execution, and the token of the waitpoint it waits on."""
+    """A suspended execution with the token of its waitpoint."""
 
     lease: Lease
     suspension_id: UUID
@@ -29,26 +29,26 @@ class Wait:
         return self.lease.execution_id
 
     def signal(self, name: str = "go", **options: Any) -> Act:
-        """A signal to its waitpoint."""
+        """Return a call that sends a signal to the waitpoint."""
         return lambda engine: engine.signals.deliver(self.token, name, **options)
 
 
 async def suspended(engine: Engine, *waitpoints: Any, **options: Any) -> Wait:
-    """A fresh execution that waits, on `boss` unless told; the token is that of the first waitpoint."""
+    """Suspend a new execution, by default on `boss`, and return it with the token of its first waitpoint."""
     lease = await leased(engine)
-    answer = await engine.leases.suspend(lease.fence, waitpoints or ["boss"], **options)
-    assert isinstance(answer, Suspended)
-    token = answer.waitpoints[0].token
+    result = await engine.leases.suspend(lease.fence, waitpoints or ["boss"], **options)
+    assert isinstance(result, Suspended)
+    token = result.waitpoints[0].token
     assert token is not None, "the first one is addressed"
-    return Wait(lease, answer.suspension_id, token)
+    return Wait(lease, result.suspension_id, token)
 
 
-async def forced(
+async def run_in_forced_order(
     store: TestStore, first: tuple[Engine, Act], second: tuple[Engine, Act], *, skips: bool = False
 ) -> tuple[Any, Any]:
-    """What both answered: the second call began while the first had made its writes and had not committed.
+    """Return the results of both calls. The second call starts after the writes and before the commit of the first.
 
-    One that skips what is locked does not wait on PostgreSQL, where rows are locked; it comes back without it.
+    A call that skips locked rows does not wait on PostgreSQL. It returns without them.
     """
     (stopped_engine, stopped_act), (engine, act) = first, second
     stopped = StoppedCall(store, stopped_engine)
@@ -57,23 +57,23 @@ async def forced(
     if skips and store.name == "postgres":
         await asyncio.wait([waiting])
     else:
-        await all_wait_for_a_lock(store, engine, 1)
-    answers = await asyncio.gather(stopped.commit(), waiting, return_exceptions=True)
-    return answers[0], answers[1]
+        await wait_until_blocked(store, engine, 1)
+    results = await asyncio.gather(stopped.commit(), waiting, return_exceptions=True)
+    return results[0], results[1]
 
 
-async def swapped(answers: Awaitable[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The answers of a forced race, those of the second call first."""
-    one, other = await answers
+async def swap_results(results: Awaitable[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return the results of a forced race with those of the second call first."""
+    one, other = await results
     return other, one
 
 
 def duty(name: str) -> Act:
-    """One run of this duty alone; answers how many it settled."""
+    """Return a call that runs this duty once and returns how many items it settled."""
 
     async def act(engine: Engine) -> int:
-        [found] = [item for item in engine.reconcilers._duties if item.name == name]
-        return (await found.tick(engine._context.store)).done
+        [reconciler_duty] = [item for item in engine.reconcilers._duties if item.name == name]
+        return (await reconciler_duty.tick(engine._context.store)).done
 
     return act
 
@@ -83,11 +83,11 @@ async def state_of(engine: Engine, id_: UUID) -> str:
 
 
 async def names_of(engine: Engine, id_: UUID) -> list[str]:
-    """The names of its events, without those that every wait begins with."""
+    """Return the names of the execution's events, without the two that start every wait."""
     names = [event.name for event in await engine.executions.history(id_)]
     return names[2:] if names[:2] == ["acquired", "suspended"] else names
 
 
-def code_of(answer: object) -> str:
-    """The code of a refusal, or what else it is."""
-    return answer.code if isinstance(answer, Refused) else type(answer).__name__
+def code_of(result: object) -> str:
+    """Return the code of an error, or the type of another result."""
+    return result.code if isinstance(result, Refused) else type(result).__name__

@@ -1,4 +1,4 @@
-"""add_edge: one more dependency for a member that has not started, judged at once by what the upstream has become."""
+"""Tests of add_edge, which adds a dependency to a flow member that has not started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from flowfabric.engine import (
     any_of,
 )
 from flowfabric.testing import VirtualClock
-from tests.facts import error_of, event_names, nothing_written, refused
+from tests.concurrency.flow_soundness import assert_flows_sound
+from tests.expectations import error_of, event_names, nothing_written, refused
 from tests.flows import OUTCOMES, Flow, Shape, built, claimable
 from tests.stores import TestStore
 
@@ -32,17 +33,17 @@ async def open_flow(engine: Engine, **options: Any) -> Flow:
     return await built(engine, PAIR, seal=False, **options)
 
 
-async def test_an_edge_blocks_a_member_that_waits(engine: Engine) -> None:
+async def test_edge_blocks_a_waiting_member(engine: Engine) -> None:
     flow = await open_flow(engine)
-    answer = await engine.flows.add_edge(flow.id, "a", "b")
-    assert isinstance(answer, EdgeAdded)
-    assert (answer.revision, answer.resolved) == (await flow.revision(), EdgeState.OPEN)
+    outcome = await engine.flows.add_edge(flow.id, "a", "b")
+    assert isinstance(outcome, EdgeAdded)
+    assert (outcome.revision, outcome.resolved) == (await flow.revision(), EdgeState.OPEN)
     assert await flow.states() == {"a": "waiting", "b": "blocked"}
     assert await claimable(engine) == {flow["a"]}
     assert (await event_names(engine, flow["b"]))[-1] == "lifecycle.blocked"
 
 
-async def test_ids_do_as_well_as_names(engine: Engine) -> None:
+async def test_edge_accepts_ids_instead_of_names(engine: Engine) -> None:
     flow = await open_flow(engine)
     await engine.flows.add_edge(flow.id, flow["a"], flow["b"])
     await flow.complete("a")
@@ -50,25 +51,31 @@ async def test_ids_do_as_well_as_names(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", EdgeKind)
-async def test_an_upstream_that_has_ended_counts_at_once(engine: Engine, clock: VirtualClock, kind: EdgeKind) -> None:
-    takes = {"on_success": ("completed",), "on_failure": ("failed", "expired"), "on_completion": OUTCOMES}[kind.value]
+async def test_edge_from_an_ended_upstream_is_resolved_immediately(
+    engine: Engine, clock: VirtualClock, kind: EdgeKind
+) -> None:
+    satisfying_outcomes = {
+        "on_success": ("completed",),
+        "on_failure": ("failed", "expired"),
+        "on_completion": OUTCOMES,
+    }[kind.value]
     for outcome in OUTCOMES:
         flow = await open_flow(engine)
         await flow.end("a", outcome, clock)
-        answer = await engine.flows.add_edge(flow.id, "a", "b", kind=kind)
-        satisfied = outcome in takes
-        assert answer.resolved is (EdgeState.SATISFIED if satisfied else EdgeState.IMPOSSIBLE), outcome
+        result = await engine.flows.add_edge(flow.id, "a", "b", kind=kind)
+        satisfied = outcome in satisfying_outcomes
+        assert result.resolved is (EdgeState.SATISFIED if satisfied else EdgeState.IMPOSSIBLE), outcome
         assert await flow.member("b") == ("waiting" if satisfied else "skipped"), outcome
 
 
-async def test_an_impossible_edge_skips_to_the_end_of_the_line(engine: Engine) -> None:
+async def test_impossible_edge_skips_all_downstream_members(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["b"], "d": ["c"]}, seal=False)
     await flow.fail("a")
     await engine.flows.add_edge(flow.id, "a", "b")
     assert await flow.states() == {"a": "failed", "b": "skipped", "c": "skipped", "d": "skipped"}
 
 
-async def test_a_group_that_had_fired_waits_for_the_new_edge(engine: Engine) -> None:
+async def test_fired_group_waits_for_the_new_edge(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["a"]}, seal=False)
     await flow.complete("a")
     assert await flow.member("c") == "waiting"
@@ -78,14 +85,14 @@ async def test_a_group_that_had_fired_waits_for_the_new_edge(engine: Engine) -> 
     assert await flow.member("c") == "waiting"
 
 
-async def test_a_race_that_was_won_stays_won(engine: Engine) -> None:
+async def test_race_that_was_won_stays_won(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["a"]}, joins={"c": any_of()}, seal=False)
     await flow.complete("a")
     await engine.flows.add_edge(flow.id, "b", "c")
     assert await flow.member("c") == "waiting"
 
 
-async def test_a_delay_is_kept_while_an_edge_blocks(engine: Engine, clock: VirtualClock) -> None:
+async def test_blocked_member_keeps_its_delay(engine: Engine, clock: VirtualClock) -> None:
     flow = await open_flow(engine, options={"b": {"delay": "1h"}})
     assert await flow.member("b") == "delayed"
     await engine.flows.add_edge(flow.id, "a", "b")
@@ -97,25 +104,25 @@ async def test_a_delay_is_kept_while_an_edge_blocks(engine: Engine, clock: Virtu
     assert await flow.member("b") == "waiting"
 
 
-async def test_a_member_that_is_held_stays_held_after_its_release(engine: Engine) -> None:
+async def test_held_member_stays_held_after_its_edges_are_satisfied(engine: Engine) -> None:
     flow = await open_flow(engine)
     await engine.operator.hold(flow["b"], "look at it")
-    answer = await error_or_answer(engine, flow)
-    assert isinstance(answer, EdgeAdded)
+    outcome = await add_edge_or_return_error(engine, flow)
+    assert isinstance(outcome, EdgeAdded)
     await flow.complete("a")
     assert await claimable(engine) == set()
     await engine.operator.unhold(flow["b"])
     assert await claimable(engine) == {flow["b"]}
 
 
-async def error_or_answer(engine: Engine, flow: Flow) -> object:
+async def add_edge_or_return_error(engine: Engine, flow: Flow) -> object:
     try:
         return await engine.flows.add_edge(flow.id, "a", "b")
     except FlowFabricError as error:
         return error
 
 
-async def test_a_member_that_has_started_takes_no_edge(engine: Engine, store: TestStore) -> None:
+async def test_started_member_accepts_no_edge(engine: Engine, store: TestStore) -> None:
     flow = await built(
         engine, {"a": [], "active": [], "released": [], "suspended": [], "delayed": [], "retrying": []}, seal=False
     )
@@ -129,9 +136,7 @@ async def test_a_member_that_has_started_takes_no_edge(engine: Engine, store: Te
             await refused(engine.flows.add_edge(flow.id, "a", name), "downstream_already_started", FlowFabricError)
 
 
-async def test_a_member_that_has_started_takes_no_edge_that_would_not_stop_it_either(
-    engine: Engine, store: TestStore
-) -> None:
+async def test_started_member_accepts_no_edge_even_if_it_would_not_block(engine: Engine, store: TestStore) -> None:
     shape: Shape = {"a": [], "b": [], "done": [], "race": ["a"], "all": ["a"]}
     flow = await built(engine, shape, joins={"race": any_of()}, seal=False)
     await flow.complete("a", "done")
@@ -142,7 +147,7 @@ async def test_a_member_that_has_started_takes_no_edge_that_would_not_stop_it_ei
         await refused(engine.flows.add_edge(flow.id, "done", "all"), "downstream_already_started", FlowFabricError)
 
 
-async def test_two_inputs_of_a_member_have_two_names(engine: Engine, store: TestStore) -> None:
+async def test_two_inputs_of_a_member_need_different_names(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": [Edge("a", input="left")]}, seal=False)
     async with nothing_written(store):
         await refused(engine.flows.add_edge(flow.id, "b", "c", input="left"), "duplicate_edge", InvalidRequest)
@@ -156,9 +161,7 @@ async def test_two_inputs_of_a_member_have_two_names(engine: Engine, store: Test
         await refused(engine.flows.add_edge(flow.id, "a-too", "c"), "duplicate_edge", InvalidRequest)
 
 
-async def test_a_late_edge_into_a_terminal_member_is_recorded_and_does_nothing(
-    engine: Engine, clock: VirtualClock
-) -> None:
+async def test_edge_into_a_terminal_member_is_recorded_without_effect(engine: Engine, clock: VirtualClock) -> None:
     for outcome in OUTCOMES:
         flow = await open_flow(engine)
         await flow.end("b", outcome, clock)
@@ -170,29 +173,29 @@ async def test_a_late_edge_into_a_terminal_member_is_recorded_and_does_nothing(
         assert len(described.edges) == 1
 
 
-async def test_the_revision_that_was_seen_must_be_the_present_one(engine: Engine, store: TestStore) -> None:
+async def test_expected_revision_must_be_the_current_one(engine: Engine, store: TestStore) -> None:
     flow = await open_flow(engine)
-    seen = await flow.revision()
+    revision = await flow.revision()
     await flow.add("c")
     async with nothing_written(store):
-        call = engine.flows.add_edge(flow.id, "a", "b", expected_revision=seen)
+        call = engine.flows.add_edge(flow.id, "a", "b", expected_revision=revision)
         error = await refused(call, "stale_revision", FlowFabricError)
     assert isinstance(error, Conflict | Refused)
-    await engine.flows.add_edge(flow.id, "a", "b", expected_revision=seen + 1)
+    await engine.flows.add_edge(flow.id, "a", "b", expected_revision=revision + 1)
 
 
-async def test_a_repeated_edge_is_one(engine: Engine, store: TestStore) -> None:
+async def test_repeated_edge_is_stored_once(engine: Engine, store: TestStore) -> None:
     flow = await open_flow(engine)
-    seen = await flow.revision()
-    await engine.flows.add_edge(flow.id, "a", "b", expected_revision=seen)
+    revision = await flow.revision()
+    await engine.flows.add_edge(flow.id, "a", "b", expected_revision=revision)
     async with nothing_written(store):
-        answer = await engine.flows.add_edge(flow.id, "a", "b", expected_revision=seen)
+        outcome = await engine.flows.add_edge(flow.id, "a", "b", expected_revision=revision)
         error = await error_of(engine.flows.add_edge(flow.id, "a", "b", kind=EdgeKind.ON_FAILURE))
-    assert isinstance(answer, EdgeAdded)
+    assert isinstance(outcome, EdgeAdded)
     assert error.code == "duplicate_edge"
 
 
-async def test_no_edge_closes_a_circle(engine: Engine, store: TestStore) -> None:
+async def test_edge_that_closes_a_cycle_is_refused(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]}, seal=False)
     async with nothing_written(store):
         await refused(engine.flows.add_edge(flow.id, "c", "a"), "cycle", FlowFabricError)
@@ -200,18 +203,47 @@ async def test_no_edge_closes_a_circle(engine: Engine, store: TestStore) -> None
         await refused(engine.flows.add_edge(flow.id, "a", "a"), "self_edge", InvalidRequest)
 
 
-async def test_strangers_are_not_found(engine: Engine, store: TestStore) -> None:
-    flow, other = await open_flow(engine), await built(engine, {"x": []}, seal=False)
+async def test_unknown_members_are_not_found(engine: Engine, store: TestStore) -> None:
+    flow, other_flow = await open_flow(engine), await built(engine, {"x": []}, seal=False)
     async with nothing_written(store):
         await refused(engine.flows.add_edge(uuid4(), "a", "b"), "flow_not_found", NotFound)
-        for stranger in ("x", other["x"], uuid4()):
-            await refused(engine.flows.add_edge(flow.id, stranger, "b"), "member_not_found", NotFound)
-            await refused(engine.flows.add_edge(flow.id, "a", stranger), "member_not_found", NotFound)
+        for unknown_member in ("x", other_flow["x"], uuid4()):
+            await refused(engine.flows.add_edge(flow.id, unknown_member, "b"), "member_not_found", NotFound)
+            await refused(engine.flows.add_edge(flow.id, "a", unknown_member), "member_not_found", NotFound)
 
 
-async def test_a_closed_flow_takes_no_edge(engine: Engine, store: TestStore) -> None:
+async def test_closed_flow_accepts_no_edge(engine: Engine, store: TestStore) -> None:
     sealed, cancelled = await built(engine, PAIR), await open_flow(engine)
     await engine.flows.cancel(cancelled.id, "stop", policy="flow_only")
     async with nothing_written(store):
         await refused(engine.flows.add_edge(sealed.id, "a", "b"), "flow_sealed", FlowFabricError)
         await refused(engine.flows.add_edge(cancelled.id, "a", "b"), "flow_already_terminal", FlowFabricError)
+
+
+async def test_edge_added_after_its_upstream_ended_is_not_lost(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": []}, seal=False)
+    await flow.complete("a")
+    await flow.add("c", "a", "b")
+    await flow.complete("b")
+    assert await flow.member("c") == "waiting"
+    await assert_flows_sound(store)
+
+
+async def test_refused_edge_does_not_count(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a"]}, seal=False)
+    await error_of(engine.flows.add_edge(flow.id, "b", "c", expected_revision=99))
+    await flow.complete("a")
+    assert await flow.member("c") == "waiting"
+    await assert_flows_sound(store)
+
+
+async def test_cycles_started_downstreams_and_closed_flows_are_refused(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": []}, seal=False)
+    closed = await built(engine, {"a": [], "b": []})
+    await flow.claim("c")
+    async with nothing_written(store):
+        await refused(engine.flows.add_edge(flow.id, "b", "a"), "cycle", FlowFabricError)
+        await refused(engine.flows.add_edge(flow.id, "a", "c"), "downstream_already_started", FlowFabricError)
+        await refused(engine.flows.add_edge(closed.id, "a", "b"), "flow_sealed", FlowFabricError)
+        await refused(engine.flows.add_edge(uuid4(), "a", "b"), "flow_not_found", NotFound)
+        await refused(engine.flows.add(uuid4(), "x", "job", after=["a"], join=any_of()), "flow_not_found", NotFound)

@@ -1,4 +1,4 @@
-"""add_to_flow: a flow grows while it runs, member by member, each with its inbound edges in one transaction."""
+"""Tests of add_to_flow, which adds a member and its inbound edges to a running flow in one transaction."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flowfabric.engine import (
     Refused,
     any_of,
 )
-from tests.facts import error_of, nothing_written, refused
+from tests.expectations import error_of, nothing_written, refused
 from tests.flows import built, claimable, created, flow_events
 from tests.stores import TestStore
 
 
-async def test_a_flow_is_built_member_by_member(engine: Engine, store: TestStore) -> None:
+async def test_flow_is_built_member_by_member(engine: Engine, store: TestStore) -> None:
     flow = await created(engine, tags={"team.name": "data"})
     assert (await flow.state(), await flow.revision()) == ("open", 0)
     await flow.add("a")
@@ -37,7 +37,7 @@ async def test_a_flow_is_built_member_by_member(engine: Engine, store: TestStore
     assert await flow_events(store, flow.id) == ["finished"]
 
 
-async def test_a_create_that_is_repeated_is_answered(engine: Engine, store: TestStore) -> None:
+async def test_repeated_create_returns_a_duplicate(engine: Engine, store: TestStore) -> None:
     id_ = uuid4()
     assert await engine.flows.create("etl", id=id_) == FlowCreated(id_, {})
     async with nothing_written(store):
@@ -45,16 +45,16 @@ async def test_a_create_that_is_repeated_is_answered(engine: Engine, store: Test
         await refused(engine.flows.create("other", id=id_), "idempotency_mismatch", Conflict)
 
 
-async def test_each_member_moves_the_revision(engine: Engine) -> None:
+async def test_each_member_increments_the_revision(engine: Engine) -> None:
     flow = await created(engine)
     for number, name in enumerate("abc", start=1):
-        answer = await engine.flows.add(flow.id, name, "job")
-        assert isinstance(answer, MemberAdded)
-        assert answer.revision == number
+        outcome = await engine.flows.add(flow.id, name, "job")
+        assert isinstance(outcome, MemberAdded)
+        assert outcome.revision == number
     assert await flow.revision() == 3
 
 
-async def test_a_member_that_is_added_twice_is_one(engine: Engine, store: TestStore) -> None:
+async def test_member_added_twice_is_stored_once(engine: Engine, store: TestStore) -> None:
     flow = await created(engine)
     await flow.add("a")
     first = await engine.flows.add(flow.id, "b", "job", b"in", after=["a"], expected_revision=1)
@@ -64,7 +64,7 @@ async def test_a_member_that_is_added_twice_is_one(engine: Engine, store: TestSt
     assert again.execution_id == first.execution_id
 
 
-async def test_another_member_of_the_same_name_is_refused(engine: Engine, store: TestStore) -> None:
+async def test_different_member_with_the_same_name_is_refused(engine: Engine, store: TestStore) -> None:
     flow = await created(engine)
     await flow.add("a")
     await engine.flows.add(flow.id, "b", "job", b"in", after=["a"])
@@ -77,7 +77,7 @@ async def test_another_member_of_the_same_name_is_refused(engine: Engine, store:
             assert (await error_of(call)).code in ("idempotency_mismatch", "duplicate_member")
 
 
-async def test_an_upstream_that_has_ended_counts_at_once(engine: Engine) -> None:
+async def test_edge_from_an_ended_upstream_is_resolved_immediately(engine: Engine) -> None:
     flow = await built(engine, {"good": [], "bad": []}, seal=False)
     await flow.complete("good")
     await flow.fail("bad")
@@ -86,22 +86,26 @@ async def test_an_upstream_that_has_ended_counts_at_once(engine: Engine) -> None
     await flow.add("handler", Edge("bad", EdgeKind.ON_FAILURE))
     await flow.add("any", "good", "bad", join=any_of())
     await flow.add("next", "after bad")
-    found = await flow.states()
-    assert [found[name] for name in ("after good", "after bad", "handler", "any", "next")] == [
-        "waiting", "skipped", "waiting", "waiting", "skipped",
-    ]  # fmt: skip
+    states = await flow.states()
+    assert [states[name] for name in ("after good", "after bad", "handler", "any", "next")] == [
+        "waiting",
+        "skipped",
+        "waiting",
+        "waiting",
+        "skipped",
+    ]
 
 
-async def test_a_race_that_is_won_when_it_is_added_cancels_the_rest(engine: Engine) -> None:
+async def test_race_won_when_added_cancels_the_other_upstreams(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": []}, seal=False)
     await flow.complete("a")
     await flow.add("c", "a", "b", join=any_of())
     assert await flow.states() == {"a": "completed", "b": "cancelled", "c": "waiting"}
-    found = await engine.flows.describe(flow.id)
-    assert {edge.state.value for edge in found.edges} == {"satisfied", "impossible"}
+    description = await engine.flows.describe(flow.id)
+    assert {edge.state.value for edge in description.edges} == {"satisfied", "impossible"}
 
 
-async def test_a_running_member_fans_out_into_its_own_flow(engine: Engine) -> None:
+async def test_running_member_fans_out_into_its_own_flow(engine: Engine) -> None:
     flow = await built(engine, {"plan": []}, seal=False)
     lease = await flow.claim("plan")
     parts = [f"part-{number}" for number in range(5)]
@@ -115,13 +119,13 @@ async def test_a_running_member_fans_out_into_its_own_flow(engine: Engine) -> No
     assert await flow.state() == "completed"
 
 
-async def test_an_upstream_may_be_named_by_its_id(engine: Engine) -> None:
+async def test_upstream_can_be_named_by_its_id(engine: Engine) -> None:
     flow = await built(engine, {"a": []}, seal=False)
-    answer = await engine.flows.add(flow.id, "b", "job", after=[Edge(str(flow["a"]))])
-    assert (await engine.executions.describe(answer.execution_id)).state == "blocked"
+    outcome = await engine.flows.add(flow.id, "b", "job", after=[Edge(str(flow["a"]))])
+    assert (await engine.executions.describe(outcome.execution_id)).state == "blocked"
 
 
-async def test_the_revision_that_was_seen_must_be_the_present_one(engine: Engine, store: TestStore) -> None:
+async def test_expected_revision_must_be_the_current_one(engine: Engine, store: TestStore) -> None:
     flow = await created(engine)
     await flow.add("a")
     async with nothing_written(store):
@@ -132,7 +136,7 @@ async def test_the_revision_that_was_seen_must_be_the_present_one(engine: Engine
     await flow.add("b", expected_revision=1)
 
 
-async def test_a_closed_flow_takes_no_member(engine: Engine, store: TestStore) -> None:
+async def test_closed_flow_accepts_no_member(engine: Engine, store: TestStore) -> None:
     sealed, finished, ended = await built(engine, {"a": []}), await built(engine, {"a": []}), await created(engine)
     await finished.complete("a")
     await engine.flows.cancel(ended.id, "stop")
@@ -144,15 +148,15 @@ async def test_a_closed_flow_takes_no_member(engine: Engine, store: TestStore) -
             assert error.code in allowed
 
 
-async def test_what_is_not_there_is_not_found(engine: Engine, store: TestStore) -> None:
-    flow, other = await built(engine, {"a": []}, seal=False), await built(engine, {"x": []}, seal=False)
+async def test_unknown_flows_and_members_are_not_found(engine: Engine, store: TestStore) -> None:
+    flow, other_flow = await built(engine, {"a": []}, seal=False), await built(engine, {"x": []}, seal=False)
     async with nothing_written(store):
         await refused(engine.flows.add(uuid4(), "b", "job"), "flow_not_found", NotFound)
-        for stranger in ("x", str(other["x"]), str(uuid4())):
-            await refused(engine.flows.add(flow.id, "b", "job", after=[stranger]), "member_not_found", NotFound)
+        for unknown_member in ("x", str(other_flow["x"]), str(uuid4())):
+            await refused(engine.flows.add(flow.id, "b", "job", after=[unknown_member]), "member_not_found", NotFound)
 
 
-async def test_a_draft_waits_until_it_is_sealed(engine: Engine) -> None:
+async def test_draft_waits_until_it_is_sealed(engine: Engine) -> None:
     flow = await created(engine)
     await flow.add("a", draft=True)
     await flow.add("b", "a")
@@ -162,7 +166,7 @@ async def test_a_draft_waits_until_it_is_sealed(engine: Engine) -> None:
     assert await flow.states() == {"a": "waiting", "b": "blocked"}
 
 
-async def test_a_draft_is_not_released_by_its_dependencies(engine: Engine) -> None:
+async def test_satisfied_dependencies_do_not_release_a_draft(engine: Engine) -> None:
     flow = await created(engine)
     await flow.add("a")
     await flow.add("b", "a", draft=True)

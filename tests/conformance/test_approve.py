@@ -1,4 +1,4 @@
-"""approve: the operator's approval of an open waitpoint, without a token."""
+"""Tests of approve, by which an operator approves an open waitpoint without a token."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from flowfabric.engine import (
     DuplicateSignal,
     Effect,
     Engine,
-    Fresh,
+    NewWaitpoint,
     NotFound,
     Single,
     State,
     Timer,
-)  # fmt: skip
+)
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.scenarios import leased, suspended
 from tests.stores import TestStore
 
 
-async def test_an_approval_resumes_and_says_who_approved(engine: Engine) -> None:
+async def test_approval_resumes_the_execution_and_records_the_approver(engine: Engine) -> None:
     wait = await suspended(engine, ["go"], Single("go", "approved"))
-    answer = await engine.signals.approve(wait.id, "go", payload=b'"fine"', principal="ada")
-    assert isinstance(answer, Accepted)
-    assert (answer.effect, answer.counted) == (Effect.SATISFIED, Counted.YES)
-    [signal] = await engine.signals.observe(wait.id)
+    outcome = await engine.signals.approve(wait.id, "go", payload=b'"fine"', principal="ada")
+    assert isinstance(outcome, Accepted)
+    assert (outcome.effect, outcome.counted) == (Effect.SATISFIED, Counted.YES)
+    [signal] = await engine.signals.list(wait.id)
     assert (signal.name, signal.category, signal.payload) == ("approved", "approval", b'"fine"')
     assert (signal.source_type, signal.source_identity) == ("operator", "ada")
 
 
-async def test_with_a_suffix_it_is_accepted_once_per_name_even_after_the_resume(
+async def test_approval_with_a_suffix_is_accepted_once_per_name_even_after_the_resume(
     engine: Engine, store: TestStore
 ) -> None:
     wait = await suspended(engine, ["go"], Count(3, "signals", ["go"]))
@@ -51,7 +51,7 @@ async def test_with_a_suffix_it_is_accepted_once_per_name_even_after_the_resume(
         await refused(engine.signals.approve(wait.id, "go"), "target_not_signalable")
 
 
-async def test_nobody_with_a_token_can_take_the_place_of_an_approval_that_is_to_come(engine: Engine) -> None:
+async def test_token_holder_cannot_preempt_the_key_of_a_later_approval(engine: Engine) -> None:
     wait = await suspended(engine, ["go"], Single("go", "approved"))
     for key in ("approval:approved:r1", "approval approved r1"):
         await engine.signals.deliver(wait.token(), "rejected", key=key)
@@ -61,11 +61,13 @@ async def test_nobody_with_a_token_can_take_the_place_of_an_approval_that_is_to_
     assert isinstance(await engine.signals.approve(pair.id, "go", "x", suffix="y:z"), Accepted)
 
 
-async def test_an_approver_bound_waitpoint_counts_as_its_approver_whoever_delivers(engine: Engine) -> None:
-    wait = await suspended(engine, [Fresh("ada", "ada"), Fresh("bob", "bob")], Count(2, "sources", ["ada", "bob"]))
+async def test_approver_bound_waitpoint_counts_as_its_approver_for_every_principal(engine: Engine) -> None:
+    wait = await suspended(
+        engine, [NewWaitpoint("ada", "ada"), NewWaitpoint("bob", "bob")], Count(2, "sources", ["ada", "bob"])
+    )
     await engine.signals.approve(wait.id, "ada", principal="root")
     await engine.signals.approve(wait.id, "bob", principal="root")
-    assert [signal.source for signal in await engine.signals.observe(wait.id)] == ["approver:ada", "approver:bob"]
+    assert [signal.source for signal in await engine.signals.list(wait.id)] == ["approver:ada", "approver:bob"]
 
 
 async def test_one_operator_is_one_source_on_a_shared_waitpoint(engine: Engine) -> None:
@@ -79,21 +81,21 @@ async def test_one_operator_is_one_source_on_a_shared_waitpoint(engine: Engine) 
     assert other.effect is Effect.SATISFIED
 
 
-async def test_a_pending_waitpoint_takes_it_early_and_an_internal_or_unknown_one_never(
+async def test_pending_waitpoint_buffers_an_approval_and_an_internal_one_is_not_found(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     lease = await leased(engine)
     await engine.waitpoints.create(lease.fence, "early")
-    answer = await engine.signals.approve(lease.execution_id, "early")
-    assert isinstance(answer, Accepted)
-    assert answer.effect is Effect.BUFFERED
+    outcome = await engine.signals.approve(lease.execution_id, "early")
+    assert isinstance(outcome, Accepted)
+    assert outcome.effect is Effect.BUFFERED
     wait = await suspended(engine, ["go", Timer("late", clock.now())], lease=lease)
     async with nothing_written(store):
         await refused(engine.signals.approve(wait.id, "late"), "waitpoint_not_found", NotFound)
         await refused(engine.signals.approve(wait.id, "unknown"), "waitpoint_not_found", NotFound)
 
 
-async def test_a_waitpoint_past_its_time_is_closed_to_the_operator_too(
+async def test_expired_waitpoint_is_closed_to_the_operator_too(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     lease = await leased(engine)
@@ -103,13 +105,18 @@ async def test_a_waitpoint_past_its_time_is_closed_to_the_operator_too(
         await refused(engine.signals.approve(lease.execution_id, "early"), "waitpoint_closed")
 
 
-async def test_a_wait_that_was_escalated_can_still_be_approved_by_the_operator(
-    engine: Engine, clock: VirtualClock
-) -> None:
+async def test_escalated_wait_can_still_be_approved_by_the_operator(engine: Engine, clock: VirtualClock) -> None:
     wait = await suspended(engine, timeout="1h", on_timeout="escalate")
     clock.advance("1h")
     await engine.reconcilers.tick()
     await refused(engine.signals.deliver(wait.token(), "late"), "token_expired")
-    answer = await engine.signals.approve(wait.id, "go", principal="ada")
-    assert isinstance(answer, Accepted)
-    assert answer.effect is Effect.SATISFIED
+    outcome = await engine.signals.approve(wait.id, "go", principal="ada")
+    assert isinstance(outcome, Accepted)
+    assert outcome.effect is Effect.SATISFIED
+
+
+async def test_repeated_approval_returns_a_duplicate(engine: Engine, store: TestStore) -> None:
+    wait = await suspended(engine, ["go"], Count(2, "signals", ["go"]))
+    first = await engine.signals.approve(wait.id, "go", suffix="1")
+    async with nothing_written(store):
+        assert await engine.signals.approve(wait.id, "go", suffix="1") == DuplicateSignal(first.signal_id)

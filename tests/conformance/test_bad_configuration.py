@@ -1,4 +1,4 @@
-"""A store that cannot be had as asked for is refused in one line: what, where, and how to put it right."""
+"""Tests that `connect` refuses bad options and unusable stores with one line that names the problem."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from tests.bad_input import bad_values, parameters, shown
 from tests.stores import PostgresTestStore, TestStore
 
 
-async def _error(url: Any, **options: Any) -> FlowFabricError | None:
-    """Why the store cannot be opened; None if it can. Anything else than an error of ours goes through."""
-    found: FlowFabricError | None = None
+async def _connect_error(url: Any, **options: Any) -> FlowFabricError | None:
+    """Return the error that opening the store raises, or None. Errors of other types propagate."""
+    connect_error: FlowFabricError | None = None
     try:
         async with connect(url, **options):
             pass
     except FlowFabricError as error:
-        found = error
-    assert "\n" not in str(found)
-    assert len(str(found)) < 600
-    return found
+        connect_error = error
+    assert "\n" not in str(connect_error)
+    assert len(str(connect_error)) < 600
+    return connect_error
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-@pytest.mark.parametrize("parameter", parameters(connect), ids=lambda item: str(item.name))
+@pytest.mark.parametrize("parameter", parameters(connect), ids=lambda parameter: str(parameter.name))
 async def test_every_option_of_connect_refuses_bad_input(parameter: inspect.Parameter, tmp_path: Path) -> None:
     problems = []
     for value in bad_values(parameter):
         options: dict[str, Any] = {"url": str(tmp_path / "jobs.db")} | {parameter.name: value}
         try:
-            error = await _error(**options)
+            error = await _connect_error(**options)
         except Exception as bare:
             problems.append(f"{shown(value)} raised a bare {type(bare).__name__}: {str(bare)[:60]}")
             continue
         if not isinstance(error, InvalidRequest):
             problems.append(f"{shown(value)}: {error!r}")
     assert problems == []
-    assert _files(tmp_path) == [], "nothing was made"
+    assert _list_files(tmp_path) == [], "connect created no file"
 
 
-async def test_a_bad_schema_is_refused_before_the_server_is_asked() -> None:
+async def test_bad_schema_is_refused_before_the_server_is_contacted() -> None:
     for schema in ("Public", "a b", 'x"; DROP SCHEMA public; --', "x" * 64, "", "1x"):
-        error = await _error("postgresql://nobody@127.0.0.1:1/none", schema=schema)
+        error = await _connect_error("postgresql://nobody@127.0.0.1:1/none", schema=schema)
         assert isinstance(error, InvalidRequest), schema
 
 
@@ -64,23 +64,23 @@ BAD_SERVERS = [
 
 
 @pytest.mark.parametrize("url", BAD_SERVERS)
-async def test_a_server_that_cannot_be_reached_is_an_error_of_ours(url: str) -> None:
-    error = await _error(url, statement_timeout="1s")
+async def test_unreachable_server_raises_a_flowfabric_error(url: str) -> None:
+    error = await _connect_error(url, statement_timeout="1s")
     assert isinstance(error, InvalidRequest | Unavailable)
 
 
-async def test_a_password_never_shows_in_an_error() -> None:
+async def test_errors_never_show_a_password() -> None:
     for url in (
         "postgresql://me:s3cret@127.0.0.1:1/none",
         "postgresql://me:s3cret@127.0.0.1:x/none",
         "pg://me:s3cret@h/x",
     ):
-        error = await _error(url, statement_timeout="1s")
+        error = await _connect_error(url, statement_timeout="1s")
         assert error is not None
         assert "s3cret" not in str(error) + repr(error) + str(dict(error.fields))
 
 
-async def test_a_file_that_cannot_be_a_store_is_an_error_of_ours(tmp_path: Path) -> None:
+async def test_file_that_cannot_be_a_store_raises_a_flowfabric_error(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("this is no database, but it is long enough to have a header of one hundred bytes or more " * 3)
     expected = {
@@ -89,20 +89,20 @@ async def test_a_file_that_cannot_be_a_store_is_an_error_of_ours(tmp_path: Path)
         str(text): "storage_damaged",
     }
     for path, code in expected.items():
-        error = await _error(path)
+        error = await _connect_error(path)
         assert error is not None
         assert error.code == code, path
-    long = await _error(str(tmp_path / ("x" * 5000)))
+    long = await _connect_error(str(tmp_path / ("x" * 5000)))
     assert isinstance(long, InvalidRequest | Unavailable)
-    assert text.read_text().startswith("this is no database"), "it was left alone"
+    assert text.read_text().startswith("this is no database"), "the file is unchanged"
 
 
-async def test_a_store_of_another_schema_is_left_alone(store: TestStore) -> None:
+async def test_missing_store_is_not_created_without_migration(store: TestStore) -> None:
     async with store.connecting() as engine:
         await engine.executions.submit("job")
     if isinstance(store, PostgresTestStore):
-        error = await _error(store.url, schema=f"{store.schema}_absent", migrate=False, durable=False)
+        error = await _connect_error(store.url, schema=f"{store.schema}_absent", migrate=False, durable=False)
     else:
-        error = await _error(f"{store.url}.absent", migrate=False, durable=False)
+        error = await _connect_error(f"{store.url}.absent", migrate=False, durable=False)
     assert isinstance(error, Unavailable)
     assert error.code == "schema_outdated"

@@ -1,4 +1,4 @@
-"""Bad input in any argument is refused with a typed error before anything is written, on every surface."""
+"""Tests that every public call refuses bad input with a typed error before anything is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.testing import VirtualClock
 from tests.bad_input import bad_values, parameters, role_of, shown
-from tests.facts import taking_part
+from tests.expectations import taking_part
 from tests.scenarios import leased
 from tests.stores import TestStore, snapshot
 
@@ -31,7 +31,7 @@ RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Step": (Step, {"name": "s"}),
     "VirtualClock": (VirtualClock, {}),
 }
-# Good values for arguments that have no default, and for those that a call cannot do without.
+# Valid values for required arguments, and for arguments without which a call is refused.
 GOOD: dict[str, Any] = {
     "kind": "job",
     "submission": Submission(kind="job"),
@@ -61,45 +61,45 @@ GOOD: dict[str, Any] = {
     "upstream": "a",
     "downstream": "b",
     "record": lambda _: Step("t"),
-    "enough": lambda _: True,
+    "until": lambda _: True,
 }
-COMPANIONS: dict[str, dict[str, Any]] = {
+REQUIRED_TOGETHER: dict[str, dict[str, Any]] = {
     "delay": {"after": 60},
     "wait": {"timeout": 0},
     "wait_until": {"timeout": 0},
-    "look": {"waitpoints": {}},
+    "read_waits": {"waitpoints": {}},
 }
 
 
-def _methods(engine: Engine, group: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _iterate_methods(engine: Engine, group: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     owner = getattr(engine, group)
-    for method in _public(type(owner)):
+    for method in _public_methods(type(owner)):
         yield method.__name__, getattr(owner, method.__name__)
 
 
-def _public(owner: type) -> list[Callable[..., Any]]:
-    """The operations of a group, but for those that need a real connection: test_submit_within has their refusals."""
+def _public_methods(owner: type) -> list[Callable[..., Any]]:
+    """Return the operations of a group without `submit_in_transaction`, which has separate tests."""
     calls = inspect.getmembers(owner, inspect.isfunction)
-    return [call for name, call in calls if not name.startswith(("_", "submit_within"))]
+    return [call for name, call in calls if not name.startswith(("_", "submit_in_transaction"))]
 
 
-async def _arguments(engine: Engine, name: str, method: Callable[..., Any]) -> dict[str, Any]:
-    """A call of the method that is good in every argument."""
+async def _make_good_arguments(engine: Engine, name: str, method: Callable[..., Any]) -> dict[str, Any]:
+    """Return valid arguments for the method."""
     lease = await leased(engine)
     token = (await engine.waitpoints.create(lease.fence, "early")).token
     good = GOOD | {"id": lease.execution_id, "execution_id": lease.execution_id, "fence": lease.fence, "token": token}
     good |= {"body": taking_part(engine)}
     good |= {"steps": [Step("s")], "children": [], "flow_id": (await engine.flows.create("open")).flow_id}
-    required = [item.name for item in parameters(method) if item.default is inspect.Parameter.empty]
-    return {name: good[name] for name in required} | COMPANIONS.get(name, {})
+    required = [parameter.name for parameter in parameters(method) if parameter.default is inspect.Parameter.empty]
+    return {name: good[name] for name in required} | REQUIRED_TOGETHER.get(name, {})
 
 
-async def _problem(call: Callable[..., Any], arguments: dict[str, Any]) -> str | None:
-    """What is wrong with the answer to a bad call; None if it is refused as it should be."""
+async def _find_problem(call: Callable[..., Any], arguments: dict[str, Any]) -> str | None:
+    """Return the problem with the response to a bad call, or None if the call is refused correctly."""
     try:
-        answer = call(**arguments)
-        if inspect.isawaitable(answer):
-            await answer
+        result = call(**arguments)
+        if inspect.isawaitable(result):
+            await result
     except InvalidRequest as refused:
         fine = len(str(refused)) < 600 and str(refused).isprintable() and refused.code.isidentifier()
         return None if fine else f"echoes its input: {ascii(str(refused))[:80]}"
@@ -110,12 +110,14 @@ async def _problem(call: Callable[..., Any], arguments: dict[str, Any]) -> str |
     return "was accepted"
 
 
-async def _problems(name: str, call: Callable[..., Any], arguments: dict[str, Any]) -> list[str]:
+async def _find_problems(name: str, call: Callable[..., Any], arguments: dict[str, Any]) -> list[str]:
     problems = []
     for parameter in parameters(call):
-        others = {key: value for key, value in arguments.items() if (parameter.name, key) != ("until", "after")}
+        other_arguments = {
+            key: value for key, value in arguments.items() if (parameter.name, key) != ("until", "after")
+        }
         for value in bad_values(parameter):
-            problem = await _problem(call, others | {parameter.name: value})
+            problem = await _find_problem(call, other_arguments | {parameter.name: value})
             if problem is not None:
                 problems.append(f"{name}({parameter.name}={shown(value)}) {problem}")
     return problems
@@ -125,65 +127,72 @@ async def _problems(name: str, call: Callable[..., Any], arguments: dict[str, An
 async def test_every_argument_refuses_bad_input_and_nothing_is_written(
     engine: Engine, store: TestStore, group: str
 ) -> None:
-    calls = [(name, method, await _arguments(engine, name, method)) for name, method in _methods(engine, group)]
+    calls = [
+        (name, method, await _make_good_arguments(engine, name, method))
+        for name, method in _iterate_methods(engine, group)
+    ]
     before = await snapshot(store)
-    problems = [problem for name, call, good in calls for problem in await _problems(name, call, good)]
+    problems = [problem for name, call, good in calls for problem in await _find_problems(name, call, good)]
     assert problems == []
     assert await snapshot(store) == before
 
 
 @pytest.mark.parametrize("group", GROUPS)
-async def test_the_good_arguments_are_good(engine: Engine, group: str) -> None:
-    """A check of the test above: an argument that is bad already would hide whether the others are looked at."""
-    for name, method in _methods(engine, group):
-        problem = await _problem(method, await _arguments(engine, name, method))
+async def test_good_arguments_are_accepted(engine: Engine, group: str) -> None:
+    """Check the test above. An argument that is already bad would hide whether the others are validated."""
+    for name, method in _iterate_methods(engine, group):
+        problem = await _find_problem(method, await _make_good_arguments(engine, name, method))
         assert problem is not None and not problem.startswith("raised a bare"), f"{name} {problem}"
 
 
 @pytest.mark.parametrize("name", RECORDS)
 async def test_every_argument_of_a_record_refuses_bad_input(name: str) -> None:
     make, arguments = RECORDS[name]
-    assert await _problems(name, make, arguments) == []
+    assert await _find_problems(name, make, arguments) == []
 
 
-async def test_another_namespace_has_a_name(engine: Engine) -> None:
-    assert await _problems("within", engine.within, {}) == []
+async def test_for_namespace_refuses_bad_names(engine: Engine) -> None:
+    assert await _find_problems("within", engine.for_namespace, {}) == []
 
 
-async def test_a_clock_refuses_to_move_by_a_bad_duration() -> None:
+async def test_clock_refuses_to_advance_by_a_bad_duration() -> None:
     clock = VirtualClock()
     start = clock.now()
-    assert await _problems("advance", clock.advance, {}) == []
+    assert await _find_problems("advance", clock.advance, {}) == []
     assert clock.now() == start
 
 
-async def test_a_clock_does_not_leave_the_times_that_can_be_stored() -> None:
+async def test_clock_stays_within_the_range_that_can_be_stored() -> None:
     clock = VirtualClock()
     for _ in range(800):
         last = clock.now()
-        if await _problem(clock.advance, {"duration": "3650d"}) is None:
+        if await _find_problem(clock.advance, {"duration": "3650d"}) is None:
             break
     else:
-        pytest.fail("the clock went on for 8,000 years")
+        pytest.fail("the clock advanced 8,000 years")
     assert clock.now() == last
 
 
-def test_every_argument_of_the_contract_has_a_role() -> None:
+def test_every_public_argument_has_a_role() -> None:
     methods = [
-        call for group in (Executions, Leases, Operator, Lanes, Waitpoints, Signals, Keys) for call in _public(group)
+        call
+        for group in (Executions, Leases, Operator, Lanes, Waitpoints, Signals, Keys)
+        for call in _public_methods(group)
     ]
     calls: list[Callable[..., Any]] = [
         *methods,
         *(make for make, _ in RECORDS.values()),
         connect,
-        Engine.within,
+        Engine.for_namespace,
         VirtualClock.advance,
     ]
-    assert [f"{call}: {item}" for call in calls for item in parameters(call) if role_of(item) is None] == []
-    assert sum(len(parameters(call)) for call in calls) > 100, "the search finds what it looks for"
+    assert [
+        f"{call}: {parameter}" for call in calls for parameter in parameters(call) if role_of(parameter) is None
+    ] == []
+    assert sum(len(parameters(call)) for call in calls) > 100, "parameters were found"
 
 
-async def test_a_bad_item_of_a_batch_keeps_the_good_ones_from_being_written(engine: Engine, store: TestStore) -> None:
+async def test_bad_entry_in_a_batch_prevents_every_write(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     before = await snapshot(store)
     calls: list[tuple[Callable[..., Any], list[Any]]] = [
@@ -191,34 +200,34 @@ async def test_a_bad_item_of_a_batch_keeps_the_good_ones_from_being_written(engi
         (engine.leases.renew_many, [lease.fence, "bad"]),
         (engine.leases.complete_many, [(lease.fence, b"out"), (lease.fence, "bad")]),
     ]
-    for call, items in calls:
+    for call, entries in calls:
         with pytest.raises(InvalidRequest):
-            await call(items)
+            await call(entries)
     assert await snapshot(store) == before
 
 
 @pytest.mark.parametrize("id_", [UUID(int=0), UUID(int=2**128 - 1)], ids=["nil", "max"])
-async def test_an_id_is_refused_or_can_be_listed_and_unheld_like_any_other(engine: Engine, id_: UUID) -> None:
-    problem = await _problem(engine.executions.submit, {"kind": "job", "id": id_})
+async def test_extreme_id_is_refused_or_works_like_any_other(engine: Engine, id_: UUID) -> None:
+    problem = await _find_problem(engine.executions.submit, {"kind": "job", "id": id_})
     if problem is None:
         return
     assert problem == "was accepted"
     await engine.operator.hold(id_)
-    assert [item.id for item in (await engine.executions.list()).items] == [id_]
+    assert [execution.id for execution in (await engine.executions.list()).items] == [id_]
     assert await engine.operator.unhold_all() == 1
 
 
-async def test_a_checkpoint_without_steps_is_refused(engine: Engine) -> None:
+async def test_checkpoint_without_steps_is_refused(engine: Engine) -> None:
     lease = await leased(engine)
     with pytest.raises(InvalidRequest) as refused:
         await engine.leases.checkpoint(lease.fence, [])
     assert refused.value.code == "invalid_request"
 
 
-async def test_a_delay_has_a_time_or_a_duration_and_not_both(engine: Engine, clock: VirtualClock) -> None:
+async def test_delay_needs_exactly_one_of_time_and_duration(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
-    both: list[dict[str, Any]] = [{}, {"until": clock.now(), "after": 1}]
-    for arguments in both:
+    invalid: list[dict[str, Any]] = [{}, {"until": clock.now(), "after": 1}]
+    for arguments in invalid:
         with pytest.raises(InvalidRequest) as refused:
             await engine.leases.delay(lease.fence, **arguments)
         assert refused.value.code == "invalid_request"

@@ -1,4 +1,4 @@
-"""cancel_flow: three policies; what has finished keeps its outcome, what is cancelled is fenced off."""
+"""Tests of cancel_flow and its three policies. Finished members keep their outcome."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from uuid import uuid4
 import pytest
 
 from flowfabric.engine import (
+    AttemptOutcome,
     CancelPolicy,
     CancelScheduled,
     Engine,
-    FlowAlreadyCancelled,
+    FlowAlreadyTerminal,
     FlowCancelled,
     FlowFabricError,
     NotFound,
@@ -19,9 +20,11 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
-from tests.facts import every_write_is_refused, last_event, nothing_written, refused
+from tests.expectations import event_names, every_write_is_refused, last_event, nothing_written, refused
 from tests.flows import Flow, built, claimable, flow_events
 from tests.stores import TestStore
+
+PAIR = {"a": [], "b": ["a"]}
 
 ALL = {
     "done": [], "broken": [], "active": [], "suspended": [], "resting": [], "released": [], "retrying": [],
@@ -38,8 +41,8 @@ STARTED = {
 PENDING = {"waiting": "waiting", "held": "blocked", "delayed": "delayed", "blocked": "blocked"}
 
 
-async def in_every_state(engine: Engine) -> Flow:
-    """A flow with a member in every state."""
+async def build_flow_in_every_state(engine: Engine) -> Flow:
+    """Build a flow with a member in every state."""
     flow = await built(engine, ALL, options={"delayed": {"delay": "1h"}})
     await flow.complete("done")
     await flow.fail("broken")
@@ -53,32 +56,32 @@ async def in_every_state(engine: Engine) -> Flow:
     return flow
 
 
-def cancelled(states: dict[str, str]) -> dict[str, str]:
+def all_cancelled(states: dict[str, str]) -> dict[str, str]:
     return dict.fromkeys(states, "cancelled")
 
 
-async def test_cancel_all_ends_everything_that_has_not_ended(engine: Engine, store: TestStore) -> None:
-    flow = await in_every_state(engine)
-    answer = await engine.flows.cancel(flow.id, "enough", source="cleanup", principal="ada")
-    assert answer == FlowCancelled(9)
-    assert await flow.states() == FINISHED | cancelled(STARTED | PENDING)
+async def test_cancel_all_cancels_every_live_member(engine: Engine, store: TestStore) -> None:
+    flow = await build_flow_in_every_state(engine)
+    outcome = await engine.flows.cancel(flow.id, "enough", source="cleanup", principal="ada")
+    assert outcome == FlowCancelled(9)
+    assert await flow.states() == FINISHED | all_cancelled(STARTED | PENDING)
     assert await flow.state() == "cancelled"
     assert await claimable(engine) == set()
     assert await flow_events(store, flow.id) == ["cancel_requested", "finished"]
 
 
-async def test_cancel_pending_lets_what_has_started_go_on(engine: Engine) -> None:
-    flow = await in_every_state(engine)
-    answer = await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.CANCEL_PENDING)
-    assert answer == FlowCancelled(4)
-    assert await flow.states() == FINISHED | STARTED | cancelled(PENDING)
+async def test_cancel_pending_does_not_cancel_started_members(engine: Engine) -> None:
+    flow = await build_flow_in_every_state(engine)
+    outcome = await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.CANCEL_PENDING)
+    assert outcome == FlowCancelled(4)
+    assert await flow.states() == FINISHED | STARTED | all_cancelled(PENDING)
     assert await flow.state() == "cancelled"
 
 
 async def test_flow_only_cancels_no_member(engine: Engine) -> None:
-    flow = await in_every_state(engine)
-    answer = await engine.flows.cancel(flow.id, "enough", policy="flow_only")
-    assert answer == FlowCancelled(0)
+    flow = await build_flow_in_every_state(engine)
+    outcome = await engine.flows.cancel(flow.id, "enough", policy="flow_only")
+    assert outcome == FlowCancelled(0)
     assert await flow.states() == FINISHED | STARTED | PENDING
     assert await flow.state() == "cancelled"
 
@@ -91,35 +94,35 @@ async def test_leases_of_cancelled_members_are_fenced_off(engine: Engine) -> Non
     assert await flow.states() == {"a": "cancelled", "b": "cancelled"}
 
 
-async def test_who_and_why_is_recorded_on_every_member(engine: Engine) -> None:
+async def test_source_reason_and_principal_are_recorded_on_every_member(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await engine.flows.cancel(flow.id, "too dear", source="budget", principal="ada")
     for name in ("a", "b"):
-        found, event = await engine.executions.describe(flow[name]), await last_event(engine, flow[name])
-        assert (found.cancelled_by, found.cancel_reason) == ("budget", "too dear")
+        execution, event = await engine.executions.describe(flow[name]), await last_event(engine, flow[name])
+        assert (execution.cancelled_by, execution.cancel_reason) == ("budget", "too dear")
         assert (event.name, event.principal, event.reason) == ("cancelled", "ada", "too dear")
 
 
-async def test_finished_members_are_not_touched(engine: Engine) -> None:
-    flow = await in_every_state(engine)
+async def test_finished_members_are_not_changed(engine: Engine) -> None:
+    flow = await build_flow_in_every_state(engine)
     before = {name: await engine.executions.describe(flow[name]) for name in FINISHED}
     await engine.flows.cancel(flow.id, "enough")
     assert {name: await engine.executions.describe(flow[name]) for name in FINISHED} == before
 
 
 @pytest.mark.parametrize("policy", CancelPolicy)
-async def test_a_second_cancel_tells_of_the_first_and_writes_nothing(
+async def test_second_cancel_returns_the_first_and_writes_nothing(
     engine: Engine, store: TestStore, policy: CancelPolicy
 ) -> None:
-    flow = await in_every_state(engine)
+    flow = await build_flow_in_every_state(engine)
     await engine.flows.cancel(flow.id, "first", policy=policy, source="one")
     async with nothing_written(store):
-        for again in CancelPolicy:
-            answer = await engine.flows.cancel(flow.id, "second", policy=again, source="two")
-            assert answer == FlowAlreadyCancelled(policy, "first", "one")
+        for second_policy in CancelPolicy:
+            outcome = await engine.flows.cancel(flow.id, "second", policy=second_policy, source="two")
+            assert outcome == FlowAlreadyTerminal(policy, "first", "one")
 
 
-async def test_a_finished_flow_keeps_its_outcome(engine: Engine, store: TestStore) -> None:
+async def test_finished_flow_keeps_its_outcome(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": []})
     await flow.complete("a")
     async with nothing_written(store):
@@ -127,11 +130,11 @@ async def test_a_finished_flow_keeps_its_outcome(engine: Engine, store: TestStor
     assert await flow.state() == "completed"
 
 
-async def test_an_unknown_flow_is_not_found(engine: Engine) -> None:
+async def test_unknown_flow_is_not_found(engine: Engine) -> None:
     await refused(engine.flows.cancel(uuid4(), "stop"), "flow_not_found", NotFound)
 
 
-async def test_after_a_cancel_nothing_is_released_skipped_or_cancelled_by_an_edge(engine: Engine) -> None:
+async def test_edges_do_not_release_skip_or_cancel_members_of_a_cancelled_flow(engine: Engine) -> None:
     shape = {"a": [], "b": [], "next": ["a"], "race": ["a", "b"]}
     flow = await built(engine, shape, joins={"race": any_of()})
     lease, loser = await flow.claim("a"), await flow.claim("b")
@@ -143,7 +146,7 @@ async def test_after_a_cancel_nothing_is_released_skipped_or_cancelled_by_an_edg
     assert {edge.state.value for edge in described.edges} == {"satisfied"}
 
 
-async def test_a_flow_that_is_only_marked_goes_on_by_itself(engine: Engine) -> None:
+async def test_flow_cancelled_with_flow_only_still_runs_its_members(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"], "c": []})
     await engine.flows.cancel(flow.id, "enough", policy="flow_only")
     await flow.complete("a")
@@ -152,26 +155,26 @@ async def test_a_flow_that_is_only_marked_goes_on_by_itself(engine: Engine) -> N
     assert await flow.state() == "cancelled"
 
 
-async def test_a_member_waiting_for_a_signal_closes_its_waitpoints(engine: Engine) -> None:
+async def test_cancelled_member_closes_its_waitpoints(engine: Engine) -> None:
     flow = await built(engine, {"a": []})
     await engine.leases.suspend((await flow.claim("a")).fence, ["go"])
     await engine.flows.cancel(flow.id, "enough")
-    found = await engine.executions.describe(flow["a"])
-    assert (found.state, found.suspension, found.waitpoints) == (State.CANCELLED, None, ())
+    execution = await engine.executions.describe(flow["a"])
+    assert (execution.state, execution.suspension, execution.waitpoints) == (State.CANCELLED, None, ())
 
 
-async def test_more_than_a_batch_is_cancelled_by_the_caller_or_by_the_duty(engine: Engine, store: TestStore) -> None:
+async def test_cancel_and_its_duty_cancel_more_members_than_one_batch(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {f"m{number}": [] for number in range(1_050)})
-    answer = await engine.flows.cancel(flow.id, "enough")
+    outcome = await engine.flows.cancel(flow.id, "enough")
     while await duty("flow_cancellation")(engine):
         pass
     [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'cancelled'")
-    assert row["number"] == 1_050, answer
+    assert row["number"] == 1_050, outcome
     assert await flow.state() == "cancelled"
     assert await claimable(engine) == set()
 
 
-async def test_whom_the_cancel_has_not_reached_yet_is_not_released(engine: Engine, store: TestStore) -> None:
+async def test_member_not_yet_cancelled_is_not_released(engine: Engine, store: TestStore) -> None:
     names = [f"m{number}" for number in range(1_010)]
     flow = await built(engine, {"a": [], **{name: ["a"] for name in names}})
     lease = await flow.claim("a")
@@ -185,39 +188,98 @@ async def test_whom_the_cancel_has_not_reached_yet_is_not_released(engine: Engin
     assert set((await flow.states()).values()) == {"completed", "cancelled"}
 
 
-async def test_a_cancel_that_waits_answers_when_all_have_ended(engine: Engine, store: TestStore) -> None:
+async def test_cancel_with_wait_returns_when_all_members_have_ended(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {f"m{number}": [] for number in range(1_050)})
     assert await engine.flows.cancel(flow.id, "enough", wait="10s") == FlowCancelled(1_050)
     [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'cancelled'")
     assert row["number"] == 1_050
 
 
-async def test_a_second_cancel_that_waits_ends_what_the_first_has_left(engine: Engine, store: TestStore) -> None:
+async def test_second_cancel_with_wait_ends_the_remaining_members(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {f"m{number}": [] for number in range(1_050)})
     assert await engine.flows.cancel(flow.id, "enough") == CancelScheduled(50)
-    answer = await engine.flows.cancel(flow.id, "second", wait="10s")
-    assert answer == FlowAlreadyCancelled(CancelPolicy.CANCEL_ALL, "enough", "operator_override")
+    outcome = await engine.flows.cancel(flow.id, "second", wait="10s")
+    assert outcome == FlowAlreadyTerminal(CancelPolicy.CANCEL_ALL, "enough", "operator_override")
     assert await claimable(engine) == set()
     assert (await engine.flows.describe(flow.id)).counts == {State.CANCELLED: 1_050}
     async with nothing_written(store):
-        assert await engine.flows.cancel(flow.id, "third", wait="10s") == answer
+        assert await engine.flows.cancel(flow.id, "third", wait="10s") == outcome
 
 
-async def test_who_cancelled_a_flow_and_why_is_shown_and_in_its_events(engine: Engine) -> None:
+async def test_flow_and_its_events_show_who_cancelled_it_and_why(engine: Engine) -> None:
     flow = await built(engine, {"a": []})
     await engine.flows.cancel(flow.id, "too dear", source="budget", principal="ada")
-    [listed] = (await engine.flows.list()).items
-    for found in (await engine.flows.describe(flow.id), listed):
-        assert (found.cancelled_by, found.cancel_reason, found.cancel_principal) == ("budget", "too dear", "ada")
-        assert found.cancel_policy is CancelPolicy.CANCEL_ALL
+    [list_entry] = (await engine.flows.list()).items
+    for description in (await engine.flows.describe(flow.id), list_entry):
+        assert (description.cancelled_by, description.cancel_reason, description.cancel_principal) == (
+            "budget",
+            "too dear",
+            "ada",
+        )
+        assert description.cancel_policy is CancelPolicy.CANCEL_ALL
     events = engine.events.subscribe(flow=flow.id, start="beginning", follow=False)
-    [event] = [item async for item in events if item.name == "cancel_requested"]
+    [event] = [event async for event in events if event.name == "cancel_requested"]
     assert (event.principal, event.reason) == ("ada", "too dear")
     assert event.details == {"name": "etl", "policy": "cancel_all", "source": "budget"}
 
 
-async def test_cancelling_each_member_alone_makes_a_failed_flow(engine: Engine, clock: VirtualClock) -> None:
+async def test_cancelling_each_member_alone_fails_the_flow(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.cancel("a")
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
     assert await flow.state() == "failed"
+
+
+async def test_cancel_does_not_rewrite_finished_members(engine: Engine) -> None:
+    flow = await built(engine, {"good": [], "bad": [], "left": []})
+    await flow.complete("good")
+    await flow.fail("bad")
+    before = [
+        (await engine.executions.describe(flow[name]), await event_names(engine, flow[name]))
+        for name in ("good", "bad")
+    ]
+    await engine.flows.cancel(flow.id, "enough")
+    after = [
+        (await engine.executions.describe(flow[name]), await event_names(engine, flow[name]))
+        for name in ("good", "bad")
+    ]
+    assert after == before
+    outcome = await engine.executions.result(flow["good"])
+    assert outcome is not None
+    assert (outcome.state, outcome.result) == (State.COMPLETED, b"good")
+
+
+async def test_cancel_pending_cancels_pending_members(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a"]})
+    await flow.claim("a")
+    assert await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.CANCEL_PENDING) == FlowCancelled(2)
+    assert await flow.states() == {"a": "active", "b": "cancelled", "c": "cancelled"}
+
+
+async def test_lease_of_a_cancelled_member_is_fenced_and_its_attempt_is_cancelled(engine: Engine) -> None:
+    flow = await built(engine, PAIR)
+    lease = await flow.claim("a")
+    await engine.flows.cancel(flow.id, "enough")
+    await every_write_is_refused(engine, lease.fence, "execution_not_active")
+    execution = await engine.executions.describe(flow["a"])
+    assert (execution.state, [attempt.outcome for attempt in execution.attempts]) == (
+        State.CANCELLED,
+        [AttemptOutcome.CANCELLED],
+    )
+    assert (await last_event(engine, flow["a"])).name == "cancelled"
+
+
+async def test_flow_only_changes_only_the_flow(engine: Engine) -> None:
+    flow = await built(engine, PAIR)
+    await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.FLOW_ONLY)
+    assert (await flow.state(), await flow.states()) == ("cancelled", {"a": "waiting", "b": "blocked"})
+
+
+async def test_unknown_flow_is_not_found_and_a_second_cancel_writes_nothing(engine: Engine, store: TestStore) -> None:
+    await refused(engine.flows.cancel(uuid4(), "enough"), "flow_not_found", NotFound)
+    flow = await built(engine, PAIR)
+    await engine.flows.cancel(flow.id, "first", source="one")
+    async with nothing_written(store):
+        outcome = await engine.flows.cancel(flow.id, "second", source="two")
+    assert outcome == FlowAlreadyTerminal(CancelPolicy.CANCEL_ALL, "first", "one")
+    assert await flow_events(store, flow.id) == ["cancel_requested", "finished"]

@@ -1,10 +1,10 @@
-"""change_priority: moves eligible work in its queue, and nothing else."""
+"""Tests of change_priority, which moves eligible work in its queue and changes nothing else."""
 
 from __future__ import annotations
 
 from flowfabric.engine import Engine, PriorityChanged
 from flowfabric.testing import VirtualClock
-from tests.facts import last_event, nothing_written, refused
+from tests.expectations import last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, submitted
 from tests.stores import TestStore
 
@@ -19,7 +19,7 @@ async def test_work_with_a_higher_priority_is_claimed_first(engine: Engine) -> N
     assert [(lease.execution_id, lease.priority) for lease in leases] == [(third, 6), (second, 5), (first, 4)]
 
 
-async def test_a_priority_is_clamped_and_repeated_it_writes_nothing(engine: Engine, store: TestStore) -> None:
+async def test_priority_is_clamped_and_an_unchanged_one_writes_nothing(engine: Engine, store: TestStore) -> None:
     id_ = await submitted(engine, priority=7)
     async with nothing_written(store):
         assert await engine.operator.change_priority(id_, 7, "again") == PriorityChanged(7, 7)
@@ -28,7 +28,7 @@ async def test_a_priority_is_clamped_and_repeated_it_writes_nothing(engine: Engi
     assert (await engine.executions.describe(id_)).priority == 0
 
 
-async def test_the_event_says_who_why_from_what_and_to_what(engine: Engine) -> None:
+async def test_event_records_principal_reason_old_and_new_priority(engine: Engine) -> None:
     id_ = await submitted(engine, priority=1)
     await engine.operator.change_priority(id_, 2, "customer waits", principal="ada")
     event = await last_event(engine, id_)
@@ -36,7 +36,9 @@ async def test_the_event_says_who_why_from_what_and_to_what(engine: Engine) -> N
     assert (event.principal, event.reason, event.details) == ("ada", "customer waits", {"old": 1, "new": 2})
 
 
-async def test_all_eligible_work_can_be_moved_without_touching_its_state(engine: Engine, clock: VirtualClock) -> None:
+async def test_change_of_priority_does_not_change_the_state_of_eligible_work(
+    engine: Engine, clock: VirtualClock
+) -> None:
     for situation in ELIGIBLE:
         id_ = await SITUATIONS[situation](engine, clock)
         before = await engine.executions.describe(id_)
@@ -46,7 +48,7 @@ async def test_all_eligible_work_can_be_moved_without_touching_its_state(engine:
         assert (after.vector, after.epoch, after.ready_at) == (before.vector, before.epoch, before.ready_at), situation
 
 
-async def test_what_is_not_eligible_keeps_its_priority(engine: Engine, clock: VirtualClock) -> None:
+async def test_work_that_is_not_eligible_keeps_its_priority(engine: Engine, clock: VirtualClock) -> None:
     for situation in SITUATIONS:
         if situation in ELIGIBLE:
             continue

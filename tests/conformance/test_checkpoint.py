@@ -1,4 +1,4 @@
-"""checkpoint: the journal of an execution. Open steps may change, final ones may only be repeated, up to a limit."""
+"""Tests of checkpoint, which records steps. Open steps may change; final steps may only be repeated."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import pytest
 
 from flowfabric.engine import Conflict, Engine, Fence, InvalidRequest, NotFound, RecordedStep, State, Step, StepStatus
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, nothing_written, refused
+from tests.expectations import event_names, nothing_written, refused
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore
 
 FINAL = [status for status in StepStatus if status is not StepStatus.OPEN]
 
 
-async def journal(engine: Engine, id_: UUID) -> list[tuple[str, str, bytes]]:
-    """Name, status and content of every recorded step, in order."""
+async def read_journal(engine: Engine, id_: UUID) -> list[tuple[str, str, bytes]]:
+    """Return name, status and payload of every recorded step, in order."""
     return [(step.name, step.status, step.payload) for step in await engine.executions.steps(id_)]
 
 
-async def test_steps_are_read_as_they_were_recorded(engine: Engine, clock: VirtualClock) -> None:
+async def test_steps_are_read_as_recorded(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     first, second = Step("fetch", b"\x00page", "raw"), Step("mail", b"no address", status=StepStatus.FAILED)
     assert await engine.leases.checkpoint(lease.fence, [first, second]) == 2
     later = clock.advance("1s")
     assert await engine.leases.checkpoint(lease.fence, [Step("sleep", status=StepStatus.OPEN)]) == 1
-    found = await engine.executions.steps(lease.execution_id)
-    here = {"attempt_index": 0, "generation": 0}
+    steps = await engine.executions.steps(lease.execution_id)
+    attempt = {"attempt_index": 0, "generation": 0}
     earlier = later - timedelta(seconds=1)
-    assert found == [
+    assert steps == [
         RecordedStep(
-            seq=1, name="fetch", status="ok", payload=b"\x00page", encoding="raw", recorded_at=earlier, **here
+            seq=1, name="fetch", status="ok", payload=b"\x00page", encoding="raw", recorded_at=earlier, **attempt
         ),
         RecordedStep(
-            seq=2, name="mail", status="failed", payload=b"no address", encoding="json", recorded_at=earlier, **here
+            seq=2, name="mail", status="failed", payload=b"no address", encoding="json", recorded_at=earlier, **attempt
         ),
-        RecordedStep(seq=3, name="sleep", status="open", payload=b"", encoding="json", recorded_at=later, **here),
+        RecordedStep(seq=3, name="sleep", status="open", payload=b"", encoding="json", recorded_at=later, **attempt),
     ]
 
 
@@ -53,40 +53,40 @@ async def test_steps_are_read_in_pages(engine: Engine) -> None:
     assert names == [["step 0", "step 1"], ["step 2", "step 3"], ["step 4"]]
 
 
-async def test_a_checkpoint_makes_no_event_and_no_version(engine: Engine) -> None:
+async def test_checkpoint_creates_no_event_and_no_version(engine: Engine) -> None:
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("one")])
-    found = await engine.executions.describe(lease.execution_id)
-    assert (found.version, found.epoch, found.state) == (1, 1, State.ACTIVE)
+    execution = await engine.executions.describe(lease.execution_id)
+    assert (execution.version, execution.epoch, execution.state) == (1, 1, State.ACTIVE)
     assert await event_names(engine, lease.execution_id) == ["lease.acquired"]
 
 
-async def test_an_open_step_may_change_and_keeps_its_place(engine: Engine) -> None:
+async def test_open_step_may_change_and_keeps_its_position(engine: Engine) -> None:
     lease = await leased(engine)
     record = engine.leases.checkpoint
     await record(lease.fence, [Step("call", b"1", status=StepStatus.OPEN), Step("next", b"done")])
     await record(lease.fence, [Step("call", b"2", status=StepStatus.OPEN)])
-    assert await journal(engine, lease.execution_id) == [("call", "open", b"2"), ("next", "ok", b"done")]
+    assert await read_journal(engine, lease.execution_id) == [("call", "open", b"2"), ("next", "ok", b"done")]
     await record(lease.fence, [Step("call", b"3", status=StepStatus.OK)])
-    assert await journal(engine, lease.execution_id) == [("call", "ok", b"3"), ("next", "ok", b"done")]
+    assert await read_journal(engine, lease.execution_id) == [("call", "ok", b"3"), ("next", "ok", b"done")]
 
 
-async def test_a_final_step_may_be_repeated_but_not_contradicted(engine: Engine, store: TestStore) -> None:
+async def test_final_step_may_be_repeated_but_not_changed(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     final = [Step(f"call {status}", b"1", "raw", status) for status in FINAL]
     for _ in range(2):
         assert await engine.leases.checkpoint(lease.fence, final) == len(final)
-    assert await journal(engine, lease.execution_id) == [(step.name, step.status, b"1") for step in final]
+    assert await read_journal(engine, lease.execution_id) == [(step.name, step.status, b"1") for step in final]
     async with nothing_written(store):
         for step in final:
             contradictions = [replace(step, payload=b"2"), replace(step, encoding="json")]
-            contradictions += [replace(step, status=other) for other in StepStatus if other is not step.status]
+            contradictions += [replace(step, status=status) for status in StepStatus if status is not step.status]
             for contradiction in contradictions:
                 write = engine.leases.checkpoint(lease.fence, [contradiction])
                 assert (await refused(write, "step_already_recorded", Conflict)).fields["step"] == step.name
 
 
-async def test_a_contradicting_step_takes_its_neighbours_with_it(engine: Engine, store: TestStore) -> None:
+async def test_conflicting_step_rejects_the_whole_checkpoint(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("one", b"1"), Step("two", status=StepStatus.OPEN)])
     steps = [Step("zero", b"0"), Step("two", b"2"), Step("one", b"other"), Step("three", b"3")]
@@ -94,28 +94,30 @@ async def test_a_contradicting_step_takes_its_neighbours_with_it(engine: Engine,
         await refused(engine.leases.checkpoint(lease.fence, steps), "step_already_recorded", Conflict)
 
 
-async def test_the_journal_belongs_to_the_execution_and_later_attempts_go_on_with_it(engine: Engine) -> None:
+async def test_later_attempt_continues_the_journal(engine: Engine) -> None:
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("one", b"1")])
     await engine.operator.revoke_lease(lease.execution_id)
-    again = await engine.leases.claim_execution(lease.execution_id, "worker")
-    await engine.leases.checkpoint(again.fence, [Step("two", b"2")])
-    await refused(engine.leases.checkpoint(again.fence, [Step("one", b"other")]), "step_already_recorded", Conflict)
-    found = await engine.executions.steps(lease.execution_id)
-    assert [(step.seq, step.name, step.attempt_index) for step in found] == [(1, "one", 0), (2, "two", 1)]
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker")
+    await engine.leases.checkpoint(next_lease.fence, [Step("two", b"2")])
+    await refused(
+        engine.leases.checkpoint(next_lease.fence, [Step("one", b"other")]), "step_already_recorded", Conflict
+    )
+    steps = await engine.executions.steps(lease.execution_id)
+    assert [(step.seq, step.name, step.attempt_index) for step in steps] == [(1, "one", 0), (2, "two", 1)]
 
 
-async def test_names_are_unique_within_an_execution_only(engine: Engine) -> None:
+async def test_step_names_are_unique_within_an_execution_only(engine: Engine) -> None:
     first, second = await leased(engine), await leased(engine)
     await engine.leases.checkpoint(first.fence, [Step("one", b"1")])
     await engine.leases.checkpoint(second.fence, [Step("one", b"other")])
-    assert await journal(engine, second.execution_id) == [("one", "ok", b"other")]
+    assert await read_journal(engine, second.execution_id) == [("one", "ok", b"other")]
 
 
-async def test_an_execution_has_at_most_ten_thousand_steps(engine: Engine) -> None:
+async def test_execution_has_at_most_ten_thousand_steps(engine: Engine) -> None:
     lease = await leased(engine)
     for number in range(10):
-        steps = [Step(f"{number}.{place}") for place in range(1000 - (number == 9))]
+        steps = [Step(f"{number}.{index}") for index in range(1000 - (number == 9))]
         await engine.leases.checkpoint(lease.fence, steps)
     over = [Step("the last one"), Step("one too many")]
     for write in (engine.leases.checkpoint(lease.fence, over), engine.leases.complete(lease.fence, steps=over)):
@@ -125,13 +127,13 @@ async def test_an_execution_has_at_most_ten_thousand_steps(engine: Engine) -> No
     assert (await engine.executions.describe(lease.execution_id)).state is State.ACTIVE
     assert len(await engine.executions.steps(lease.execution_id, after=9_990)) == 9
     assert await engine.leases.checkpoint(lease.fence, over[:1]) == 1
-    # Saying again what is recorded already needs no room.
+    # Repeating recorded steps does not count against the limit.
     assert await engine.leases.checkpoint(lease.fence, [Step("0.0"), Step("5.5"), *over[:1]]) == 3
     await refused(engine.leases.checkpoint(lease.fence, over[1:]), "too_many_steps", InvalidRequest)
 
 
-GivingUp = Callable[[Engine, Fence, list[Step]], Awaitable[object]]
-GIVING_UP: dict[str, GivingUp] = {
+EndLease = Callable[[Engine, Fence, list[Step]], Awaitable[object]]
+LEASE_ENDS: dict[str, EndLease] = {
     "complete": lambda engine, fence, steps: engine.leases.complete(fence, b"out", steps=steps),
     "fail": lambda engine, fence, steps: engine.leases.fail(fence, "broken", steps=steps),
     "delay": lambda engine, fence, steps: engine.leases.delay(fence, after="1h", steps=steps),
@@ -139,46 +141,59 @@ GIVING_UP: dict[str, GivingUp] = {
 }
 
 
-@pytest.mark.parametrize("operation", GIVING_UP)
-async def test_steps_are_recorded_with_the_operation_that_gives_up_the_lease_or_not_at_all(
+@pytest.mark.parametrize("operation", LEASE_ENDS)
+async def test_steps_are_recorded_atomically_with_the_operation_that_ends_the_lease(
     engine: Engine, store: TestStore, operation: str
 ) -> None:
-    give_up = GIVING_UP[operation]
+    end_lease = LEASE_ENDS[operation]
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("one", b"1")])
     async with nothing_written(store):
         steps = [Step("zero", b"0"), Step("one", b"other")]
-        await refused(give_up(engine, lease.fence, steps), "step_already_recorded", Conflict)
-    await give_up(engine, lease.fence, [Step("one", b"1"), Step("two", b"2")])
+        await refused(end_lease(engine, lease.fence, steps), "step_already_recorded", Conflict)
+    await end_lease(engine, lease.fence, [Step("one", b"1"), Step("two", b"2")])
     assert (await engine.executions.describe(lease.execution_id)).state is not State.ACTIVE
-    assert await journal(engine, lease.execution_id) == [("one", "ok", b"1"), ("two", "ok", b"2")]
+    assert await read_journal(engine, lease.execution_id) == [("one", "ok", b"1"), ("two", "ok", b"2")]
 
 
-async def test_a_refused_operation_records_no_step(engine: Engine, store: TestStore) -> None:
+async def test_refused_operation_records_no_step(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("one", b"1")])
     await engine.operator.revoke_lease(lease.execution_id)
     async with nothing_written(store):
-        for give_up in GIVING_UP.values():
-            # The fence is looked at before the steps, so this is no word about the journal.
+        for end_lease in LEASE_ENDS.values():
+            # The fence is checked before the steps, so the error does not reveal the journal.
             for step in (Step("two", b"2"), Step("one", b"other")):
-                await refused(give_up(engine, lease.fence, [step]), "lease_revoked")
+                await refused(end_lease(engine, lease.fence, [step]), "lease_revoked")
 
 
-async def test_a_repeated_operation_with_other_steps_is_refused(engine: Engine, store: TestStore) -> None:
-    for give_up in GIVING_UP.values():
+async def test_repeated_operation_with_other_steps_is_refused(engine: Engine, store: TestStore) -> None:
+    for end_lease in LEASE_ENDS.values():
         lease = await leased(engine)
-        first = await give_up(engine, lease.fence, [Step("one", b"1")])
+        first = await end_lease(engine, lease.fence, [Step("one", b"1")])
         async with nothing_written(store):
-            assert await give_up(engine, lease.fence, [Step("one", b"1")]) == first
-            for other in ([], [Step("two", b"2")], [Step("one", b"other")]):
-                await refused(give_up(engine, lease.fence, other), "execution_not_active")
+            assert await end_lease(engine, lease.fence, [Step("one", b"1")]) == first
+            for steps in ([], [Step("two", b"2")], [Step("one", b"other")]):
+                await refused(end_lease(engine, lease.fence, steps), "execution_not_active")
 
 
 async def test_steps_of_another_namespace_are_not_found(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     id_ = await submitted(engine)
-    other = engine.within("other")
+    other_namespace = engine.for_namespace("other")
     async with nothing_written(store):
-        for request in (other.leases.checkpoint(lease.fence, [Step("one")]), other.executions.steps(id_)):
+        for request in (
+            other_namespace.leases.checkpoint(lease.fence, [Step("one")]),
+            other_namespace.executions.steps(id_),
+        ):
             await refused(request, "execution_not_found", NotFound)
+
+
+async def test_later_attempt_cannot_overwrite_a_final_step(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    await engine.leases.checkpoint(lease.fence, [Step("paid", b"1")])
+    await engine.operator.revoke_lease(lease.execution_id)
+    successor = await engine.leases.claim_execution(lease.execution_id, "w")
+    with pytest.raises(Conflict, match="step_already_recorded"):
+        await engine.leases.checkpoint(successor.fence, [Step("paid", b"2")])
+    assert [step.payload for step in await engine.executions.steps(lease.execution_id)] == [b"1"]

@@ -1,4 +1,4 @@
-"""Child bindings: the end of a child is a signal in its parent's condition, beside people and time."""
+"""Tests of child bindings, which turn the end of a child into a signal for its parent's condition."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric.engine import AllOf, AnyOf, Child, Count, Engine, Fresh, NotFound, Satisfied, Single, Suspended, Timer
+from flowfabric.engine import (
+    AllOf,
+    AnyOf,
+    Child,
+    Count,
+    Engine,
+    NewWaitpoint,
+    NotFound,
+    Satisfied,
+    Single,
+    Suspended,
+    Timer,
+)
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.flows import ended, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore
@@ -19,28 +31,30 @@ OUTCOMES = ("completed", "failed", "cancelled")
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-async def test_the_end_of_a_child_resumes_its_parent_with_a_signal_of_its_outcome(engine: Engine, outcome: str) -> None:
+async def test_end_of_a_child_resumes_its_parent_with_a_signal_named_after_the_outcome(
+    engine: Engine, outcome: str
+) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
-    answer = await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])
-    assert isinstance(answer, Suspended)
+    result = await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])
+    assert isinstance(result, Suspended)
     await ended(engine, children["a"], outcome)
     assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
-    assert [signal.name for signal in await engine.signals.observe(lease.execution_id)] == [outcome]
+    assert [signal.name for signal in await engine.signals.list(lease.execution_id)] == [outcome]
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-async def test_a_child_that_has_ended_counts_at_once(engine: Engine, outcome: str) -> None:
+async def test_child_that_has_already_ended_counts_immediately(engine: Engine, outcome: str) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await ended(engine, children["a"], outcome)
-    answer = await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])
-    assert isinstance(answer, Satisfied)
-    assert [signal.name for signal in answer.signals] == [outcome]
+    result = await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])
+    assert isinstance(result, Satisfied)
+    assert [signal.name for signal in result.signals] == [outcome]
     await engine.leases.complete(lease.fence, b"")
 
 
-async def test_a_condition_may_ask_for_an_outcome(engine: Engine) -> None:
+async def test_condition_may_require_an_outcome(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     condition = AnyOf([Single("a", "completed"), Single("b", "completed")])
@@ -52,14 +66,18 @@ async def test_a_condition_may_ask_for_an_outcome(engine: Engine) -> None:
     assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
 
 
-async def test_people_children_and_time_are_members_of_one_condition(engine: Engine, clock: VirtualClock) -> None:
+async def test_one_condition_can_combine_people_children_and_timers(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
-    bindings: list[Any] = [Child("kid", children["a"]), Fresh("boss"), Timer("alarm", clock.now() + timedelta(hours=1))]
+    bindings: list[Any] = [
+        Child("kid", children["a"]),
+        NewWaitpoint("boss"),
+        Timer("alarm", clock.now() + timedelta(hours=1)),
+    ]
     condition = AllOf([Single("kid"), Single("boss"), Single("alarm")])
-    answer = await engine.leases.suspend(lease.fence, bindings, condition)
-    assert isinstance(answer, Suspended)
-    token = answer.token("boss")
+    outcome = await engine.leases.suspend(lease.fence, bindings, condition)
+    assert isinstance(outcome, Suspended)
+    token = outcome.token("boss")
     assert token is not None
     await ended(engine, children["a"])
     await engine.signals.deliver(token, "yes")
@@ -69,7 +87,7 @@ async def test_people_children_and_time_are_members_of_one_condition(engine: Eng
     assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
 
 
-async def test_a_count_of_children(engine: Engine) -> None:
+async def test_count_condition_counts_children(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b", "c")
     bindings = [Child(key, id_) for key, id_ in children.items()]
@@ -80,21 +98,21 @@ async def test_a_count_of_children(engine: Engine) -> None:
     assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
 
 
-async def test_a_child_cannot_be_signalled_from_outside(engine: Engine) -> None:
+async def test_child_binding_has_no_token(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
-    answer = await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])
-    assert isinstance(answer, Suspended)
-    assert answer.token("kid") is None
+    outcome = await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])
+    assert isinstance(outcome, Suspended)
+    assert outcome.token("kid") is None
 
 
-async def test_a_stranger_is_not_found(engine: Engine, store: TestStore) -> None:
+async def test_unknown_child_is_not_found(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     async with nothing_written(store):
         await refused(engine.leases.suspend(lease.fence, [Child("kid", uuid4())]), "child_not_found", NotFound)
 
 
-async def test_news_of_a_child_after_the_wait_change_nothing(engine: Engine) -> None:
+async def test_child_that_ends_after_the_wait_changes_nothing(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     bindings = [Child("a", children["a"]), Child("b", children["b"])]
@@ -105,7 +123,7 @@ async def test_news_of_a_child_after_the_wait_change_nothing(engine: Engine) -> 
     assert await engine.executions.describe(lease.execution_id) == before
 
 
-async def test_a_parent_that_has_ended_hears_nothing(engine: Engine) -> None:
+async def test_ended_parent_receives_no_signal_of_its_child(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.leases.suspend(lease.fence, [Child("kid", children["a"])])

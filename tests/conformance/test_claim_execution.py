@@ -1,4 +1,4 @@
-"""claim_execution: a lease on one execution by its id, under the same conditions as from the queue."""
+"""Tests of claim_execution, which leases one execution by its id under the same conditions as claim."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pytest
 
 from flowfabric.engine import Engine, NotFound, Policy, Refused, State, WorkerId
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused, stored_row
-from tests.scenarios import SITUATIONS, WORKER, submitted
+from tests.expectations import nothing_written, refused, stored_row
+from tests.scenarios import SITUATIONS, WORKER, leased, submitted
 from tests.stores import TestStore
 
 WAITING = [name for name in SITUATIONS if name.startswith("waiting")]
 NOT_WAITING = [name for name in SITUATIONS if not name.startswith("waiting")]
 
 
-async def test_it_takes_the_named_execution_whatever_else_waits(engine: Engine, clock: VirtualClock) -> None:
+async def test_named_execution_is_claimed_before_other_waiting_work(engine: Engine, clock: VirtualClock) -> None:
     await submitted(engine, priority=9)
     id_ = await submitted(engine, policy=Policy(lease_ttl="45s"))
     worker = WorkerId("mail", "mail-7")
     lease = await engine.leases.claim_execution(str(id_), worker)
     assert (lease.execution_id, lease.worker, lease.epoch, lease.origin) == (id_, worker, 1, "fresh")
     assert lease.expires_at == clock.now() + timedelta(seconds=45)
-    other = await submitted(engine)
-    assert (await engine.leases.claim_execution(other, worker, lease_ttl=5)).ttl == timedelta(seconds=5)
+    other_id = await submitted(engine)
+    assert (await engine.leases.claim_execution(other_id, worker, lease_ttl=5)).ttl == timedelta(seconds=5)
 
 
 @pytest.mark.parametrize("situation", WAITING)
-async def test_it_writes_what_a_claim_from_the_queue_writes(
+async def test_claim_by_id_writes_the_same_rows_as_a_claim_from_the_queue(
     engine: Engine, clock: VirtualClock, store: TestStore, situation: str
 ) -> None:
     first = await SITUATIONS[situation](engine, clock)
@@ -37,9 +37,9 @@ async def test_it_writes_what_a_claim_from_the_queue_writes(
     second = await SITUATIONS[situation](engine, clock)
     [from_queue] = await engine.leases.claim(["default"], "worker", lease_ttl="1m")
     assert from_queue.execution_id == second
-    own = {"id", "lease_id", "former_lease_id", "resume_suspension_id", "event_xid"}
+    unique_columns = {"id", "lease_id", "former_lease_id", "resume_suspension_id", "event_xid"}
     rows = [await stored_row(store, id_) for id_ in (first, second)]
-    by_id, by_queue = [{name: value for name, value in row.items() if name not in own} for row in rows]
+    by_id, by_queue = [{name: value for name, value in row.items() if name not in unique_columns} for row in rows]
     assert by_id == by_queue
     events = [(await engine.executions.history(id_))[-1] for id_ in (first, second)]
     facts = [(event.name, event.version, event.epoch, event.worker, event.details, event.at) for event in events]
@@ -47,18 +47,18 @@ async def test_it_writes_what_a_claim_from_the_queue_writes(
 
 
 @pytest.mark.parametrize("situation", NOT_WAITING)
-async def test_what_does_not_wait_is_refused(
+async def test_execution_that_is_not_waiting_is_refused(
     engine: Engine, clock: VirtualClock, store: TestStore, situation: str
 ) -> None:
     id_ = await SITUATIONS[situation](engine, clock)
-    found = await engine.executions.describe(id_)
+    execution = await engine.executions.describe(id_)
     async with nothing_written(store):
         error = await refused(engine.leases.claim_execution(id_, "worker"), "execution_not_leaseable")
-    assert (error.fields["state"], error.fields["epoch"]) == (found.state, found.epoch)
-    assert error.fields["outcome"] == found.vector.terminal_outcome
+    assert (error.fields["state"], error.fields["epoch"]) == (execution.state, execution.epoch)
+    assert error.fields["outcome"] == execution.vector.terminal_outcome
 
 
-async def test_a_missing_capability_is_refused_by_its_name(engine: Engine, store: TestStore) -> None:
+async def test_refusal_names_the_missing_capabilities(engine: Engine, store: TestStore) -> None:
     id_ = await submitted(engine, requires=["gpu", "eu", "arm"])
     async with nothing_written(store):
         claim = engine.leases.claim_execution(id_, "worker", capabilities=["eu", "spare"])
@@ -68,7 +68,7 @@ async def test_a_missing_capability_is_refused_by_its_name(engine: Engine, store
     assert lease.execution_id == id_
 
 
-async def test_a_paused_lane_gives_out_nothing_by_id_either(engine: Engine, store: TestStore) -> None:
+async def test_execution_in_a_paused_lane_cannot_be_claimed_by_id(engine: Engine, store: TestStore) -> None:
     id_ = await submitted(engine)
     await engine.lanes.pause("default")
     async with nothing_written(store):
@@ -78,12 +78,12 @@ async def test_a_paused_lane_gives_out_nothing_by_id_either(engine: Engine, stor
     assert (await engine.executions.describe(id_)).state is State.ACTIVE
 
 
-async def test_an_id_that_is_unknown_or_of_another_namespace_is_not_found(engine: Engine, store: TestStore) -> None:
+async def test_execution_that_is_unknown_or_in_another_namespace_is_not_found(engine: Engine, store: TestStore) -> None:
     id_ = await submitted(engine)
     async with nothing_written(store):
         for claim in (
             engine.leases.claim_execution(uuid4(), "worker"),
-            engine.within("other").leases.claim_execution(id_, "worker"),
+            engine.for_namespace("other").leases.claim_execution(id_, "worker"),
         ):
             await refused(claim, "execution_not_found", NotFound)
 
@@ -97,3 +97,15 @@ async def test_only_an_interrupted_attempt_can_be_claimed_as_resumed(engine: Eng
         with pytest.raises(Refused) as refusal:
             await engine.leases.claim_resumed(id_, WORKER)
         assert refusal.value.code == "not_a_resumed_execution"
+
+
+async def test_claimed_attempt_index_is_that_of_the_live_attempt(engine: Engine) -> None:
+    lease = await leased(engine)
+    execution = await engine.executions.describe(lease.execution_id)
+    assert execution.lease is not None
+    assert (lease.attempt_index, execution.attempt_index) == (0, 0)
+    with pytest.raises(Refused, match="execution_not_reclaimable"):
+        await engine.operator.grant_reclaim(lease.execution_id, "thief")
+    await engine.operator.cancel(lease.execution_id)
+    [attempt] = (await engine.executions.describe(lease.execution_id)).attempts
+    assert (attempt.attempt_index, attempt.outcome) == (0, "ended_cancelled")

@@ -1,4 +1,4 @@
-"""close_waitpoint: a waitpoint takes no more signals; whoever waits on others too waits on."""
+"""Tests of close_waitpoint. A closed waitpoint refuses signals; the wait on other waitpoints continues."""
 
 from __future__ import annotations
 
@@ -7,55 +7,57 @@ from uuid import uuid4
 from flowfabric.engine import (
     Accepted,
     AnyOf,
+    Count,
     DuplicateSignal,
     Effect,
     Engine,
     NotFound,
-    Pending,
+    PendingWaitpoint,
     Single,
     State,
     WaitpointClosed,
     WaitpointState,
-)  # fmt: skip
-from tests.facts import last_event, nothing_written, refused
+)
+from flowfabric.testing import VirtualClock
+from tests.expectations import last_event, nothing_written, refused
 from tests.scenarios import leased, suspended
 from tests.stores import TestStore
 
 
-async def test_a_closed_waitpoint_refuses_what_is_new_and_still_answers_what_it_had(
+async def test_closed_waitpoint_refuses_new_signals_and_still_recognizes_duplicates(
     engine: Engine, store: TestStore
 ) -> None:
     lease = await leased(engine)
-    made = await engine.waitpoints.create(lease.fence, "go")
-    assert made.token is not None
-    first = await engine.signals.deliver(made.token, "go", key="evt")
-    answer = await engine.waitpoints.close(made.id, "sent to the wrong address", principal="ada")
-    assert answer == WaitpointClosed(made.id, already=False)
+    waitpoint = await engine.waitpoints.create(lease.fence, "go")
+    assert waitpoint.token is not None
+    first = await engine.signals.deliver(waitpoint.token, "go", key="evt")
+    outcome = await engine.waitpoints.close(waitpoint.id, "sent to the wrong address", principal="ada")
+    assert outcome == WaitpointClosed(waitpoint.id, already=False)
     event = await last_event(engine, lease.execution_id)
     assert (event.family, event.name, event.principal) == ("operator", "waitpoint_closed", "ada")
     assert (event.reason, event.details) == ("sent to the wrong address", {"waitpoint": "go"})
     async with nothing_written(store):
-        await refused(engine.signals.deliver(made.token, "go"), "waitpoint_closed")
-        assert await engine.signals.deliver(made.token, "go", key="evt") == DuplicateSignal(first.signal_id)
-        assert await engine.waitpoints.close(made.id) == WaitpointClosed(made.id, already=True)
-        await refused(engine.leases.suspend(lease.fence, [Pending("go")]), "waitpoint_not_found", NotFound)
-    [shown] = await engine.waitpoints.list(lease.execution_id)
-    assert (shown.state, shown.close_reason) == (WaitpointState.CLOSED, "closed")
+        await refused(engine.signals.deliver(waitpoint.token, "go"), "waitpoint_closed")
+        assert await engine.signals.deliver(waitpoint.token, "go", key="evt") == DuplicateSignal(first.signal_id)
+        assert await engine.waitpoints.close(waitpoint.id) == WaitpointClosed(waitpoint.id, already=True)
+        await refused(engine.leases.suspend(lease.fence, [PendingWaitpoint("go")]), "waitpoint_not_found", NotFound)
+    [closed] = await engine.waitpoints.list(lease.execution_id)
+    assert (closed.state, closed.close_reason) == (WaitpointState.CLOSED, "closed")
 
 
-async def test_the_wait_goes_on_for_the_rest(engine: Engine) -> None:
+async def test_wait_continues_on_the_other_waitpoints(engine: Engine) -> None:
     wait = await suspended(engine, ["a", "b"], AnyOf([Single("a"), Single("b")]))
     await engine.waitpoints.close(wait.waitpoint("a"))
-    found = await engine.executions.describe(wait.id)
-    assert (found.state, [item.key for item in found.waitpoints]) == (State.SUSPENDED, ["b"])
-    answer = await engine.signals.deliver(wait.token("b"), "go")
-    assert isinstance(answer, Accepted)
-    assert answer.effect is Effect.SATISFIED
-    reasons = {item.key: item.close_reason for item in await engine.waitpoints.list(wait.id)}
+    execution = await engine.executions.describe(wait.id)
+    assert (execution.state, [waitpoint.key for waitpoint in execution.waitpoints]) == (State.SUSPENDED, ["b"])
+    outcome = await engine.signals.deliver(wait.token("b"), "go")
+    assert isinstance(outcome, Accepted)
+    assert outcome.effect is Effect.SATISFIED
+    reasons = {waitpoint.key: waitpoint.close_reason for waitpoint in await engine.waitpoints.list(wait.id)}
     assert reasons == {"a": "closed", "b": "resumed"}
 
 
-async def test_a_wait_whose_only_waitpoint_was_closed_is_left_to_the_operator(engine: Engine) -> None:
+async def test_operator_can_resume_a_wait_whose_only_waitpoint_is_closed(engine: Engine) -> None:
     wait = await suspended(engine)
     await engine.waitpoints.close(wait.waitpoint())
     assert (await engine.executions.describe(wait.id)).state is State.SUSPENDED
@@ -63,18 +65,34 @@ async def test_a_wait_whose_only_waitpoint_was_closed_is_left_to_the_operator(en
     assert (await engine.executions.describe(wait.id)).state is State.WAITING
 
 
-async def test_a_signal_that_had_counted_counts_on_after_its_waitpoint_is_closed(engine: Engine) -> None:
+async def test_signal_still_counts_after_its_waitpoint_is_closed(engine: Engine) -> None:
     wait = await suspended(engine, ["a", "b"])
     await engine.signals.deliver(wait.token("a"), "go")
     await engine.waitpoints.close(wait.waitpoint("a"))
-    answer = await engine.signals.deliver(wait.token("b"), "go")
-    assert isinstance(answer, Accepted)
-    assert answer.effect is Effect.SATISFIED
+    outcome = await engine.signals.deliver(wait.token("b"), "go")
+    assert isinstance(outcome, Accepted)
+    assert outcome.effect is Effect.SATISFIED
 
 
-async def test_what_is_unknown_or_has_ended(engine: Engine, store: TestStore) -> None:
+async def test_unknown_waitpoint_is_not_found_and_an_ended_one_is_already_closed(
+    engine: Engine, store: TestStore
+) -> None:
     wait = await suspended(engine)
     await engine.operator.cancel(wait.id)
     async with nothing_written(store):
         await refused(engine.waitpoints.close(uuid4()), "waitpoint_not_found", NotFound)
         assert await engine.waitpoints.close(wait.waitpoint()) == WaitpointClosed(wait.waitpoint(), already=True)
+
+
+async def test_closing_a_waitpoint_affects_no_other_waitpoint_and_no_timeout(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    wait = await suspended(engine, ["a", "b"], Count(1, "waitpoints", ["a", "b"]), timeout="1h", on_timeout="escalate")
+    await engine.waitpoints.close(wait.waitpoint("a"))
+    assert isinstance(await engine.signals.deliver(wait.token("b"), "go"), Accepted)
+    assert (await engine.executions.describe(wait.id)).state is State.WAITING
+    with_timeout = await suspended(engine, timeout="1h", on_timeout="auto_resume")
+    clock.advance("1h")
+    ticks = {tick.duty: tick.done for tick in await engine.reconcilers.tick()}
+    assert (ticks["suspension_timeout"], ticks["waitpoint_expiry"]) == (1, 0)
+    assert (await engine.executions.describe(with_timeout.id)).state is State.WAITING

@@ -1,4 +1,4 @@
-"""Deadline: an execution past its deadline expires in whatever state it is; nothing else moves the deadline."""
+"""Tests of the deadline, which expires an execution in every live state and is never moved."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.engine import AttemptOutcome, Engine, InvalidRequest, Policy, State
+from flowfabric.engine import AttemptOutcome, Engine, InvalidRequest, OnLeaseLoss, Policy, State
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.facts import LIVE, error_of, event_names, every_write_is_refused, last_event
+from tests.expectations import LIVE, error_of, event_names, every_write_is_refused, last_event
 from tests.scenarios import SITUATIONS, STEADY, leased, submitted
 
 MICROSECOND = timedelta(microseconds=1)
-# Situations that take time to arrange; the others are younger than the least of these deadlines.
-OLDER = {"active: lease run out": "40s", "active: kept, lease expired": "40s"}
+# Situations that take longer to arrange than the default deadline of this test.
+LONGER_DEADLINES = {"active: lease run out": "40s", "active: kept, lease expired": "40s"}
 
 
-async def test_it_expires_the_execution_in_every_live_situation(
+async def test_deadline_expires_the_execution_in_every_live_situation(
     engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for situation in LIVE:
-        deadline = OLDER.get(situation, "5s")
-        monkeypatch.setattr(scenarios, "submitted", submitting_with(deadline))
+        deadline = LONGER_DEADLINES.get(situation, "5s")
+        monkeypatch.setattr(scenarios, "submitted", make_submit(deadline))
         id_ = await SITUATIONS[situation](engine, clock)
         monkeypatch.undo()
         before = await engine.executions.describe(id_)
@@ -42,7 +42,7 @@ async def test_it_expires_the_execution_in_every_live_situation(
         assert (names[-1], names.count("completion.expired")) == ("completion.expired", 1), situation
 
 
-async def test_nothing_expires_a_microsecond_early_or_after_its_end(engine: Engine, clock: VirtualClock) -> None:
+async def test_execution_does_not_expire_early_or_after_it_ended(engine: Engine, clock: VirtualClock) -> None:
     id_, lease = (
         await submitted(engine, policy=Policy(deadline="1h")),
         await leased(engine, policy=Policy(deadline="1h")),
@@ -57,7 +57,7 @@ async def test_nothing_expires_a_microsecond_early_or_after_its_end(engine: Engi
     assert (await engine.executions.describe(lease.execution_id)).state is State.COMPLETED
 
 
-async def test_a_deadline_can_be_relative_or_absolute(engine: Engine, clock: VirtualClock) -> None:
+async def test_deadline_can_be_relative_or_absolute(engine: Engine, clock: VirtualClock) -> None:
     at = clock.now() + timedelta(minutes=1)
     relative = await submitted(engine, policy=Policy(deadline="1m"))
     absolute = await submitted(engine, deadline=at)
@@ -70,7 +70,7 @@ async def test_a_deadline_can_be_relative_or_absolute(engine: Engine, clock: Vir
         assert (await engine.executions.describe(id_)).state is State.EXPIRED
 
 
-async def test_an_absolute_deadline_in_the_past_is_refused(engine: Engine, clock: VirtualClock) -> None:
+async def test_absolute_deadline_in_the_past_is_refused(engine: Engine, clock: VirtualClock) -> None:
     for deadline in (clock.now(), clock.now() - timedelta(days=1)):
         error = await error_of(engine.executions.submit("job", deadline=deadline))
         assert isinstance(error, InvalidRequest)
@@ -78,18 +78,21 @@ async def test_an_absolute_deadline_in_the_past_is_refused(engine: Engine, clock
     assert (await engine.executions.list()).items == ()
 
 
-async def test_the_running_attempt_ends_and_its_worker_is_fenced_off(engine: Engine, clock: VirtualClock) -> None:
+async def test_expired_attempt_ends_and_its_worker_is_fenced_off(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine, policy=Policy(deadline="5s"))
     assert lease.deadline_at == clock.now() + timedelta(seconds=5)
     clock.advance("5s")
     await engine.reconcilers.tick()
-    found, event = await engine.executions.describe(lease.execution_id), await last_event(engine, lease.execution_id)
-    assert [attempt.outcome for attempt in found.attempts] == [AttemptOutcome.FAILURE]
+    execution, event = (
+        await engine.executions.describe(lease.execution_id),
+        await last_event(engine, lease.execution_id),
+    )
+    assert [attempt.outcome for attempt in execution.attempts] == [AttemptOutcome.FAILURE]
     assert (event.ends_lease, event.epoch, event.worker) == (True, lease.epoch + 1, lease.worker)
     await every_write_is_refused(engine, lease.fence, "execution_not_active")
 
 
-async def test_delay_retry_and_hold_do_not_touch_it(engine: Engine, clock: VirtualClock) -> None:
+async def test_delay_retry_and_hold_do_not_move_the_deadline(engine: Engine, clock: VirtualClock) -> None:
     deadline = clock.now() + timedelta(hours=1)
     lease = await leased(engine, policy=STEADY, deadline=deadline)
     id_ = lease.execution_id
@@ -99,32 +102,52 @@ async def test_delay_retry_and_hold_do_not_touch_it(engine: Engine, clock: Virtu
     await engine.operator.unhold(id_)
     clock.advance("1m")
     await engine.reconcilers.tick()
-    again = await engine.leases.claim_execution(id_, "worker-2")
-    await engine.leases.fail(again.fence, "not yet")
-    assert (await engine.executions.describe(id_)).deadline_at == again.deadline_at == deadline
+    next_lease = await engine.leases.claim_execution(id_, "worker-2")
+    await engine.leases.fail(next_lease.fence, "not yet")
+    assert (await engine.executions.describe(id_)).deadline_at == next_lease.deadline_at == deadline
     clock.advance("10s")
     await engine.reconcilers.tick()
     await engine.leases.claim_execution(id_, "worker-3")
     clock.advance("30s")
     await engine.reconcilers.tick()
-    found = await engine.executions.describe(id_)
-    assert (found.state, found.deadline_at) == (State.WAITING, deadline)
+    execution = await engine.executions.describe(id_)
+    assert (execution.state, execution.deadline_at) == (State.WAITING, deadline)
 
 
-async def test_a_delay_beyond_the_deadline_ends_at_the_deadline(engine: Engine, clock: VirtualClock) -> None:
+async def test_delay_beyond_the_deadline_ends_at_the_deadline(engine: Engine, clock: VirtualClock) -> None:
     id_ = await submitted(engine, delay="2h", policy=Policy(deadline="1h"))
-    found = await engine.executions.describe(id_)
-    assert found.ready_at == clock.now() + timedelta(hours=2)
+    execution = await engine.executions.describe(id_)
+    assert execution.ready_at == clock.now() + timedelta(hours=2)
     clock.advance("1h")
     await engine.reconcilers.tick()
     assert await event_names(engine, id_) == ["completion.expired"]
 
 
-def submitting_with(deadline: str) -> Callable[..., Any]:
-    """What the scenarios submit with, but under a policy with a deadline."""
+def make_submit(deadline: str) -> Callable[..., Any]:
+    """Return a replacement for `submitted` whose policies have this deadline."""
 
     async def submit(engine: Engine, *arguments: Any, **options: Any) -> UUID:
         policy = replace(options.pop("policy", Policy()), deadline=deadline)
         return await submitted(engine, *arguments, policy=policy, **options)
 
     return submit
+
+
+async def test_delayed_work_becomes_ready_and_a_deadline_applies_in_every_state(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    policy = Policy(deadline="1m")
+    woken = await submitted(engine, delay="10s")
+    active = await leased(engine, policy=policy, lease_ttl="1h")
+    kept_lease = await leased(engine, policy=Policy(deadline="1m", on_lease_loss=OnLeaseLoss.HAND_OFF))
+    await engine.operator.revoke_lease(kept_lease.execution_id)
+    held = await submitted(engine, policy=policy)
+    await engine.operator.hold(held)
+    due = [await submitted(engine, policy=policy), await submitted(engine, policy=policy, delay="1h"), held]
+    due += [active.execution_id, kept_lease.execution_id]
+    clock.advance("10s")
+    await engine.reconcilers.tick()
+    assert (await engine.executions.describe(woken)).state == State.WAITING
+    clock.advance("50s")
+    await engine.reconcilers.tick()
+    assert {(await engine.executions.describe(id_)).state for id_ in due} == {State.EXPIRED}

@@ -1,33 +1,33 @@
-"""explain: one sentence and its facts, for every reason why an execution is not running."""
+"""Tests of explain, which gives one sentence and its facts for every reason why an execution is not running."""
 
 from __future__ import annotations
 
 import pytest
 
-from flowfabric.engine import AllOf, Count, Engine, Fresh, NotFound, Single, State, Suspended
+from flowfabric.engine import AllOf, AnyOf, Count, Engine, NewWaitpoint, NotFound, Single, State, Suspended
 from flowfabric.testing import VirtualClock
-from tests.facts import refused
+from tests.expectations import refused
 from tests.scenarios import SITUATIONS, leased, submitted
 
 SENTENCES = {
-    "waiting": "It waits for a worker on lane 'default' to take it",
-    "waiting: resumable": "It waits for a worker on lane 'default' to go on with it",
-    "waiting: resumed": "It waits for a worker on lane 'default' to go on with it",
-    "waiting: requeued": "It waits for a worker on lane 'default' to take it",
-    "waiting: replayed": "It waits for a worker on lane 'default' to take it",
-    "delayed": "It was delayed, and waits until ",
-    "delayed: resting": "It was delayed, and waits until ",
-    "delayed: retrying": "for retry 1 of 3, because attempt 0 failed (transient): ",
-    "blocked: held": "An operator holds it (look at it); unhold it",
-    "active": "Worker 'worker-1' works on it, with a lease until ",
-    "active: lease run out": "The lease of worker 'worker-1' ran out at ",
-    "active: kept, lease expired": "ran out, and its policy keeps it for a hand-off; grant a reclaim",
-    "active: kept, lease revoked": "was revoked, and its policy keeps it for a hand-off; grant a reclaim",
-    "suspended": " for any signal on 'go'; it has no timeout.",
-    "completed": "It has ended: completed at ",
-    "failed": "It has ended: failed at ",
-    "cancelled": "It has ended: cancelled at ",
-    "expired": "It has ended: expired at ",
+    "waiting": "Waiting for a worker since ",
+    "waiting: resumable": "Waiting for a worker to continue it since ",
+    "waiting: resumed": "Waiting for a worker to continue it since ",
+    "waiting: requeued": "Waiting for a worker since ",
+    "waiting: replayed": "Waiting for a worker since ",
+    "delayed": "Delayed until ",
+    "delayed: resting": "Delayed until ",
+    "delayed: retrying": "Retry 1 of 3 at ",
+    "blocked: held": 'Held by an operator ("look at it"). Unhold it to continue.',
+    "active": 'Running on worker "worker-1". Its lease lasts until ',
+    "active: lease run out": 'The lease of worker "worker-1" expired at ',
+    "active: kept, lease expired": "expired. The policy keeps it for a hand-off; grant a reclaim.",
+    "active: kept, lease revoked": "was revoked. The policy keeps it for a hand-off; grant a reclaim.",
+    "suspended": ' for a signal on waitpoint "go". No timeout.',
+    "completed": "Completed at ",
+    "failed": "Failed at ",
+    "cancelled": "Cancelled at ",
+    "expired": "Expired at ",
 }
 
 
@@ -41,22 +41,25 @@ async def test_every_situation_has_its_sentence(engine: Engine, clock: VirtualCl
     assert explanation.state is (await engine.executions.describe(id_)).state
 
 
-async def test_a_paused_lane_is_named(engine: Engine) -> None:
+async def test_explanation_names_a_paused_lane(engine: Engine) -> None:
     id_ = await submitted(engine, lane="mail")
     await engine.lanes.pause("mail")
     explanation = await engine.operator.explain(id_)
-    assert explanation.sentence == "It waits because lane 'mail' is paused; resume the lane."
+    assert explanation.sentence == 'Lane "mail" is paused. Resume the lane to start it.'
     assert explanation.facts["lane_state"] == "paused"
 
 
-async def test_the_capabilities_that_a_worker_must_offer_are_named(engine: Engine) -> None:
+async def test_explanation_names_the_required_capabilities(engine: Engine) -> None:
     id_ = await submitted(engine, requires=["gpu", "cuda"])
+    await engine.workers.register("w1", ["default"])
     explanation = await engine.operator.explain(id_)
-    assert "only one that offers cuda, gpu may" in explanation.sentence
+    assert explanation.sentence.endswith(': no live worker on lane "default" offers "cuda" and "gpu".')
     assert explanation.facts["requires"] == ("cuda", "gpu")
 
 
-async def test_a_wait_says_what_is_missing_until_when_and_what_then(engine: Engine, clock: VirtualClock) -> None:
+async def test_explanation_of_a_wait_shows_missing_signals_timeout_and_what_follows(
+    engine: Engine, clock: VirtualClock
+) -> None:
     lease = await leased(engine)
     condition = AllOf([Single("payment", "paid"), Count(2, "sources", ["review"])])
     suspended = await engine.leases.suspend(
@@ -65,46 +68,62 @@ async def test_a_wait_says_what_is_missing_until_when_and_what_then(engine: Engi
     assert isinstance(suspended, Suspended)
     await engine.signals.deliver(_token(suspended, "review"), "yes", source_identity="ann")
     explanation = await engine.operator.explain(lease.execution_id)
-    assert "a signal named 'paid' on 'payment'" in explanation.sentence
-    assert "1 more of 2 distinct sources on 'review' (sources on trust)" in explanation.sentence
-    assert explanation.sentence.endswith("; then it will be cancelled.")
+    assert 'signal "paid" on waitpoint "payment"' in explanation.sentence
+    assert '1 more of 2 sources on "review" (sources are not verified)' in explanation.sentence
+    assert explanation.sentence.endswith(" UTC, then is cancelled.")
     assert len(explanation.facts["missing"]) == 2
 
 
-async def test_sources_that_tokens_vouch_for_are_not_on_trust(engine: Engine) -> None:
+async def test_sources_verified_by_tokens_are_not_marked_as_trusted(engine: Engine) -> None:
     lease = await leased(engine)
-    waitpoints = [Fresh("ann", approver="ann"), Fresh("bob", approver="bob")]
+    waitpoints = [NewWaitpoint("ann", approver="ann"), NewWaitpoint("bob", approver="bob")]
     await engine.leases.suspend(lease.fence, waitpoints, Count(2, "sources", ["ann", "bob"]))
     explanation = await engine.operator.explain(lease.execution_id)
-    assert "2 more of 2 distinct sources" in explanation.sentence
-    assert "trust" not in explanation.sentence
-    assert explanation.sentence.endswith("it has no timeout.")
+    assert "2 more of 2 sources" in explanation.sentence
+    assert "verified" not in explanation.sentence
+    assert explanation.sentence.endswith(" No timeout.")
 
 
-async def test_a_wait_past_its_timeout_that_was_escalated_asks_for_an_operator(
-    engine: Engine, clock: VirtualClock
-) -> None:
+async def test_an_approval_names_who_has_decided_and_who_has_not(engine: Engine) -> None:
+    lease = await leased(engine)
+    keys = ["approval:refund[ops]", "approval:refund[finance]"]
+    waitpoints = [NewWaitpoint(keys[0], approver="ops"), NewWaitpoint(keys[1], approver="finance")]
+    condition = AnyOf([Count(2, "sources", keys, "approve"), Count(1, "sources", keys, "reject")])
+    suspended = await engine.leases.suspend(lease.fence, waitpoints, condition, reason="waiting_for_approval")
+    assert isinstance(suspended, Suspended)
+    await engine.signals.deliver(_token(suspended, keys[0]), "approve")
+    explanation = await engine.operator.explain(lease.execution_id)
+    progress = 'approval "refund": 1 of 2 (ops approved; finance has not decided)'
+    assert explanation.sentence == f"Waiting for {progress}. One rejection ends it. No timeout."
+    facts = explanation.facts
+    assert (facts["approval"], facts["required"], facts["rejections"]) == ("refund", 2, 1)
+    assert (facts["approved"], facts["rejected"], facts["undecided"]) == (("ops",), (), ("finance",))
+    [listed] = await engine.waitpoints.list_suspended()
+    assert listed.missing == (progress,)
+
+
+async def test_escalated_wait_asks_for_an_operator(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     await engine.leases.suspend(lease.fence, ["review"], timeout="1m", on_timeout="escalate")
     clock.advance("2m")
     await engine.reconcilers.tick()
     explanation = await engine.operator.explain(lease.execution_id)
     assert explanation.state is State.SUSPENDED
-    assert "an operator must resume or cancel it" in explanation.sentence
+    assert explanation.sentence.endswith("Its timeout has passed. Resume or cancel it.")
 
 
-async def test_a_resume_delay_is_told_from_other_delays(engine: Engine) -> None:
+async def test_resume_delay_has_its_own_explanation(engine: Engine) -> None:
     lease = await leased(engine)
     suspended = await engine.leases.suspend(lease.fence, ["review"], resume_delay="1h")
     assert isinstance(suspended, Suspended)
     await engine.signals.deliver(_token(suspended, "review"), "yes")
     explanation = await engine.operator.explain(lease.execution_id)
-    assert explanation.sentence.startswith("Its wait is over, and it rests until ")
+    assert explanation.sentence.startswith("The wait is over. The resume delay ends at ")
 
 
-async def test_an_unknown_execution_has_nothing_to_explain(engine: Engine) -> None:
+async def test_unknown_execution_is_not_found(engine: Engine) -> None:
     id_ = await submitted(engine)
-    await refused(engine.within("elsewhere").operator.explain(id_), "execution_not_found", NotFound)
+    await refused(engine.for_namespace("elsewhere").operator.explain(id_), "execution_not_found", NotFound)
 
 
 def _token(suspended: Suspended, key: str) -> str:

@@ -1,66 +1,79 @@
-"""explain: members say whom they wait for, and what became of it."""
+"""Tests of explain for flow members, which names their upstreams and the states of these."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric.engine import Engine, any_of, quorum
+from flowfabric.engine import Engine, State, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.flows import built, created, ended, with_children
 from tests.scenarios import leased
 
+PAIR = {"a": [], "b": ["a"]}
 
-async def test_a_blocked_member_names_whom_it_waits_for(engine: Engine) -> None:
+
+async def test_blocked_member_names_the_upstreams_it_waits_for(engine: Engine) -> None:
     flow = await built(engine, {"extract": [], "check": [], "load": ["extract", "check"]})
     await flow.complete("extract")
     await flow.claim("check")
-    found = await engine.operator.explain(flow["load"])
-    assert found.sentence == "It waits for 1 more of its upstreams: 'check' is active."
-    assert found.facts["waits_for"] == {"check": "active"}
-    assert (found.facts["flow"], found.facts["needed"], found.facts["satisfied"]) == (flow.id, 2, 1)
+    explanation = await engine.operator.explain(flow["load"])
+    assert explanation.sentence == 'Waiting for 1 of 2 upstream members: "check" is active.'
+    assert explanation.facts["waits_for"] == {"check": "active"}
+    assert (explanation.facts["flow"], explanation.facts["needed"], explanation.facts["satisfied"]) == (flow.id, 2, 1)
 
 
-async def test_races_and_quorums_say_how_many_are_needed(engine: Engine) -> None:
-    flow = await built(engine, {"a": [], "b": [], "c": [], "any": ["a", "b"], "two": ["a", "b", "c"]},
-                       joins={"any": any_of(), "two": quorum(2)})  # fmt: skip
+async def test_races_and_quorums_show_how_many_upstreams_are_needed(engine: Engine) -> None:
+    flow = await built(
+        engine,
+        {"a": [], "b": [], "c": [], "any": ["a", "b"], "two": ["a", "b", "c"]},
+        joins={"any": any_of(), "two": quorum(2)},
+    )
     await flow.fail("c")
-    for name, needed in (("any", "1 more (any_of, 1 of 2)"), ("two", "2 more (quorum, 2 of 3)")):
-        found = await engine.operator.explain(flow[name])
-        assert found.facts["waits_for"] == {"a": "waiting", "b": "waiting"}
-        assert found.sentence.startswith(f"It waits for {needed} of its upstreams: ")
+    for name, needed in (("any", "1 of 2 upstream members (1 needed)"), ("two", "2 of 3 upstream members (2 needed)")):
+        explanation = await engine.operator.explain(flow[name])
+        assert explanation.facts["waits_for"] == {"a": "waiting", "b": "waiting"}
+        assert explanation.sentence.startswith(f"Waiting for {needed}: ")
 
 
-async def test_a_draft_says_so(engine: Engine) -> None:
+async def test_draft_is_explained_as_a_draft(engine: Engine) -> None:
     flow = await created(engine)
     await flow.add("a", draft=True)
-    found = await engine.operator.explain(flow["a"])
-    assert found.sentence == "It is a draft; seal it, or its flow, to let it start."
-    assert found.facts["waits_for"] == {}
+    explanation = await engine.operator.explain(flow["a"])
+    assert explanation.sentence == "It is a draft. Seal it or its flow to start it."
+    assert explanation.facts["waits_for"] == {}
 
 
-async def test_a_parent_names_the_children_it_waits_for(engine: Engine) -> None:
+async def test_parent_names_the_children_it_waits_for(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     await engine.leases.wait_children(lease.fence, list(children.values()))
     await ended(engine, children["a"])
-    found = await engine.operator.explain(lease.execution_id)
-    assert found.sentence == "It waits for 1 more of its children: 'b' is waiting."
-    assert found.facts["waits_for"] == {"b": "waiting"}
+    explanation = await engine.operator.explain(lease.execution_id)
+    assert explanation.sentence == 'Waiting for 1 of 2 children: "b" is waiting.'
+    assert explanation.facts["waits_for"] == {"b": "waiting"}
 
 
-async def test_what_was_skipped_says_why(engine: Engine, clock: VirtualClock) -> None:
+async def test_skipped_member_names_the_cause(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
-    found, at = await engine.operator.explain(flow["b"]), clock.now().strftime("%Y-%m-%d %H:%M:%S UTC")
-    why = "because what it came after did not end as needed: 'a' is failed."
-    assert found.sentence == f"It has ended: skipped at {at}, {why}"
-    assert found.facts["lost"] == {"a": "failed"}
+    explanation, at = await engine.operator.explain(flow["b"]), clock.now().strftime("%H:%M UTC")
+    assert explanation.sentence == f'Skipped at {at}: upstream "a" failed.'
+    assert explanation.facts["lost"] == {"a": "failed"}
 
 
-async def test_a_cancel_with_grace_shows_until_when(engine: Engine, clock: VirtualClock) -> None:
+async def test_cancel_with_grace_shows_its_due_time(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     await engine.operator.cancel(lease.execution_id, "enough", grace="1h")
-    found, due = await engine.operator.explain(lease.execution_id), clock.now() + timedelta(hours=1)
-    told = f"It was asked to stop, and is cancelled at {due:%Y-%m-%d %H:%M:%S} UTC if it has not ended by then."
-    assert found.sentence.endswith(f". {told}")
-    assert (found.facts["cancel_due_at"], found.facts["cancel_reason"]) == (due, "enough")
+    explanation, due = await engine.operator.explain(lease.execution_id), clock.now() + timedelta(hours=1)
+    date = "" if due.date() == clock.now().date() else f"{due:%Y-%m-%d} "
+    at = f"{date}{due:%H:%M:%S} UTC"
+    assert explanation.sentence.endswith(f". Cancellation was requested: it is cancelled at {at} unless it ends first.")
+    assert (explanation.facts["cancel_due_at"], explanation.facts["cancel_reason"]) == (due, "enough")
+
+
+async def test_blocked_member_is_explained_as_waiting_for_its_upstream(engine: Engine) -> None:
+    flow = await built(engine, PAIR)
+    explanation = await engine.operator.explain(flow["b"])
+    assert explanation.state is State.BLOCKED
+    assert explanation.sentence == 'Waiting for 1 of 1 upstream members: "a" is waiting.'
+    assert explanation.facts["waits_for"] == {"a": "waiting"}

@@ -1,4 +1,4 @@
-"""hold and unhold: an operator stops waiting or delayed work, alone or in bulk; its time and attempt are kept."""
+"""Tests of hold and unhold, which stop and continue waiting or delayed work, alone or in bulk."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from uuid import UUID
 
 from flowfabric.engine import AlreadySatisfied, Created, Engine, Held, State, Submission, Unheld
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, last_event, nothing_written, refused
+from tests.expectations import event_names, last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, submitted
 from tests.stores import TestStore
 
 HOLDABLE = [name for name in SITUATIONS if name.startswith(("waiting", "delayed"))]
 
 
-async def test_held_work_is_not_given_out_until_it_is_unheld(engine: Engine) -> None:
+async def test_held_work_is_not_claimed_until_it_is_unheld(engine: Engine) -> None:
     id_ = await submitted(engine)
     assert await engine.operator.hold(id_, "look at it") == Held("look at it")
     assert await engine.leases.claim(["default"], "worker-1") == []
     await refused(engine.leases.claim_execution(id_, "worker-1"), "execution_not_leaseable")
-    found = await engine.executions.describe(id_)
-    assert (found.state, found.hold_reason, found.vector.eligibility_state) == (
-        State.BLOCKED, "look at it", "blocked_by_operator",
-    )  # fmt: skip
+    execution = await engine.executions.describe(id_)
+    assert (execution.state, execution.hold_reason, execution.vector.eligibility_state) == (
+        State.BLOCKED,
+        "look at it",
+        "blocked_by_operator",
+    )
     assert await engine.operator.unhold(id_) == Unheld(State.WAITING)
     assert (await engine.executions.describe(id_)).hold_reason is None
     assert [lease.execution_id for lease in await engine.leases.claim(["default"], "worker-1")] == [id_]
 
 
-async def test_held_work_goes_on_exactly_where_it_was(engine: Engine, clock: VirtualClock) -> None:
+async def test_unhold_restores_the_state_before_the_hold(engine: Engine, clock: VirtualClock) -> None:
     reasons = {}
     for situation in HOLDABLE:
         id_ = await SITUATIONS[situation](engine, clock)
@@ -44,7 +46,7 @@ async def test_held_work_goes_on_exactly_where_it_was(engine: Engine, clock: Vir
     assert reasons["delayed: retrying"] == "waiting_for_retry_backoff"
 
 
-async def test_a_time_that_passes_during_the_hold_has_passed(engine: Engine, clock: VirtualClock) -> None:
+async def test_delay_that_ends_during_the_hold_has_ended_after_it(engine: Engine, clock: VirtualClock) -> None:
     soon, later = await submitted(engine, delay="1m"), await submitted(engine, delay="2m")
     for id_ in (soon, later):
         await engine.operator.hold(id_)
@@ -71,7 +73,7 @@ async def test_only_waiting_and_delayed_work_can_be_held(engine: Engine, clock: 
         assert await engine.executions.describe(id_) == before, situation
 
 
-async def test_both_leave_an_event_with_principal_and_reason(engine: Engine) -> None:
+async def test_hold_and_unhold_write_an_event_with_principal_and_reason(engine: Engine) -> None:
     id_ = await submitted(engine)
     await engine.operator.hold(id_, "look at it", principal="ada")
     held = await last_event(engine, id_)
@@ -82,7 +84,7 @@ async def test_both_leave_an_event_with_principal_and_reason(engine: Engine) -> 
     assert (unheld.principal, unheld.reason, unheld.state) == ("bob", "looked at", State.WAITING)
 
 
-async def test_a_repeated_hold_or_unhold_writes_nothing(engine: Engine, store: TestStore) -> None:
+async def test_repeated_hold_or_unhold_writes_nothing(engine: Engine, store: TestStore) -> None:
     held, free = await submitted(engine), await submitted(engine)
     await engine.operator.hold(held, "first")
     async with nothing_written(store):
@@ -96,29 +98,29 @@ async def test_held_work_is_unheld_by_kind_and_reason(engine: Engine) -> None:
         for reason in ("provider down", "audit"):
             held[kind, reason] = await submitted(engine, kind=kind)
             await engine.operator.hold(held[kind, reason], reason)
-    free = engine.operator.unhold_all
-    assert await free(kind="mail", held_for="audit", reason="done", principal="ada") == 1
-    assert await still_held(engine, held) == {("mail", "provider down"), ("sms", "provider down"), ("sms", "audit")}
+    unhold_all = engine.operator.unhold_all
+    assert await unhold_all(kind="mail", hold_reason="audit", reason="done", principal="ada") == 1
+    assert await filter_held(engine, held) == {("mail", "provider down"), ("sms", "provider down"), ("sms", "audit")}
     event = await last_event(engine, held["mail", "audit"])
     assert (event.name, event.principal, event.reason) == ("unheld", "ada", "done")
-    assert await free(held_for="provider down") == 2
-    assert await still_held(engine, held) == {("sms", "audit")}
-    assert await free(kind="mail") == 0
-    assert await free() == 1
-    assert await still_held(engine, held) == set()
+    assert await unhold_all(hold_reason="provider down") == 2
+    assert await filter_held(engine, held) == {("sms", "audit")}
+    assert await unhold_all(kind="mail") == 0
+    assert await unhold_all() == 1
+    assert await filter_held(engine, held) == set()
 
 
-async def test_bulk_unhold_goes_through_as_many_pages_as_there_are(engine: Engine, store: TestStore) -> None:
+async def test_bulk_unhold_processes_every_page(engine: Engine, store: TestStore) -> None:
     for kind, number in (("mail", 1000), ("mail", 2), ("sms", 1)):
-        answers = await engine.executions.submit_many([Submission(kind=kind) for _ in range(number)])
-        assert all(isinstance(answer, Created) for answer in answers)
-    # Held one by one this would take seconds; the rows are what `hold` makes of them, without its events.
+        outcomes = await engine.executions.submit_many([Submission(kind=kind) for _ in range(number)])
+        assert all(isinstance(outcome, Created) for outcome in outcomes)
+    # Calling `hold` a thousand times would take seconds, so this writes the same rows without events.
     await store.query(
         "UPDATE ff.execution SET state = 'blocked', blocking_reason = 'paused_by_operator', hold_reason = 'audit'"
     )
-    assert await engine.operator.unhold_all(kind="mail", held_for="audit", principal="ada") == 1002
+    assert await engine.operator.unhold_all(kind="mail", hold_reason="audit", principal="ada") == 1002
     counts = await engine.executions.count()
-    assert (counts[State.WAITING].number, counts[State.BLOCKED].number) == (1002, 1)
+    assert (counts[State.WAITING].value, counts[State.BLOCKED].value) == (1002, 1)
     [events] = await store.query(
         "SELECT COUNT(*) AS all_events, COUNT(DISTINCT execution_id) AS executions FROM ff.event WHERE principal = ?",
         "ada",
@@ -126,6 +128,6 @@ async def test_bulk_unhold_goes_through_as_many_pages_as_there_are(engine: Engin
     assert (events["all_events"], events["executions"]) == (1002, 1002)
 
 
-async def still_held(engine: Engine, ids: dict[tuple[str, str], UUID]) -> set[tuple[str, str]]:
-    """The names of the executions that are held."""
+async def filter_held(engine: Engine, ids: dict[tuple[str, str], UUID]) -> set[tuple[str, str]]:
+    """Return the names of the executions that are held."""
     return {name for name, id_ in ids.items() if (await engine.executions.describe(id_)).state is State.BLOCKED}

@@ -1,4 +1,4 @@
-"""Joins: which outcomes an edge takes, when a group fires or becomes impossible, and what happens to the siblings."""
+"""Tests of joins: the outcomes that satisfy an edge, when a group fires, and what happens to siblings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pytest
 
 from flowfabric.engine import AttemptOutcome, Edge, EdgeKind, Ended, Engine, Siblings, State, all_of, any_of, quorum
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, every_write_is_refused, last_event, nothing_written
+from tests.concurrency.flow_soundness import assert_flows_sound
+from tests.expectations import event_names, every_write_is_refused, last_event, nothing_written
 from tests.flows import OUTCOMES, Shape, built, flow_events
 from tests.stores import TestStore
 
-TAKES = {
+SATISFYING_OUTCOMES = {
     EdgeKind.ON_SUCCESS: {"completed"},
     EdgeKind.ON_FAILURE: {"failed", "expired"},
     EdgeKind.ON_COMPLETION: {"completed", "failed", "expired", "cancelled"},
@@ -20,24 +21,27 @@ RACE = {**RACERS, "winner": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize("kind", EdgeKind)
-async def test_each_kind_of_edge_takes_its_outcomes_and_no_other(
+async def test_each_kind_of_edge_is_satisfied_by_its_outcomes_only(
     engine: Engine, clock: VirtualClock, kind: EdgeKind
 ) -> None:
     for outcome in OUTCOMES:
         flow = await built(engine, {"up": [], "down": [Edge("up", kind)]})
         await flow.end("up", outcome, clock)
-        assert await flow.states() == {"up": outcome, "down": "waiting" if outcome in TAKES[kind] else "skipped"}
+        assert await flow.states() == {
+            "up": outcome,
+            "down": "waiting" if outcome in SATISFYING_OUTCOMES[kind] else "skipped",
+        }
 
 
 @pytest.mark.parametrize("kind", EdgeKind)
-async def test_of_a_skipped_one_only_its_completion_is_taken(engine: Engine, kind: EdgeKind) -> None:
+async def test_skipped_upstream_satisfies_only_an_on_completion_edge(engine: Engine, kind: EdgeKind) -> None:
     flow = await built(engine, {"a": [], "b": ["a"], "c": [Edge("b", kind)]})
     await flow.fail("a")
     expected = "waiting" if kind is EdgeKind.ON_COMPLETION else "skipped"
     assert await flow.states() == {"a": "failed", "b": "skipped", "c": expected}
 
 
-async def test_one_failure_makes_all_of_them_impossible_and_the_siblings_run_on(engine: Engine) -> None:
+async def test_one_failure_makes_an_all_of_join_impossible_and_siblings_continue(engine: Engine) -> None:
     flow = await built(engine, RACE, joins={"winner": all_of()})
     lease = await flow.claim("b")
     await flow.fail("a")
@@ -47,7 +51,7 @@ async def test_one_failure_makes_all_of_them_impossible_and_the_siblings_run_on(
     assert await flow.member("winner") == "skipped"
 
 
-async def test_all_of_with_cancel_remaining_ends_the_siblings_of_a_failure(engine: Engine) -> None:
+async def test_all_of_with_cancel_remaining_cancels_the_siblings_of_a_failure(engine: Engine) -> None:
     flow = await built(engine, RACE, joins={"winner": all_of(siblings=Siblings.CANCEL_REMAINING)})
     lease = await flow.claim("b")
     await flow.fail("a")
@@ -56,7 +60,7 @@ async def test_all_of_with_cancel_remaining_ends_the_siblings_of_a_failure(engin
     assert await flow.state() == "failed"
 
 
-async def test_the_first_of_a_race_wins_and_the_losers_are_cancelled_and_fenced_off(
+async def test_first_of_a_race_wins_and_the_losers_are_cancelled_and_fenced_off(
     engine: Engine, store: TestStore
 ) -> None:
     flow = await built(engine, RACE, joins={"winner": any_of()})
@@ -64,18 +68,18 @@ async def test_the_first_of_a_race_wins_and_the_losers_are_cancelled_and_fenced_
     await engine.leases.complete(winner.fence, b"first")
     assert await flow.states() == {"a": "completed", "b": "cancelled", "c": "cancelled", "winner": "waiting"}
     await every_write_is_refused(engine, loser.fence, "execution_not_active")
-    found = await engine.executions.describe(flow["b"])
-    assert [attempt.outcome for attempt in found.attempts] == [AttemptOutcome.CANCELLED]
-    assert found.epoch > loser.epoch
+    execution = await engine.executions.describe(flow["b"])
+    assert [attempt.outcome for attempt in execution.attempts] == [AttemptOutcome.CANCELLED]
+    assert execution.epoch > loser.epoch
     event = await last_event(engine, flow["b"])
     assert (event.family, event.name, event.ends_lease) == ("completion", "cancelled", True)
-    assert found.cancel_reason
+    assert execution.cancel_reason
     await flow.complete("winner")
     assert await flow.state() == "completed"
     assert await flow_events(store, flow.id) == ["finished"]
 
 
-async def test_losers_that_may_run_on_change_nothing_any_more(engine: Engine) -> None:
+async def test_losers_that_continue_to_run_change_nothing(engine: Engine) -> None:
     flow = await built(engine, RACE, joins={"winner": any_of(siblings=Siblings.LET_RUN)})
     await flow.complete("a")
     lease = await flow.claim("winner")
@@ -87,7 +91,7 @@ async def test_losers_that_may_run_on_change_nothing_any_more(engine: Engine) ->
     assert await flow.state() == "completed"
 
 
-async def test_a_race_that_nobody_wins_is_skipped(engine: Engine, clock: VirtualClock) -> None:
+async def test_race_without_a_winner_is_skipped(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, RACE, joins={"winner": any_of()})
     await flow.fail("a")
     await flow.cancel("b")
@@ -97,7 +101,7 @@ async def test_a_race_that_nobody_wins_is_skipped(engine: Engine, clock: Virtual
     assert await flow.state() == "failed"
 
 
-async def test_a_quorum_bears_as_many_failures_as_it_can(engine: Engine) -> None:
+async def test_quorum_tolerates_as_many_failures_as_it_can(engine: Engine) -> None:
     voters = [f"v{number}" for number in range(5)]
     flow = await built(engine, {**{name: [] for name in voters}, "law": voters}, joins={"law": quorum(3)})
     await flow.complete("v0")
@@ -110,7 +114,7 @@ async def test_a_quorum_bears_as_many_failures_as_it_can(engine: Engine) -> None
     assert await flow.state() == "completed"
 
 
-async def test_a_quorum_that_cannot_be_reached_is_skipped_and_the_rest_cancelled(engine: Engine) -> None:
+async def test_unreachable_quorum_is_skipped_and_the_rest_cancelled(engine: Engine) -> None:
     voters = [f"v{number}" for number in range(5)]
     flow = await built(engine, {**{name: [] for name in voters}, "law": voters}, joins={"law": quorum(4)})
     await flow.fail("v0")
@@ -121,7 +125,7 @@ async def test_a_quorum_that_cannot_be_reached_is_skipped_and_the_rest_cancelled
     assert states == {"v0": "failed", "v1": "failed", "v2": "cancelled", "v3": "cancelled", "v4": "cancelled"}
 
 
-async def test_a_quorum_that_is_reached_cancels_the_rest(engine: Engine) -> None:
+async def test_reached_quorum_cancels_the_rest(engine: Engine) -> None:
     flow = await built(engine, RACE, joins={"winner": quorum(2)})
     await flow.complete("a")
     assert await flow.member("b") == "waiting"
@@ -129,7 +133,7 @@ async def test_a_quorum_that_is_reached_cancels_the_rest(engine: Engine) -> None
     assert await flow.states() == {"a": "completed", "b": "cancelled", "c": "completed", "winner": "waiting"}
 
 
-async def test_a_sibling_that_another_group_needs_is_left_alone(engine: Engine) -> None:
+async def test_sibling_needed_by_another_group_is_not_cancelled(engine: Engine) -> None:
     shape: Shape = {**RACE, "report": ["b"]}
     flow = await built(engine, shape, joins={"winner": any_of()})
     await flow.complete("a")
@@ -139,14 +143,14 @@ async def test_a_sibling_that_another_group_needs_is_left_alone(engine: Engine) 
     assert await flow.state() == "completed"
 
 
-async def test_a_sibling_whose_other_group_is_closed_too_is_cancelled(engine: Engine) -> None:
+async def test_sibling_whose_other_group_is_also_closed_is_cancelled(engine: Engine) -> None:
     shape: Shape = {"a": [], "b": [], "one": ["a", "b"], "two": ["a", "b"]}
     flow = await built(engine, shape, joins={"one": any_of(), "two": any_of()})
     await flow.complete("a")
     assert await flow.states() == {"a": "completed", "b": "cancelled", "one": "waiting", "two": "waiting"}
 
 
-async def test_a_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
+async def test_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
     shape: Shape = {
         "a": [],
         "b1": [],
@@ -157,14 +161,14 @@ async def test_a_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
     flow = await built(engine, shape, joins={"end": any_of()})
     await flow.complete("a")
     states = await flow.states()
-    # b1 also feeds two others, which wait for it.
+    # b1 also feeds two other members that wait for it.
     assert (states["b1"], states["b2"], states["after b1"]) == ("waiting", "blocked", "blocked")
     await flow.cancel("b1")
     states = await flow.states()
     assert (states["b2"], states["after b1"], states["end"]) == ("skipped", "waiting", "waiting")
 
 
-async def test_what_is_impossible_is_skipped_to_the_end_of_the_line(engine: Engine, store: TestStore) -> None:
+async def test_impossible_edge_skips_every_downstream_member(engine: Engine, store: TestStore) -> None:
     names = [f"m{number}" for number in range(50)]
     flow = await built(
         engine, {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
@@ -176,11 +180,11 @@ async def test_what_is_impossible_is_skipped_to_the_end_of_the_line(engine: Engi
     assert await flow.state() == "failed"
     assert await flow_events(store, flow.id) == ["finished"]
     assert await event_names(engine, flow["m49"]) == ["completion.skipped"]
-    found = await engine.executions.describe(flow["m49"])
-    assert (found.attempts, found.vector.terminal_outcome) == ((), "skipped")
+    execution = await engine.executions.describe(flow["m49"])
+    assert (execution.attempts, execution.vector.terminal_outcome) == ((), "skipped")
 
 
-async def test_a_skip_meets_a_join_that_does_not_need_it(engine: Engine) -> None:
+async def test_skip_does_not_close_a_join_that_does_not_need_it(engine: Engine) -> None:
     shape: Shape = {
         "a": [],
         "b": [],
@@ -196,7 +200,7 @@ async def test_a_skip_meets_a_join_that_does_not_need_it(engine: Engine) -> None
     assert await flow.member("any") == "waiting"
 
 
-async def test_news_that_come_twice_change_nothing(engine: Engine, store: TestStore) -> None:
+async def test_repeated_completion_writes_nothing(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]})
     lease = await flow.claim("a")
     await engine.leases.complete(lease.fence, b"once")
@@ -205,7 +209,7 @@ async def test_news_that_come_twice_change_nothing(engine: Engine, store: TestSt
     assert await flow.member("c") == "blocked"
 
 
-async def test_a_group_that_has_fired_touches_nothing_that_has_moved_on(engine: Engine, clock: VirtualClock) -> None:
+async def test_fired_group_does_not_change_a_member_that_has_started(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, RACE, joins={"winner": any_of(siblings=Siblings.LET_RUN)})
     await flow.complete("a")
     lease = await flow.claim("winner")
@@ -216,7 +220,7 @@ async def test_a_group_that_has_fired_touches_nothing_that_has_moved_on(engine: 
     assert before.state is State.DELAYED
 
 
-async def test_losers_are_cancelled_whatever_they_do(engine: Engine) -> None:
+async def test_losers_are_cancelled_in_every_state(engine: Engine) -> None:
     for situation in ("waiting", "delayed", "blocked", "active", "suspended"):
         flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of()})
         if situation == "blocked":
@@ -229,15 +233,59 @@ async def test_losers_are_cancelled_whatever_they_do(engine: Engine) -> None:
                 await engine.leases.suspend(lease.fence, ["go"])
         assert await flow.member("b") == situation
         await flow.complete("a")
-        found = await engine.executions.describe(flow["b"])
-        assert (found.state, found.waitpoints, found.suspension) == (State.CANCELLED, (), None), situation
+        execution = await engine.executions.describe(flow["b"])
+        assert (execution.state, execution.waitpoints, execution.suspension) == (State.CANCELLED, (), None), situation
     assert await engine.waitpoints.list_suspended() == []
 
 
-async def test_a_blocked_sibling_is_cancelled_with_all_before_it_left_alone(engine: Engine) -> None:
+async def test_blocked_sibling_is_cancelled_but_its_upstreams_are_not(engine: Engine) -> None:
     shape: Shape = {"a": [], "b": [], "b2": ["b"], "c": ["a", "b2"]}
     flow = await built(engine, shape, joins={"c": any_of()})
     await flow.complete("a")
     assert await flow.states() == {"a": "completed", "b": "waiting", "b2": "cancelled", "c": "waiting"}
     await flow.complete("b", "c")
     assert await flow.state() == "completed"
+
+
+async def test_repeated_completion_and_replay_count_once(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]})
+    lease = await flow.claim("a")
+    for _ in range(3):
+        await engine.leases.complete(lease.fence, b"")
+    await engine.operator.replay(flow["a"])
+    await flow.complete("a")
+    assert await flow.member("c") == "blocked"
+    await assert_flows_sound(store)
+
+
+async def test_impossible_quorum_cancels_its_siblings(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": [], "law": ["a", "b", "c"]}, joins={"law": quorum(2)})
+    loser = await flow.claim("c")
+    await flow.fail("a", "b")
+    assert await flow.states() == {"a": "failed", "b": "failed", "c": "cancelled", "law": "skipped"}
+    await every_write_is_refused(engine, loser.fence, "execution_not_active")
+
+
+async def test_quorum_keeps_its_number_and_its_group_fires(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": [], "c": [], "law": ["a", "b", "c"]}, joins={"law": quorum(2)})
+    [group] = (await engine.flows.describe(flow.id)).groups
+    assert (group.join.k, group.state.value) == (2, "open")
+    await flow.complete("a", "b")
+    description = await engine.flows.describe(flow.id)
+    assert [group.state.value for group in description.groups] == ["fired"]
+    assert [edge.state.value for edge in description.edges if edge.upstream_id in (flow["a"], flow["b"])] == [
+        "satisfied"
+    ] * 2
+
+
+async def test_cancelled_sibling_is_fenced_and_its_other_edges_are_resolved(engine: Engine, store: TestStore) -> None:
+    shape: Shape = {"a": [], "b": [], "race": ["a", "b"], "other": [Edge("b", EdgeKind.ON_COMPLETION)]}
+    flow = await built(engine, shape, joins={"race": any_of()})
+    lease = await flow.claim("b")
+    await flow.cancel("other")
+    await flow.complete("a")
+    assert await flow.states() == {"a": "completed", "b": "cancelled", "race": "waiting", "other": "cancelled"}
+    await every_write_is_refused(engine, lease.fence, "execution_not_active")
+    assert (await last_event(engine, flow["b"])).ends_lease
+    assert (await engine.executions.describe(flow["b"])).cancel_reason
+    await assert_flows_sound(store)

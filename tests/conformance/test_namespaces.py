@@ -1,4 +1,4 @@
-"""Namespaces: a foreign id is not found, in the words of an unknown one, by every operation; duties serve all."""
+"""Tests that every operation treats an id of another namespace as unknown, and that duties serve all namespaces."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.testing import VirtualClock
-from tests.facts import error_of, nothing_written, taking_part
+from tests.expectations import error_of, nothing_written, taking_part
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
 from tests.stores import TestStore
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an operation is aimed at."""
+    """The ids that an operation is called with."""
 
     id: UUID
     fence: Fence
@@ -39,7 +39,7 @@ class Target:
 OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "executions.describe": lambda engine, at: engine.executions.describe(at.id),
     "executions.result": lambda engine, at: engine.executions.result(at.id),
-    "executions.glance": lambda engine, at: engine.executions.glance(at.id),
+    "executions.peek": lambda engine, at: engine.executions.peek(at.id),
     "executions.wait": lambda engine, at: engine.executions.wait(at.id, timeout="1m"),
     "executions.wait_until": lambda engine, at: engine.executions.wait_until(at.id, lambda _: True),
     "executions.history": lambda engine, at: engine.executions.history(at.id),
@@ -49,19 +49,19 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.claim_execution": lambda engine, at: engine.leases.claim_execution(at.id, "eve"),
     "leases.claim_resumed": lambda engine, at: engine.leases.claim_resumed(at.id, "eve"),
     "leases.renew": lambda engine, at: engine.leases.renew(at.fence),
-    "leases.renew_many": lambda engine, at: only(engine.leases.renew_many([at.fence])),
+    "leases.renew_many": lambda engine, at: single_outcome(engine.leases.renew_many([at.fence])),
     "leases.progress": lambda engine, at: engine.leases.progress(at.fence, 1),
     "leases.checkpoint": lambda engine, at: engine.leases.checkpoint(at.fence, [Step("a")]),
     "leases.complete": lambda engine, at: engine.leases.complete(at.fence),
-    "leases.complete_many": lambda engine, at: only(engine.leases.complete_many([(at.fence, b"")])),
+    "leases.complete_many": lambda engine, at: single_outcome(engine.leases.complete_many([(at.fence, b"")])),
     "leases.fail": lambda engine, at: engine.leases.fail(at.fence, "bad"),
     "leases.delay": lambda engine, at: engine.leases.delay(at.fence, after="1m"),
     "leases.suspend": lambda engine, at: engine.leases.suspend(at.fence, ["go"]),
     "leases.submit_children": lambda engine, at: engine.leases.submit_children(at.fence, []),
     "leases.wait_children": lambda engine, at: engine.leases.wait_children(at.fence, []),
     "leases.cancel_children": lambda engine, at: engine.leases.cancel_children(at.fence, []),
-    "leases.look": lambda engine, at: engine.leases.look(at.fence, {"go": 0}),
-    "leases.recorded": lambda engine, at: engine.leases.recorded(at.fence),
+    "leases.read_waits": lambda engine, at: engine.leases.read_waits(at.fence, {"go": 0}),
+    "leases.journal": lambda engine, at: engine.leases.journal(at.fence),
     "leases.hold": lambda engine, at: engine.leases.hold(at.fence, "diverged", "look at it"),
     "leases.continue_with": lambda engine, at: engine.leases.continue_with(at.fence, b"next"),
     "leases.transact": lambda engine, at: engine.leases.transact(at.fence, taking_part(engine), lambda _: Step("t")),
@@ -91,112 +91,115 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "waitpoints.list": lambda engine, at: engine.waitpoints.list(at.id),
     "signals.approve": lambda engine, at: engine.signals.approve(at.id, "early"),
     "signals.send": lambda engine, at: engine.signals.send(at.id, "mail"),
-    "signals.observe": lambda engine, at: engine.signals.observe(at.id),
+    "signals.list": lambda engine, at: engine.signals.list(at.id),
 }
 AIMED = {"id", "execution_id", "flow_id", "waitpoint_id", "fence", "fences", "results", "grant"}
-# What submits makes the route of its work first, whether that is stored or not.
+# Submitting operations create the route of their work even if the work is refused.
 SUBMITS = {"executions.submit", "flows.submit", "flows.create", "flows.add"}
 
 
-def test_every_operation_that_is_aimed_at_something_is_listed_here() -> None:
-    assert facade() == set(OPERATIONS) | SUBMITS
+def test_every_operation_that_takes_an_id_is_listed() -> None:
+    assert list_operations() == set(OPERATIONS) | SUBMITS
 
 
-async def test_a_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, store: TestStore) -> None:
-    foreign = await kept_elsewhere(engine)
+async def test_foreign_id_is_not_found_like_an_unknown_one(engine: Engine, store: TestStore) -> None:
+    foreign = await keep_in_other_namespace(engine)
     unknown = Target(uuid4(), Fence(uuid4(), 1, uuid4()), uuid4(), uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
-            theirs, nobodys = await error_of(operate(engine, foreign)), await error_of(operate(engine, unknown))
-            assert isinstance(theirs, NotFound), name
-            assert said(theirs, foreign) == said(nobodys, unknown), name
+            foreign_error, unknown_error = (
+                await error_of(operate(engine, foreign)),
+                await error_of(operate(engine, unknown)),
+            )
+            assert isinstance(foreign_error, NotFound), name
+            assert error_content(foreign_error, foreign) == error_content(unknown_error, unknown), name
 
 
-async def test_a_foreign_fence_that_is_live_does_nothing(engine: Engine, store: TestStore) -> None:
-    lease = await leased(engine.within("other"))
+async def test_live_foreign_fence_has_no_effect(engine: Engine, store: TestStore) -> None:
+    lease = await leased(engine.for_namespace("other"))
     target = Target(lease.execution_id, lease.fence, uuid4(), uuid4(), uuid4())
     async with nothing_written(store):
         for name, operate in OPERATIONS.items():
             assert isinstance(await error_of(operate(engine, target)), NotFound), name
-    await engine.within("other").leases.complete(lease.fence, b"out")
+    await engine.for_namespace("other").leases.complete(lease.fence, b"out")
 
 
-async def test_only_the_work_of_its_own_namespace_is_given_out_and_held(engine: Engine) -> None:
-    other = engine.within("other")
-    mine, theirs = await submitted(engine), await submitted(other, priority=9)
-    assert (engine.namespace, other.namespace) == ("default", "other")
+async def test_only_work_of_its_own_namespace_is_claimed_and_held(engine: Engine) -> None:
+    other_namespace = engine.for_namespace("other")
+    mine, theirs = await submitted(engine), await submitted(other_namespace, priority=9)
+    assert (engine.namespace, other_namespace.namespace) == ("default", "other")
     [lease] = await engine.leases.claim(["default"], "worker-1", limit=10)
     assert (lease.execution_id, lease.namespace) == (mine, "default")
-    assert [held.execution_id for held in await other.leases.held("worker-1")] == []
+    assert [held.execution_id for held in await other_namespace.leases.held("worker-1")] == []
     await engine.operator.unhold_all()
-    await other.operator.hold(theirs)
+    await other_namespace.operator.hold(theirs)
     assert await engine.operator.unhold_all() == 0
     counts = await engine.executions.count()
-    assert {state: count.number for state, count in counts.items() if count.number} == {State.ACTIVE: 1}
+    assert {state: count.value for state, count in counts.items() if count.value} == {State.ACTIVE: 1}
 
 
-async def test_ids_and_keys_of_another_namespace_tell_nothing_of_its_work(engine: Engine) -> None:
-    tenant = engine.within("tenant-b")
-    answers = await tenant.executions.submit_many([Submission(kind="mail", payload=b"secret", key="once")])
-    assert isinstance(answers[0], Created)
-    error = await error_of(engine.executions.submit("mail", b"secret", id=answers[0].id))
+async def test_ids_and_keys_do_not_reveal_work_of_another_namespace(engine: Engine) -> None:
+    tenant = engine.for_namespace("tenant-b")
+    outcomes = await tenant.executions.submit_many([Submission(kind="mail", payload=b"secret", key="once")])
+    assert isinstance(outcomes[0], Created)
+    error = await error_of(engine.executions.submit("mail", b"secret", id=outcomes[0].id))
     assert error.code == "idempotency_mismatch"
     assert "tenant-b" not in f"{error} {dict(error.fields)}"
     assert isinstance(await engine.executions.submit("mail", b"another", key="once"), Created)
     assert len((await tenant.executions.list()).items) == len((await engine.executions.list()).items) == 1
 
 
-async def test_the_duties_serve_all_namespaces(engine: Engine, clock: VirtualClock) -> None:
-    others = [engine, engine.within("other"), engine.within("third")]
-    delayed = [await submitted(one, delay="10s") for one in others]
-    late = [await submitted(one, policy=Policy(deadline="10s")) for one in others]
-    crashed = [(await leased(one, lease_ttl="10s")).execution_id for one in others]
-    slow = [(await leased(one, policy=Policy(attempt_timeout="10s"))).execution_id for one in others]
-    over = [await SITUATIONS["cancelled"](one, clock) for one in others]
+async def test_duties_serve_all_namespaces(engine: Engine, clock: VirtualClock) -> None:
+    engines = [engine, engine.for_namespace("other"), engine.for_namespace("third")]
+    delayed = [await submitted(namespaced, delay="10s") for namespaced in engines]
+    late = [await submitted(namespaced, policy=Policy(deadline="10s")) for namespaced in engines]
+    crashed = [(await leased(namespaced, lease_ttl="10s")).execution_id for namespaced in engines]
+    slow = [(await leased(namespaced, policy=Policy(attempt_timeout="10s"))).execution_id for namespaced in engines]
+    over = [await SITUATIONS["cancelled"](namespaced, clock) for namespaced in engines]
     clock.advance("10s")
-    await others[2].reconcilers.tick()
-    for place, one in enumerate(others):
-        states = [(await one.executions.describe(ids[place])).state for ids in (delayed, late, crashed, slow)]
-        assert states == ["waiting", "expired", "waiting", "delayed"], one.namespace
+    await engines[2].reconcilers.tick()
+    for index, namespaced in enumerate(engines):
+        states = [(await namespaced.executions.describe(ids[index])).state for ids in (delayed, late, crashed, slow)]
+        assert states == ["waiting", "expired", "waiting", "delayed"], namespaced.namespace
     clock.advance("30d")
     await engine.reconcilers.tick()
-    for place, one in enumerate(others):
-        assert isinstance(await error_of(one.executions.describe(over[place])), NotFound), one.namespace
+    for index, namespaced in enumerate(engines):
+        assert isinstance(await error_of(namespaced.executions.describe(over[index])), NotFound), namespaced.namespace
 
 
-def facade() -> set[str]:
-    """The names of all operations that are aimed at an id, a fence or a grant."""
-    found = set()
+def list_operations() -> set[str]:
+    """Return the names of all operations that take an id, a fence or a grant."""
+    names = set()
     for group in (Executions, Leases, Flows, Operator, Lanes, Waitpoints, Signals, Workers, Events):
         for name, method in inspect.getmembers(group, inspect.iscoroutinefunction):
             if not name.startswith("_") and AIMED & set(inspect.signature(method).parameters):
-                found.add(f"{group.__name__.lower()}.{name}")
-    return found
+                names.add(f"{group.__name__.lower()}.{name}")
+    return names
 
 
-async def kept_elsewhere(engine: Engine) -> Target:
-    """A kept execution of another namespace, with the fence that lost it and a grant to take it over."""
-    other = engine.within("other")
-    lease = await leased(other, policy=replace(KEEPING, max_retries=7), signals=["mail"])
-    waitpoint = await other.waitpoints.create(lease.fence, "early")
-    await other.operator.revoke_lease(lease.execution_id)
-    grant = await other.operator.grant_reclaim(lease.execution_id, "worker-2")
-    flow = await other.flows.create("theirs")
+async def keep_in_other_namespace(engine: Engine) -> Target:
+    """Return a kept execution of another namespace, with its lost fence and a reclaim grant."""
+    other_namespace = engine.for_namespace("other")
+    lease = await leased(other_namespace, policy=replace(KEEPING, max_retries=7), signals=["mail"])
+    waitpoint = await other_namespace.waitpoints.create(lease.fence, "early")
+    await other_namespace.operator.revoke_lease(lease.execution_id)
+    grant = await other_namespace.operator.grant_reclaim(lease.execution_id, "worker-2")
+    flow = await other_namespace.flows.create("theirs")
     return Target(lease.execution_id, lease.fence, grant.id, waitpoint.id, flow.flow_id)
 
 
-async def only(answers: Awaitable[list[Any]]) -> object:
-    """The answer of a batch of one; its refusal is raised."""
-    [answer] = await answers
-    if isinstance(answer, FlowFabricError):
-        raise answer
-    return answer
+async def single_outcome(answers: Awaitable[list[Any]]) -> object:
+    """Return the outcome of a batch of one, or raise its refusal."""
+    [outcome] = await answers
+    if isinstance(outcome, FlowFabricError):
+        raise outcome
+    return outcome
 
 
-def said(error: FlowFabricError, target: Target) -> tuple[Any, ...]:
-    """What an error tells, apart from the very id that was asked for."""
+def error_content(error: FlowFabricError, target: Target) -> tuple[Any, ...]:
+    """Return the content of an error without the ids of the request."""
     message = error.message
-    words = {target.id: "the execution", target.fence.execution_id: "the execution", target.grant: "the grant"}
-    for id_, word in (words | {target.waitpoint: "the waitpoint", target.flow: "the flow"}).items():
-        message = message.replace(str(id_), word)
+    placeholders = {target.id: "the execution", target.fence.execution_id: "the execution", target.grant: "the grant"}
+    for id_, placeholder in (placeholders | {target.waitpoint: "the waitpoint", target.flow: "the flow"}).items():
+        message = message.replace(str(id_), placeholder)
     return type(error), error.code, message, sorted(error.fields)

@@ -1,4 +1,4 @@
-"""One row that cannot be settled, in every duty: the others are, and it is taken up again when it is well."""
+"""Tests that one failing row does not stop a duty from processing the others, and is retried later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from flowfabric.engine import AnyOf, Ended, Engine, Policy, Single, State, Tick, Timer, Unavailable
-from flowfabric.ops import cancel_flow, trim_events
+from flowfabric.ops.events import trim as trim_events
+from flowfabric.ops.flows import cancel as cancel_flow
 from flowfabric.testing import VirtualClock
 from tests import flows
 from tests.poison import poisoned
@@ -23,8 +24,7 @@ Make = Callable[[Engine, VirtualClock], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """`make` arranges something that is due after the wait and answers the value by which its row is found; `left`
-    counts what is still to be settled."""
+    """A duty and how to arrange its work. `make` returns the key of the row; `left` counts remaining rows."""
 
     duty: str
     make: Make
@@ -35,98 +35,98 @@ class Case:
     left: str
 
 
-async def delayed(engine: Engine, clock: VirtualClock) -> object:
+async def submit_delayed(engine: Engine, clock: VirtualClock) -> object:
     return await submitted(engine, delay="10s")
 
 
-async def late(engine: Engine, clock: VirtualClock) -> object:
+async def submit_with_deadline(engine: Engine, clock: VirtualClock) -> object:
     return await submitted(engine, policy=Policy(deadline="10s"))
 
 
-async def lost(engine: Engine, clock: VirtualClock) -> object:
+async def lease_shortly(engine: Engine, clock: VirtualClock) -> object:
     return (await leased(engine, lease_ttl="10s")).execution_id
 
 
-async def slow(engine: Engine, clock: VirtualClock) -> object:
+async def lease_with_attempt_timeout(engine: Engine, clock: VirtualClock) -> object:
     return (await leased(engine, lease_ttl="1h", policy=Policy(attempt_timeout="10s"))).execution_id
 
 
-async def suspended(engine: Engine, clock: VirtualClock) -> object:
+async def suspend_with_timeout(engine: Engine, clock: VirtualClock) -> object:
     lease = await leased(engine)
     await engine.leases.suspend(lease.fence, ["go"], timeout="10s")
     return lease.execution_id
 
 
-async def timed(engine: Engine, clock: VirtualClock) -> object:
+async def suspend_with_timer(engine: Engine, clock: VirtualClock) -> object:
     lease = await leased(engine)
-    either = AnyOf([Single("go"), Single("alarm")])
+    condition = AnyOf([Single("go"), Single("alarm")])
     alarm = Timer("alarm", clock.now() + timedelta(seconds=10))
-    await engine.leases.suspend(lease.fence, ["go", alarm], either)
+    await engine.leases.suspend(lease.fence, ["go", alarm], condition)
     return lease.execution_id
 
 
-async def handed_out(engine: Engine, clock: VirtualClock) -> object:
+async def create_expiring_waitpoint(engine: Engine, clock: VirtualClock) -> object:
     lease = await leased(engine, lease_ttl="1h")
     await engine.waitpoints.create(lease.fence, "go", expires="10s")
     return lease.execution_id
 
 
-async def asked_to_stop(engine: Engine, clock: VirtualClock) -> object:
+async def request_cancel(engine: Engine, clock: VirtualClock) -> object:
     lease = await leased(engine, lease_ttl="1h")
     await engine.operator.cancel(lease.execution_id, grace="10s")
     return lease.execution_id
 
 
-async def ended(engine: Engine, clock: VirtualClock) -> object:
+async def cancel_with_retention(engine: Engine, clock: VirtualClock) -> object:
     id_ = await submitted(engine, policy=Policy(retention="10s"))
     await engine.operator.cancel(id_)
     return id_
 
 
-async def keyed(engine: Engine, clock: VirtualClock) -> object:
+async def submit_with_key(engine: Engine, clock: VirtualClock) -> object:
     key = f"key {clock.now()}"
     clock.advance("1ms")
     await submitted(engine, key=key, policy=Policy(dedup_window="10s"))
     return key
 
 
-async def cancelled(engine: Engine, clock: VirtualClock) -> object:
+async def cancel_flow_partly(engine: Engine, clock: VirtualClock) -> object:
     flow = await flows.built(engine, {"a": []})
-    with patch.object(cancel_flow, "MOST_CANCELLED", 0):
+    with patch.object(cancel_flow, "MAX_CANCELLED", 0):
         await engine.flows.cancel(flow.id)
     return flow.id
 
 
-async def rotated(engine: Engine, clock: VirtualClock) -> object:
-    known = len(await engine.keys.list())
-    if not known:
+async def rotate_key(engine: Engine, clock: VirtualClock) -> object:
+    key_count = len(await engine.keys.list())
+    if not key_count:
         await engine.keys.seed("key-1", "ab" * 32)
-    last = max(known, 1)
+    last = max(key_count, 1)
     await engine.keys.rotate(f"key-{last + 1}", grace="10s")
     return f"key-{last}"
 
 
-async def finished(engine: Engine, clock: VirtualClock) -> object:
+async def finish_flow(engine: Engine, clock: VirtualClock) -> object:
     flow = await flows.built(engine, {"a": []})
     await flow.complete("a")
     return flow.id
 
 
-async def gone(engine: Engine, clock: VirtualClock) -> object:
-    id_ = await ended(engine, clock)
+async def purge_execution(engine: Engine, clock: VirtualClock) -> object:
+    id_ = await cancel_with_retention(engine, clock)
     clock.advance("10s")
     await engine.reconcilers.tick()
     return id_
 
 
-async def paused(engine: Engine, clock: VirtualClock) -> object:
+async def pause_lane(engine: Engine, clock: VirtualClock) -> object:
     lane = f"lane {clock.now()}"
     clock.advance("1ms")
     await engine.lanes.pause(lane)
     return lane
 
 
-async def registered(engine: Engine, clock: VirtualClock) -> object:
+async def register_worker(engine: Engine, clock: VirtualClock) -> object:
     instance = f"worker {clock.now()}"
     clock.advance("1ms")
     await engine.workers.register(instance, ["default"], ttl="10s")
@@ -136,91 +136,102 @@ async def registered(engine: Engine, clock: VirtualClock) -> object:
 ROWS = "SELECT COUNT(*) AS number FROM ff."
 CASES = {
     "delayed work": Case(
-        "delayed_work", delayed, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'delayed'"
+        "delayed_work", submit_delayed, "10s", "execution", "UPDATE", "id",
+        ROWS + "execution WHERE state = 'delayed'",
     ),
-    "deadline": Case("deadline", late, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'waiting'"),
+    "deadline": Case(
+        "deadline", submit_with_deadline, "10s", "execution", "UPDATE", "id",
+        ROWS + "execution WHERE state = 'waiting'",
+    ),
     "lease expiry": Case(
-        "lease_expiry", lost, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
+        "lease_expiry", lease_shortly, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
     ),
     "attempt timeout": Case(
-        "attempt_timeout", slow, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
+        "attempt_timeout", lease_with_attempt_timeout, "10s", "execution", "UPDATE", "id",
+        ROWS + "execution WHERE state = 'active'",
     ),
     "suspension timeout": Case(
-        "suspension_timeout", suspended, "10s", "execution", "UPDATE", "id",
+        "suspension_timeout", suspend_with_timeout, "10s", "execution", "UPDATE", "id",
         ROWS + "execution WHERE state = 'suspended'",
     ),
-    "timers": Case("timers", timed, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'suspended'"),
+    "timers": Case(
+        "timers", suspend_with_timer, "10s", "execution", "UPDATE", "id",
+        ROWS + "execution WHERE state = 'suspended'",
+    ),
     "waitpoint expiry": Case(
-        "waitpoint_expiry", handed_out, "10s", "waitpoint", "UPDATE", "execution_id",
+        "waitpoint_expiry", create_expiring_waitpoint, "10s", "waitpoint", "UPDATE", "execution_id",
         ROWS + "waitpoint WHERE state = 'pending'",
     ),
     "cancel grace": Case(
-        "cancel_grace", asked_to_stop, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
+        "cancel_grace", request_cancel, "10s", "execution", "UPDATE", "id", ROWS + "execution WHERE state = 'active'"
     ),
     "flow cancellation": Case(
-        "flow_cancellation", cancelled, "1s", "flow", "UPDATE", "id", ROWS + "flow WHERE sweep_at IS NOT NULL"
+        "flow_cancellation", cancel_flow_partly, "1s", "flow", "UPDATE", "id", ROWS + "flow WHERE sweep_at IS NOT NULL"
     ),
     "key collection": Case(
-        "key_collection", rotated, "10s", "signing_key", "UPDATE", "kid",
+        "key_collection", rotate_key, "10s", "signing_key", "UPDATE", "kid",
         ROWS + "signing_key WHERE retired_at IS NOT NULL AND secret IS NOT NULL",
     ),
-    "retention": Case("retention", ended, "10s", "execution", "DELETE", "id", ROWS + "execution"),
-    "keys of submissions": Case("retention", keyed, "10s", "submission_key", "DELETE", "key", ROWS + "submission_key"),
-    "retention of flows": Case("flow_retention", finished, "60d", "flow", "DELETE", "id", ROWS + "flow"),
-    "events of what is gone": Case(
-        "event_trimming", gone, "8d", "event", "DELETE", "execution_id",
+    "retention": Case("retention", cancel_with_retention, "10s", "execution", "DELETE", "id", ROWS + "execution"),
+    "submission keys": Case(
+        "retention", submit_with_key, "10s", "submission_key", "DELETE", "key",
+        ROWS + "submission_key",
+    ),
+    "flow retention": Case("flow_retention", finish_flow, "60d", "flow", "DELETE", "id", ROWS + "flow"),
+    "events of purged executions": Case(
+        "event_trimming", purge_execution, "8d", "event", "DELETE", "execution_id",
         "SELECT COUNT(DISTINCT execution_id) AS number FROM ff.event WHERE execution_id IS NOT NULL",
     ),
-    "events of lanes": Case(
-        "event_trimming", paused, "8d", "event", "DELETE", "lane", ROWS + "event WHERE execution_id IS NULL"
+    "lane events": Case(
+        "event_trimming", pause_lane, "8d", "event", "DELETE", "lane", ROWS + "event WHERE execution_id IS NULL"
     ),
-    "workers": Case("worker_liveness", registered, "10s", "worker", "DELETE", "instance", ROWS + "worker"),
+    "workers": Case("worker_liveness", register_worker, "10s", "worker", "DELETE", "instance", ROWS + "worker"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_row_that_fails_stops_no_other_and_is_taken_up_when_it_is_well(
+async def test_failing_row_does_not_stop_the_others_and_is_retried(
     engine: Engine, clock: VirtualClock, store: TestStore, name: str
 ) -> None:
     case = CASES[name]
     values = [await case.make(engine, clock) for _ in range(3)]
     clock.advance(case.wait)
     async with poisoned(store, case.table, case.act, case.column, values[0]):
-        assert (await run(engine, case.duty)).failed == 1
-        assert await count(store, case) == 1
-        assert (await run(engine, case.duty)).failed == 0, "it backs off"
+        assert (await run_duty(engine, case.duty)).failed == 1
+        assert await count_remaining(store, case) == 1
+        assert (await run_duty(engine, case.duty)).failed == 0, "the duty backs off"
     for _ in range(3):
-        await run(engine, case.duty)
-    assert await count(store, case) == 0
+        await run_duty(engine, case.duty)
+    assert await count_remaining(store, case) == 0
 
 
-@pytest.mark.parametrize("saying", ["P0001", "XX001", "XX002"])
-async def test_a_row_stops_no_other_whether_it_is_refused_or_damaged(
-    engine: Engine, clock: VirtualClock, store: TestStore, saying: str
+@pytest.mark.parametrize("sqlstate", ["P0001", "XX001", "XX002"])
+async def test_refused_or_damaged_row_does_not_stop_the_others(
+    engine: Engine, clock: VirtualClock, store: TestStore, sqlstate: str
 ) -> None:
     leases = [await leased(engine) for _ in range(3)]
     bad = leases[0].execution_id
-    async with poisoned(store, "execution", "UPDATE", "id", bad, saying=saying):
+    async with poisoned(store, "execution", "UPDATE", "id", bad, saying=sqlstate):
         first, *others = await engine.leases.complete_many([(lease.fence, b"") for lease in leases[:2]])
         assert isinstance(first, Unavailable) and first.code == "storage_error"
         assert others == [Ended(State.COMPLETED)]
         clock.advance("1m")
-        tick = await run(engine, "lease_expiry")
+        tick = await run_duty(engine, "lease_expiry")
     assert (tick.done, tick.failed) == (1, 1)
 
 
-async def run(engine: Engine, name: str) -> Tick:
-    """One run of a duty alone."""
+async def run_duty(engine: Engine, name: str) -> Tick:
+    """Run one duty once."""
     [duty] = [duty for duty in engine.reconcilers._duties if duty.name == name]
     return await duty.tick(engine._context.store)
 
 
-async def count(store: TestStore, case: Case) -> int:
+async def count_remaining(store: TestStore, case: Case) -> int:
     [row] = await store.query(case.left)
     return int(row["number"])
 
 
-async def test_the_events_of_a_long_life_go_page_by_page(
+async def test_events_of_a_long_history_are_trimmed_page_by_page(
     engine: Engine, clock: VirtualClock, store: TestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id_ = await submitted(engine, policy=Policy(retention="10s"))
@@ -231,11 +242,11 @@ async def test_the_events_of_a_long_life_go_page_by_page(
     clock.advance("10s")
     await engine.reconcilers.tick()
     clock.advance("8d")
-    monkeypatch.setattr(trim_events, "PAGE", 4)
-    left = []
+    monkeypatch.setattr(trim_events, "MAX_TRIMMED_EVENTS", 4)
+    remaining = []
     for _ in range(4):
-        await run(engine, "event_trimming")
+        await run_duty(engine, "event_trimming")
         [row] = await store.query("SELECT COUNT(*) AS number FROM ff.event")
-        left.append(row["number"])
-    assert left == [7, 3, 0, 0]
+        remaining.append(row["number"])
+    assert remaining == [7, 3, 0, 0]
     assert await store.query("SELECT execution_id FROM ff.purged") == []

@@ -1,22 +1,24 @@
-"""progress: how far a worker is, kept on the execution without an event."""
+"""Tests of progress, which a worker stores on its execution without an event."""
 
 from __future__ import annotations
 
-from flowfabric.engine import Engine
+import pytest
+
+from flowfabric.engine import Engine, InvalidRequest, Refused
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, stored_row
+from tests.expectations import event_names, stored_row
 from tests.scenarios import leased
 from tests.stores import TestStore
 
 
-async def shown(engine: Engine, id_: object) -> tuple[int | None, str | None]:
-    found = await engine.executions.describe(str(id_))
-    return found.progress_percent, found.progress_message
+async def read_progress(engine: Engine, id_: object) -> tuple[int | None, str | None]:
+    execution = await engine.executions.describe(str(id_))
+    return execution.progress_percent, execution.progress_message
 
 
-async def test_what_a_report_leaves_out_keeps_its_last_value(engine: Engine) -> None:
+async def test_omitted_value_keeps_its_last_value(engine: Engine) -> None:
     lease = await leased(engine)
-    assert await shown(engine, lease.execution_id) == (None, None)
+    assert await read_progress(engine, lease.execution_id) == (None, None)
     reports: list[tuple[int | None, str | None, tuple[int | None, str | None]]] = [
         (None, "begun", (None, "begun")),
         (0, None, (0, "begun")),
@@ -28,10 +30,10 @@ async def test_what_a_report_leaves_out_keeps_its_last_value(engine: Engine) -> 
     ]
     for percent, message, expected in reports:
         await engine.leases.progress(lease.fence, percent, message)
-        assert await shown(engine, lease.execution_id) == expected
+        assert await read_progress(engine, lease.execution_id) == expected
 
 
-async def test_a_report_changes_the_progress_and_the_time_of_change_only(
+async def test_report_changes_only_the_progress_and_the_time_of_change(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     lease = await leased(engine)
@@ -41,16 +43,31 @@ async def test_a_report_changes_the_progress_and_the_time_of_change_only(
     after = await stored_row(store, lease.execution_id)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"progress_percent", "progress_message", "changed_at"}
-    found = await engine.executions.describe(lease.execution_id)
-    assert (found.version, found.changed_at) == (1, clock.now())
+    execution = await engine.executions.describe(lease.execution_id)
+    assert (execution.version, execution.changed_at) == (1, clock.now())
     assert await event_names(engine, lease.execution_id) == ["lease.acquired"]
 
 
-async def test_progress_is_kept_while_the_attempt_rests_and_when_it_ends(engine: Engine) -> None:
+async def test_progress_is_kept_while_the_attempt_is_interrupted_and_when_it_ends(engine: Engine) -> None:
     lease = await leased(engine)
     await engine.leases.progress(lease.fence, 40, "half")
     await engine.leases.release(lease.fence)
-    assert await shown(engine, lease.execution_id) == (40, "half")
-    again = await engine.leases.claim_execution(lease.execution_id, "worker")
-    await engine.leases.complete(again.fence)
-    assert await shown(engine, lease.execution_id) == (40, "half")
+    assert await read_progress(engine, lease.execution_id) == (40, "half")
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker")
+    await engine.leases.complete(next_lease.fence)
+    assert await read_progress(engine, lease.execution_id) == (40, "half")
+
+
+async def test_progress_is_bounded_and_refused_unless_the_execution_is_active(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    lease = await leased(engine)
+    for percent in (-1, 101, 255):
+        with pytest.raises(InvalidRequest, match="out_of_range"):
+            await engine.leases.progress(lease.fence, percent)
+    clock.advance("1s")
+    await engine.leases.progress(lease.fence, 100, "done")
+    assert (await engine.executions.describe(lease.execution_id)).changed_at == clock.now()
+    await engine.leases.complete(lease.fence)
+    with pytest.raises(Refused, match="execution_not_active"):
+        await engine.leases.progress(lease.fence, 1)

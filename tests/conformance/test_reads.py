@@ -1,16 +1,37 @@
-"""describe, result, wait, history, steps, counts and set_tags show what is stored, in every state."""
+"""Tests of describe, result, wait, history, steps, counts and set_tags in every state."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
 
 from flowfabric.engine import Engine, Failure, NotFound, Policy, State, StateVector, Step, WorkerId
 from flowfabric.testing import VirtualClock
-from tests.facts import error_of
+from tests.expectations import error_of
 from tests.scenarios import ONE_SHOT, SITUATIONS, STEADY, leased, retrying, submitted
 from tests.stores import TestStore
+
+UNKNOWN = UUID(int=1)
+READS_AND_COMMANDS: dict[str, Callable[[Engine], Awaitable[Any]]] = {
+    "describe": lambda engine: engine.executions.describe(UNKNOWN),
+    "result": lambda engine: engine.executions.result(UNKNOWN),
+    "history": lambda engine: engine.executions.history(UNKNOWN),
+    "steps": lambda engine: engine.executions.steps(UNKNOWN),
+    "set_tags": lambda engine: engine.executions.set_tags(UNKNOWN, {}),
+    "claim_execution": lambda engine: engine.leases.claim_execution(UNKNOWN, "w"),
+    "cancel": lambda engine: engine.operator.cancel(UNKNOWN),
+    "revoke_lease": lambda engine: engine.operator.revoke_lease(UNKNOWN),
+    "grant_reclaim": lambda engine: engine.operator.grant_reclaim(UNKNOWN, "w"),
+    "change_priority": lambda engine: engine.operator.change_priority(UNKNOWN, 1),
+    "hold": lambda engine: engine.operator.hold(UNKNOWN),
+    "unhold": lambda engine: engine.operator.unhold(UNKNOWN),
+    "replay": lambda engine: engine.operator.replay(UNKNOWN),
+}
 
 RUNNABLE, ACTIVE, TERMINAL, NOTHING = "runnable", "active", "terminal", "not_applicable"
 UNTIL = "not_eligible_until_time"
@@ -52,29 +73,52 @@ async def test_describe_shows_the_full_vector_in_every_situation(engine: Engine,
     assert set(VECTORS) == set(SITUATIONS)
     for situation, expected in VECTORS.items():
         id_ = await SITUATIONS[situation](engine, clock)
-        found = await engine.executions.describe(id_)
-        shown = tuple(str(getattr(found.vector, name)) for name in StateVector.__slots__)
-        assert shown == expected, situation
-        assert (found.ended_at is not None) == (found.vector.lifecycle_phase == TERMINAL), situation
-        assert (await engine.executions.result(id_) is None) == (found.ended_at is None), situation
+        execution = await engine.executions.describe(id_)
+        vector = tuple(str(getattr(execution.vector, name)) for name in StateVector.__slots__)
+        assert vector == expected, situation
+        assert (execution.ended_at is not None) == (execution.vector.lifecycle_phase == TERMINAL), situation
+        assert (await engine.executions.result(id_) is None) == (execution.ended_at is None), situation
 
 
 async def test_describe_shows_what_was_submitted(engine: Engine, clock: VirtualClock) -> None:
     deadline = clock.now() + timedelta(days=1)
     id_ = await submitted(
-        engine, kind="mail", payload=b"\x00\xff", encoding="raw", lane="slow", priority=7, requires=["gpu"],
-        policy=STEADY, tags={"team.owner": "ada"}, delay="1h", deadline=deadline,
-    )  # fmt: skip
-    found = await engine.executions.describe(str(id_))
-    assert (found.id, found.namespace, found.kind, found.lane, found.priority) == (id_, "default", "mail", "slow", 7)
-    assert (found.payload, found.encoding, found.requires) == (b"\x00\xff", "raw", ("gpu",))
-    assert (found.policy, found.tags) == (STEADY, {"team.owner": "ada"})
-    assert (found.ready_at, found.deadline_at) == (clock.now() + timedelta(hours=1), deadline)
-    assert (found.created_at, found.changed_at, found.started_at, found.ended_at) == (
-        clock.now(), clock.now(), None, None,
-    )  # fmt: skip
-    assert (found.epoch, found.version, found.generation, found.attempt_index) == (0, 0, 0, 0)
-    assert (found.lease, found.attempts, found.last_failure, found.cancelled_by) == (None, (), None, None)
+        engine,
+        kind="mail",
+        payload=b"\x00\xff",
+        encoding="raw",
+        lane="slow",
+        priority=7,
+        requires=["gpu"],
+        policy=STEADY,
+        tags={"team.owner": "ada"},
+        delay="1h",
+        deadline=deadline,
+    )
+    execution = await engine.executions.describe(str(id_))
+    assert (execution.id, execution.namespace, execution.kind, execution.lane, execution.priority) == (
+        id_,
+        "default",
+        "mail",
+        "slow",
+        7,
+    )
+    assert (execution.payload, execution.encoding, execution.requires) == (b"\x00\xff", "raw", ("gpu",))
+    assert (execution.policy, execution.tags) == (STEADY, {"team.owner": "ada"})
+    assert (execution.ready_at, execution.deadline_at) == (clock.now() + timedelta(hours=1), deadline)
+    assert (execution.created_at, execution.changed_at, execution.started_at, execution.ended_at) == (
+        clock.now(),
+        clock.now(),
+        None,
+        None,
+    )
+    assert (execution.epoch, execution.version, execution.generation, execution.attempt_index) == (0, 0, 0, 0)
+    assert (execution.lease, execution.attempts, execution.last_failure, execution.cancelled_by) == (
+        None,
+        (),
+        None,
+        None,
+    )
 
 
 async def test_describe_shows_the_lease_and_the_progress(engine: Engine, clock: VirtualClock) -> None:
@@ -84,12 +128,12 @@ async def test_describe_shows_the_lease_and_the_progress(engine: Engine, clock: 
     renewed_at = clock.advance("10s")
     await engine.leases.renew(lease.fence)
     await engine.leases.progress(lease.fence, 40, "nearly half")
-    found = await engine.executions.describe(id_)
-    assert found.lease is not None
-    assert (found.lease.worker, found.lease.acquired_at) == (worker, lease.acquired_at)
-    assert (found.lease.renewed_at, found.lease.expires_at) == (renewed_at, renewed_at + timedelta(seconds=30))
-    assert (found.progress_percent, found.progress_message) == (40, "nearly half")
-    assert lease.fence.lease_id.hex not in repr(found).replace("-", "")
+    execution = await engine.executions.describe(id_)
+    assert execution.lease is not None
+    assert (execution.lease.worker, execution.lease.acquired_at) == (worker, lease.acquired_at)
+    assert (execution.lease.renewed_at, execution.lease.expires_at) == (renewed_at, renewed_at + timedelta(seconds=30))
+    assert (execution.progress_percent, execution.progress_message) == (40, "nearly half")
+    assert lease.fence.lease_id.hex not in repr(execution).replace("-", "")
 
 
 async def test_describe_shows_every_attempt_that_ended(engine: Engine, clock: VirtualClock) -> None:
@@ -100,16 +144,16 @@ async def test_describe_shows_every_attempt_that_ended(engine: Engine, clock: Vi
     await engine.reconcilers.tick()
     second = await engine.leases.claim_execution(lease.execution_id, "worker-2")
     await engine.leases.complete(second.fence, b"out")
-    found = await engine.executions.describe(lease.execution_id)
-    first, last = found.attempts
+    execution = await engine.executions.describe(lease.execution_id)
+    first, last = execution.attempts
     assert (first.attempt_index, first.origin, first.outcome) == (0, "fresh", "ended_failure")
     assert (first.failure_message, first.failure_category, first.failure_detail) == ("no answer", "network", b"trace")
     assert (first.started_at, first.ended_at, first.worker) == (lease.acquired_at, failed_at, lease.worker)
     assert (last.attempt_index, last.origin, last.outcome, last.result) == (1, "retry", "ended_success", b"out")
-    assert (found.started_at, found.retry_count) == (lease.acquired_at, 1)
+    assert (execution.started_at, execution.retry_count) == (lease.acquired_at, 1)
 
 
-async def test_the_result_says_how_it_ended(engine: Engine, clock: VirtualClock) -> None:
+async def test_result_shows_the_outcome(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     await engine.leases.complete(lease.fence, b"\x00out", encoding="raw")
     outcome = await engine.executions.result(lease.execution_id)
@@ -129,7 +173,7 @@ async def test_the_result_says_how_it_ended(engine: Engine, clock: VirtualClock)
     assert (expired.state, expired.failure.category) == (State.EXPIRED, "deadline")
 
 
-async def test_work_that_completed_after_a_retry_did_not_end_by_a_failure(engine: Engine, clock: VirtualClock) -> None:
+async def test_work_completed_after_a_retry_has_no_failure(engine: Engine, clock: VirtualClock) -> None:
     id_ = await retrying(engine, clock)
     clock.advance("10s")
     await engine.reconcilers.tick()
@@ -140,7 +184,7 @@ async def test_work_that_completed_after_a_retry_did_not_end_by_a_failure(engine
     assert (outcome.state, outcome.result, outcome.failure) == (State.COMPLETED, b"out", None)
 
 
-async def test_wait_answers_when_the_execution_ends_or_its_time_is_up(engine: Engine) -> None:
+async def test_wait_returns_when_the_execution_ends_or_the_timeout_passes(engine: Engine) -> None:
     lease = await leased(engine)
     assert await engine.executions.wait(lease.execution_id, timeout="20ms") is None
     waiting = asyncio.create_task(engine.executions.wait(lease.execution_id, timeout="10s"))
@@ -153,14 +197,14 @@ async def test_wait_answers_when_the_execution_ends_or_its_time_is_up(engine: En
     assert (outcome.state, outcome.result) == (State.COMPLETED, b"out")
 
 
-async def test_wait_with_no_time_left_still_answers_what_has_ended(engine: Engine) -> None:
+async def test_wait_without_timeout_returns_an_existing_outcome(engine: Engine) -> None:
     lease = await leased(engine)
     await engine.leases.complete(lease.fence, b"out")
     assert await engine.executions.wait(lease.execution_id) is not None
     assert await engine.executions.wait(lease.execution_id, timeout=0) is not None
 
 
-async def test_an_unknown_id_is_not_found(engine: Engine) -> None:
+async def test_unknown_id_is_not_found(engine: Engine) -> None:
     reads = engine.executions
     for read in (reads.describe, reads.result, reads.wait, reads.history, reads.steps):
         error = await error_of(read(uuid4()))
@@ -178,68 +222,90 @@ async def test_history_is_read_in_pages(engine: Engine) -> None:
     assert [event.name for event in pages[0]] == ["acquired", "released", "acquired"]
 
 
-async def test_steps_are_read_in_the_order_they_were_recorded(engine: Engine) -> None:
+async def test_steps_are_read_in_the_order_of_recording(engine: Engine) -> None:
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("b", b"1"), Step("a", b"2")])
     await engine.leases.complete(lease.fence, steps=[Step("c", b"3")])
-    found = await engine.executions.steps(lease.execution_id)
-    assert [(step.name, step.payload, step.status) for step in found] == [
-        ("b", b"1", "ok"), ("a", b"2", "ok"), ("c", b"3", "ok"),
-    ]  # fmt: skip
+    steps = await engine.executions.steps(lease.execution_id)
+    assert [(step.name, step.payload, step.status) for step in steps] == [
+        ("b", b"1", "ok"),
+        ("a", b"2", "ok"),
+        ("c", b"3", "ok"),
+    ]
     first = await engine.executions.steps(lease.execution_id, limit=1)
     rest = await engine.executions.steps(lease.execution_id, after=first[0].seq)
     assert [step.name for step in first + rest] == ["b", "a", "c"]
 
 
-async def test_counts_name_every_state(engine: Engine, clock: VirtualClock) -> None:
+async def test_counts_include_every_state(engine: Engine, clock: VirtualClock) -> None:
     for situation in ("active: kept, lease revoked", "completed", "delayed", "delayed: resting", "blocked: held"):
         await SITUATIONS[situation](engine, clock)
-    await submitted(engine.within("other"))
+    await submitted(engine.for_namespace("other"))
     counts = await engine.executions.count()
     assert set(counts) == set(State)
-    numbers = {state.value: count.number for state, count in counts.items() if count.number}
+    numbers = {state.value: count.value for state, count in counts.items() if count.value}
     assert numbers == {"active": 1, "completed": 1, "delayed": 2, "blocked": 1}
-    assert all(count.exact for count in counts.values())
+    assert all(count.is_exact for count in counts.values())
 
 
-async def test_a_count_is_exact_up_to_ten_thousand_and_an_estimate_above(engine: Engine, store: TestStore) -> None:
+async def test_count_is_exact_up_to_ten_thousand_and_an_estimate_above(engine: Engine, store: TestStore) -> None:
     await submitted(engine)
     await copy_execution(store, 9_999)
     exact = (await engine.executions.count())[State.WAITING]
-    assert (exact.number, exact.exact) == (10_000, True)
+    assert (exact.value, exact.is_exact) == (10_000, True)
     await submitted(engine)
     counts = await engine.executions.count()
-    assert not counts[State.WAITING].exact
-    assert counts[State.WAITING].number > 10_000
-    assert (counts[State.ACTIVE].number, counts[State.ACTIVE].exact) == (0, True)
+    assert not counts[State.WAITING].is_exact
+    assert counts[State.WAITING].value > 10_000
+    assert (counts[State.ACTIVE].value, counts[State.ACTIVE].is_exact) == (0, True)
 
 
 async def test_tags_can_be_set_and_removed_in_every_state(engine: Engine, clock: VirtualClock) -> None:
     for situation, arrange in SITUATIONS.items():
         id_ = await arrange(engine, clock)
         before = await engine.executions.describe(id_)
-        answer = await engine.executions.set_tags(id_, {"team.owner": "ada", "team.cost": "7"})
-        assert answer == {"team.owner": "ada", "team.cost": "7"}, situation
-        answer = await engine.executions.set_tags(id_, {"team.owner": "bob", "team.cost": None, "team.none": None})
+        tags = await engine.executions.set_tags(id_, {"team.owner": "ada", "team.cost": "7"})
+        assert tags == {"team.owner": "ada", "team.cost": "7"}, situation
+        tags = await engine.executions.set_tags(id_, {"team.owner": "bob", "team.cost": None, "team.none": None})
         after = await engine.executions.describe(id_)
-        assert answer == after.tags == {"team.owner": "bob"}, situation
+        assert tags == after.tags == {"team.owner": "bob"}, situation
         assert (after.state, after.epoch, after.version) == (before.state, before.epoch, before.version), situation
     lease = await leased(engine, tags={"team.owner": "ada"})
     await engine.executions.set_tags(lease.execution_id, {"team.cost": "7"})
     await engine.leases.complete(lease.fence, b"out")
-    found = await engine.executions.describe(lease.execution_id)
-    assert (found.state, found.tags) == (State.COMPLETED, {"team.owner": "ada", "team.cost": "7"})
+    execution = await engine.executions.describe(lease.execution_id)
+    assert (execution.state, execution.tags) == (State.COMPLETED, {"team.owner": "ada", "team.cost": "7"})
 
 
 async def copy_execution(store: TestStore, number: int) -> None:
-    """Stores copies of the only execution, which takes less time than submitting them."""
+    """Insert copies of the only execution, which is faster than submitting them."""
     [row] = await store.query("SELECT * FROM ff.execution")
-    fresh = {"sqlite": "lower(hex(randomblob(16)))", "postgres": "gen_random_uuid()"}[store.name]
+    new_id = {"sqlite": "lower(hex(randomblob(16)))", "postgres": "gen_random_uuid()"}[store.name]
     columns = list(row)
-    values = [fresh if column == "id" else f"e.{column}" for column in columns]
+    values = [new_id if column == "id" else f"e.{column}" for column in columns]
     await store.query(
         "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)"
         f" INSERT INTO ff.execution ({', '.join(columns)})"
         f" SELECT {', '.join(values)} FROM number CROSS JOIN ff.execution AS e",
         number,
     )
+
+
+async def test_execution_can_be_described_while_active_and_after_its_end(engine: Engine) -> None:
+    lease = await leased(engine)
+    active = await engine.executions.describe(lease.execution_id)
+    assert active.lease is not None
+    assert (active.lease.worker, active.lease.expires_at) == (lease.worker, lease.expires_at)
+    assert active.started_at == lease.acquired_at
+    await engine.operator.revoke_lease(lease.execution_id)
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "w")
+    await engine.leases.complete(next_lease.fence, b"out")
+    completed = await engine.executions.describe(lease.execution_id)
+    assert (completed.lease, len(completed.attempts), completed.started_at) == (None, 2, active.started_at)
+
+
+async def test_unknown_execution_is_not_found_by_any_read_or_command(engine: Engine) -> None:
+    for name, call in READS_AND_COMMANDS.items():
+        with pytest.raises(NotFound) as unknown:
+            await call(engine)
+        assert unknown.value.code == "execution_not_found", name

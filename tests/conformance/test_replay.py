@@ -1,24 +1,28 @@
-"""replay: a terminal execution runs again as a new generation, from its start or from a recorded step."""
+"""Tests of replay, which runs a terminal execution as a new generation, from its start or from a step."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
+
 from flowfabric.engine import (
     AttemptOutcome,
+    Backoff,
     Engine,
     Lease,
     NotFound,
     OnLeaseLoss,
     Policy,
     PublicState,
+    Refused,
     Replayed,
     State,
     Step,
 )
 from flowfabric.testing import VirtualClock
-from tests.facts import ENDED, LIVE, error_of, every_write_is_refused, last_event, nothing_written, refused
+from tests.expectations import ENDED, LIVE, error_of, every_write_is_refused, last_event, nothing_written, refused
 from tests.scenarios import SITUATIONS, completed, leased, submitted
 from tests.stores import TestStore
 
@@ -29,8 +33,8 @@ async def test_every_outcome_can_be_replayed(engine: Engine, clock: VirtualClock
     for situation in ENDED:
         id_ = await SITUATIONS[situation](engine, clock)
         before = await engine.executions.describe(id_)
-        answer = await engine.operator.replay(id_, "wrong rate", principal="ada")
-        assert answer == Replayed(1, PublicState.WAITING), situation
+        outcome = await engine.operator.replay(id_, "wrong rate", principal="ada")
+        assert outcome == Replayed(1, PublicState.WAITING), situation
         event = await last_event(engine, id_)
         assert (event.family, event.name, event.generation) == ("operator", "replayed", 1), situation
         assert (event.principal, event.reason) == ("ada", "wrong rate"), situation
@@ -43,7 +47,7 @@ async def test_every_outcome_can_be_replayed(engine: Engine, clock: VirtualClock
         assert await engine.executions.result(id_) is None, situation
 
 
-async def test_what_has_not_ended_cannot_be_replayed(engine: Engine, clock: VirtualClock) -> None:
+async def test_live_execution_cannot_be_replayed(engine: Engine, clock: VirtualClock) -> None:
     for situation in LIVE:
         id_ = await SITUATIONS[situation](engine, clock)
         before = await engine.executions.describe(id_)
@@ -61,16 +65,17 @@ async def test_each_attempt_has_the_same_input_and_keeps_its_own_result(engine: 
     assert (await engine.executions.describe(id_)).started_at == started_at
     await engine.leases.complete(lease.fence, b"better")
     attempts = (await engine.executions.describe(id_)).attempts
-    assert [(item.attempt_index, item.generation, item.result) for item in attempts] == [
-        (0, 0, b"out"), (1, 1, b"better"),
-    ]  # fmt: skip
-    assert {item.outcome for item in attempts} == {AttemptOutcome.SUCCESS}
+    assert [(attempt.attempt_index, attempt.generation, attempt.result) for attempt in attempts] == [
+        (0, 0, b"out"),
+        (1, 1, b"better"),
+    ]
+    assert {attempt.outcome for attempt in attempts} == {AttemptOutcome.SUCCESS}
     outcome = await engine.executions.result(id_)
     assert outcome is not None
     assert outcome.result == b"better"
 
 
-async def test_retries_reclaims_and_progress_start_again(engine: Engine, clock: VirtualClock) -> None:
+async def test_replay_resets_retries_reclaims_and_progress(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine, policy=Policy(max_retries=1, max_reclaims=1))
     id_ = lease.execution_id
     await engine.leases.fail(lease.fence, "one")
@@ -82,20 +87,18 @@ async def test_retries_reclaims_and_progress_start_again(engine: Engine, clock: 
     last = await engine.leases.claim_execution(id_, "worker-3")
     await engine.leases.progress(last.fence, 50, "half")
     await engine.leases.fail(last.fence, "two")
-    spent = await engine.executions.describe(id_)
-    assert (spent.state, spent.retry_count, spent.reclaim_count) == (State.FAILED, 1, 1)
+    before = await engine.executions.describe(id_)
+    assert (before.state, before.retry_count, before.reclaim_count) == (State.FAILED, 1, 1)
     await engine.operator.replay(id_)
-    fresh = await engine.executions.describe(id_)
-    assert (fresh.retry_count, fresh.reclaim_count, fresh.attempt_index) == (0, 0, 3)
-    assert (fresh.progress_percent, fresh.progress_message) == (None, None)
-    again = await engine.leases.claim_execution(id_, "worker-4")
-    await engine.leases.fail(again.fence, "three")
+    after = await engine.executions.describe(id_)
+    assert (after.retry_count, after.reclaim_count, after.attempt_index) == (0, 0, 3)
+    assert (after.progress_percent, after.progress_message) == (None, None)
+    next_lease = await engine.leases.claim_execution(id_, "worker-4")
+    await engine.leases.fail(next_lease.fence, "three")
     assert (await engine.executions.describe(id_)).state is State.DELAYED
 
 
-async def test_a_relative_deadline_starts_again_and_an_absolute_one_is_cleared(
-    engine: Engine, clock: VirtualClock
-) -> None:
+async def test_relative_deadline_restarts_and_an_absolute_one_is_cleared(engine: Engine, clock: VirtualClock) -> None:
     relative = await submitted(engine, policy=Policy(deadline="1h"))
     absolute = await submitted(engine, deadline=clock.now() + timedelta(hours=1))
     for id_ in (relative, absolute):
@@ -109,8 +112,8 @@ async def test_a_relative_deadline_starts_again_and_an_absolute_one_is_cleared(
     assert (await engine.executions.describe(absolute)).state is State.WAITING
 
 
-async def test_a_replay_from_the_start_or_the_first_step_has_an_empty_journal(engine: Engine) -> None:
-    other, id_ = await completed_with_steps(engine), await completed_with_steps(engine)
+async def test_replay_from_the_start_or_the_first_step_has_an_empty_journal(engine: Engine) -> None:
+    other, id_ = await complete_with_steps(engine), await complete_with_steps(engine)
     await engine.operator.replay(other, from_step="fetch")
     assert await engine.executions.steps(other) == []
     await engine.operator.replay(id_)
@@ -120,22 +123,24 @@ async def test_a_replay_from_the_start_or_the_first_step_has_an_empty_journal(en
     assert [(step.name, step.payload) for step in await engine.executions.steps(id_)] == [("fetch", b"another")]
 
 
-async def test_a_replay_from_a_step_keeps_what_was_recorded_before_it(engine: Engine) -> None:
-    id_ = await completed_with_steps(engine)
+async def test_replay_from_a_step_keeps_the_steps_before_it(engine: Engine) -> None:
+    id_ = await complete_with_steps(engine)
     await engine.operator.replay(id_, from_step="charge")
-    assert await step_names(engine, id_) == ["fetch"]
+    assert await read_step_names(engine, id_) == ["fetch"]
     lease = await engine.leases.claim_execution(id_, "worker-2")
     await engine.leases.complete(lease.fence, steps=[Step("charge", b"new"), Step("mail", b"new")])
-    found = await engine.executions.steps(id_)
-    assert [(step.name, step.payload, step.generation) for step in found] == [
-        ("fetch", b"1", 0), ("charge", b"new", 1), ("mail", b"new", 1),
-    ]  # fmt: skip
+    steps = await engine.executions.steps(id_)
+    assert [(step.name, step.payload, step.generation) for step in steps] == [
+        ("fetch", b"1", 0),
+        ("charge", b"new", 1),
+        ("mail", b"new", 1),
+    ]
     await engine.operator.replay(id_, from_step="mail")
-    assert await step_names(engine, id_) == ["fetch", "charge"]
+    assert await read_step_names(engine, id_) == ["fetch", "charge"]
 
 
-async def test_a_step_that_does_not_answer_cannot_be_replayed_from(engine: Engine, store: TestStore) -> None:
-    id_ = await completed_with_steps(engine)
+async def test_replay_from_an_unrecorded_step_is_not_found(engine: Engine, store: TestStore) -> None:
+    id_ = await complete_with_steps(engine)
     await engine.operator.replay(id_, from_step="charge")
     await engine.operator.cancel(id_)
     async with nothing_written(store):
@@ -146,7 +151,7 @@ async def test_a_step_that_does_not_answer_cannot_be_replayed_from(engine: Engin
     assert (await engine.executions.describe(id_)).state is State.CANCELLED
 
 
-async def test_ten_replays_are_the_most_unless_the_policy_allows_fewer(engine: Engine) -> None:
+async def test_ten_replays_are_the_maximum_unless_the_policy_allows_fewer(engine: Engine) -> None:
     id_ = await submitted(engine)
     for generation in range(1, 11):
         await engine.operator.cancel(id_)
@@ -165,7 +170,7 @@ async def test_ten_replays_are_the_most_unless_the_policy_allows_fewer(engine: E
     await refused(engine.operator.replay(once), "max_replays_exhausted")
 
 
-async def test_with_the_generation_it_saw_a_caller_can_repeat_itself(
+async def test_replay_with_the_expected_generation_can_be_repeated(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     id_ = await completed(engine, clock)
@@ -181,17 +186,17 @@ async def test_with_the_generation_it_saw_a_caller_can_repeat_itself(
     assert (await engine.executions.describe(id_)).generation == 3
 
 
-async def test_an_execution_that_was_never_attempted_starts_with_its_first_attempt(engine: Engine) -> None:
+async def test_execution_without_an_attempt_replays_as_its_first_attempt(engine: Engine) -> None:
     id_ = await submitted(engine)
     await engine.operator.cancel(id_)
     await engine.operator.replay(id_)
     lease = await engine.leases.claim_execution(id_, "worker-1")
     assert (lease.attempt_index, lease.generation, lease.origin) == (0, 1, "replayed")
     await engine.leases.complete(lease.fence, b"out")
-    assert [item.attempt_index for item in (await engine.executions.describe(id_)).attempts] == [0]
+    assert [attempt.attempt_index for attempt in (await engine.executions.describe(id_)).attempts] == [0]
 
 
-async def test_an_owner_from_before_the_replay_gets_nowhere(engine: Engine) -> None:
+async def test_owner_from_before_the_replay_is_refused(engine: Engine) -> None:
     lease = await leased(engine, policy=Policy(on_lease_loss=OnLeaseLoss.HAND_OFF))
     await engine.operator.cancel(lease.execution_id)
     await engine.operator.replay(lease.execution_id)
@@ -201,13 +206,32 @@ async def test_an_owner_from_before_the_replay_gets_nowhere(engine: Engine) -> N
     await every_write_is_refused(engine, lease.fence, "stale_lease")
 
 
-async def completed_with_steps(engine: Engine) -> UUID:
-    """A completed execution with three recorded steps."""
+async def complete_with_steps(engine: Engine) -> UUID:
+    """Return a completed execution with three recorded steps."""
     lease: Lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, STEPS[:2])
     await engine.leases.complete(lease.fence, b"out", steps=STEPS[2:])
     return lease.execution_id
 
 
-async def step_names(engine: Engine, id_: UUID) -> list[str]:
+async def read_step_names(engine: Engine, id_: UUID) -> list[str]:
     return [step.name for step in await engine.executions.steps(id_)]
+
+
+async def test_replay_is_capped_resets_the_counts_and_keeps_earlier_attempts(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    policy = Policy(max_retries=1, max_replays=1, backoff=Backoff(initial=0))
+    id_ = await submitted(engine, policy=policy)
+    for _ in range(2):
+        lease = await engine.leases.claim_execution(id_, "w")
+        await engine.leases.fail(lease.fence, "no")
+        await engine.reconcilers.tick()
+    await engine.operator.replay(id_)
+    execution = await engine.executions.describe(id_)
+    assert (execution.retry_count, execution.attempt_index, execution.last_failure) == (0, 2, None)
+    assert execution.vector.terminal_outcome == "none"
+    assert [attempt.generation for attempt in execution.attempts] == [0, 0]
+    await engine.operator.cancel(id_)
+    with pytest.raises(Refused, match="max_replays_exhausted"):
+        await engine.operator.replay(id_)

@@ -1,4 +1,4 @@
-"""replay of flow members: edges to what has not started open again, everything else keeps what it got."""
+"""Tests of replay of flow members, which reopens edges to members that have not started."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from flowfabric.engine import Engine, FlowFabricError, Refused, Siblings, any_of, quorum
 from flowfabric.testing import VirtualClock
-from tests.facts import last_event, nothing_written, refused
+from tests.expectations import last_event, nothing_written, refused
 from tests.flows import built, ended, flow_events, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore
 
 
-async def test_an_upstream_of_one_that_has_not_started_blocks_it_again(engine: Engine) -> None:
+async def test_replayed_upstream_blocks_a_member_that_has_not_started(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a")
     assert await flow.member("b") == "waiting"
@@ -24,7 +24,7 @@ async def test_an_upstream_of_one_that_has_not_started_blocks_it_again(engine: E
     assert await flow.state() == "completed"
 
 
-async def test_an_upstream_of_one_that_has_started_leaves_it_alone(engine: Engine) -> None:
+async def test_replayed_upstream_does_not_change_a_started_member(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a")
     lease = await flow.claim("b")
@@ -37,7 +37,7 @@ async def test_an_upstream_of_one_that_has_started_leaves_it_alone(engine: Engin
     assert await flow.member("b") == "completed"
 
 
-async def test_one_that_has_started_and_waits_again_counts_as_started(engine: Engine) -> None:
+async def test_released_member_counts_as_started(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a")
     await engine.leases.release((await flow.claim("b")).fence)
@@ -45,7 +45,7 @@ async def test_one_that_has_started_and_waits_again_counts_as_started(engine: En
     assert await flow.member("b") == "waiting"
 
 
-async def test_a_failed_upstream_that_succeeds_in_its_second_life_revives_nothing_by_itself(engine: Engine) -> None:
+async def test_replayed_upstream_that_succeeds_does_not_revive_skipped_members(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
     await engine.operator.replay(flow["a"])
@@ -54,7 +54,7 @@ async def test_a_failed_upstream_that_succeeds_in_its_second_life_revives_nothin
     assert await flow.member("b") == "skipped"
 
 
-async def test_a_skipped_member_waits_for_its_dependencies_again(engine: Engine) -> None:
+async def test_replayed_skipped_member_waits_for_its_dependencies(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
     await flow.fail("a")
     assert await flow.state() == "failed"
@@ -66,7 +66,7 @@ async def test_a_skipped_member_waits_for_its_dependencies_again(engine: Engine)
     assert await flow.state() == "completed"
 
 
-async def test_a_skipped_member_whose_upstream_is_done_by_now_starts_at_once(engine: Engine) -> None:
+async def test_replayed_skipped_member_with_a_completed_upstream_starts_immediately(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
     await engine.operator.replay(flow["a"])
@@ -75,7 +75,7 @@ async def test_a_skipped_member_whose_upstream_is_done_by_now_starts_at_once(eng
     assert await flow.member("b") == "waiting"
 
 
-async def test_a_skipped_member_whose_upstream_is_still_failed_waits_for_its_replay(engine: Engine) -> None:
+async def test_replayed_skipped_member_with_a_failed_upstream_waits_for_its_replay(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
     await engine.operator.replay(flow["b"])
@@ -95,7 +95,7 @@ async def test_satisfied_edges_of_a_skipped_member_stay_satisfied(engine: Engine
     assert await flow.member("c") == "waiting"
 
 
-async def test_a_finished_flow_runs_again_and_finishes_with_another_event(engine: Engine, store: TestStore) -> None:
+async def test_finished_flow_runs_again_and_writes_another_finished_event(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a", "b")
     assert await flow_events(store, flow.id) == ["finished"]
@@ -108,7 +108,7 @@ async def test_a_finished_flow_runs_again_and_finishes_with_another_event(engine
 
 
 @pytest.mark.parametrize("policy", ["cancel_all", "flow_only"])
-async def test_in_a_cancelled_flow_it_is_refused(engine: Engine, store: TestStore, policy: str) -> None:
+async def test_replay_in_a_cancelled_flow_is_refused(engine: Engine, store: TestStore, policy: str) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a")
     await engine.flows.cancel(flow.id, "enough", policy=policy)
@@ -118,7 +118,7 @@ async def test_in_a_cancelled_flow_it_is_refused(engine: Engine, store: TestStor
             await refused(engine.operator.replay(flow[name]), "flow_already_terminal", FlowFabricError)
 
 
-async def test_a_race_that_was_won_is_a_completed_flow_and_its_loser_may_be_replayed(engine: Engine) -> None:
+async def test_flow_with_a_won_race_is_completed_and_its_loser_may_be_replayed(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of()})
     await flow.complete("a", "c")
     assert (await flow.state(), await flow.member("b")) == ("completed", "cancelled")
@@ -128,7 +128,7 @@ async def test_a_race_that_was_won_is_a_completed_flow_and_its_loser_may_be_repl
     assert await flow.state() == "completed"
 
 
-async def test_the_winner_of_a_race_that_is_run_again_decides_again_while_nothing_has_started(engine: Engine) -> None:
+async def test_replayed_winner_reopens_the_race_while_its_downstream_has_not_started(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]}, joins={"c": any_of(siblings=Siblings.LET_RUN)})
     await flow.complete("a")
     await engine.operator.replay(flow["a"])
@@ -137,7 +137,7 @@ async def test_the_winner_of_a_race_that_is_run_again_decides_again_while_nothin
     assert await flow.member("c") == "waiting"
 
 
-async def test_a_vote_that_is_taken_back_counts_again_once(engine: Engine, store: TestStore) -> None:
+async def test_replayed_upstream_counts_once_in_a_quorum(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": [], "law": ["a", "b", "c"]}, joins={"law": quorum(2)})
     await flow.complete("a")
     for _ in range(3):
@@ -148,7 +148,7 @@ async def test_a_vote_that_is_taken_back_counts_again_once(engine: Engine, store
     assert await flow.member("law") == "waiting"
 
 
-async def test_a_replay_keeps_the_history_and_starts_the_counts_again(engine: Engine, clock: VirtualClock) -> None:
+async def test_replay_keeps_the_history_and_resets_the_counts(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a")
     await engine.leases.fail((await flow.claim("b")).fence, "not yet")
@@ -157,14 +157,14 @@ async def test_a_replay_keeps_the_history_and_starts_the_counts_again(engine: En
     await flow.fail("b")
     before = await engine.executions.describe(flow["b"])
     await engine.operator.replay(flow["b"], "once more", principal="ada")
-    found = await engine.executions.describe(flow["b"])
-    assert (found.generation, found.replay_count, found.retry_count) == (before.generation + 1, 1, 0)
-    assert found.attempts == before.attempts
+    execution = await engine.executions.describe(flow["b"])
+    assert (execution.generation, execution.replay_count, execution.retry_count) == (before.generation + 1, 1, 0)
+    assert execution.attempts == before.attempts
     event = await last_event(engine, flow["b"])
     assert (event.family, event.name, event.principal, event.reason) == ("operator", "replayed", "ada", "once more")
 
 
-async def test_a_member_is_replayed_no_more_often_than_its_limit(engine: Engine) -> None:
+async def test_member_is_limited_to_ten_replays(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     for _ in range(10):
         await flow.complete("a")
@@ -173,13 +173,13 @@ async def test_a_member_is_replayed_no_more_often_than_its_limit(engine: Engine)
     await refused(engine.operator.replay(flow["a"]), "max_replays_exhausted", Refused)
 
 
-async def test_only_what_has_ended_is_replayed(engine: Engine, store: TestStore) -> None:
+async def test_only_an_ended_member_can_be_replayed(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     async with nothing_written(store):
         await refused(engine.operator.replay(flow["b"]), "execution_not_terminal", Refused)
 
 
-async def test_a_second_life_that_fails_is_not_taken_up_by_what_its_first_one_started(engine: Engine) -> None:
+async def test_failed_replay_fails_the_flow_even_if_its_downstream_completed(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.complete("a", "b")
     assert await flow.state() == "completed"
@@ -190,9 +190,7 @@ async def test_a_second_life_that_fails_is_not_taken_up_by_what_its_first_one_st
 
 
 @pytest.mark.parametrize("policy", ["cancel_all", "cancel_pending"])
-async def test_a_root_whose_children_were_cancelled_as_a_flow_is_not_replayed(
-    engine: Engine, store: TestStore, policy: str
-) -> None:
+async def test_root_of_a_cancelled_flow_cannot_be_replayed(engine: Engine, store: TestStore, policy: str) -> None:
     lease = await leased(engine)
     await with_children(engine, lease, "a")
     await engine.flows.cancel(lease.execution_id, "enough", policy=policy)
@@ -201,7 +199,7 @@ async def test_a_root_whose_children_were_cancelled_as_a_flow_is_not_replayed(
         await refused(engine.operator.replay(lease.execution_id), "flow_already_terminal", Refused)
 
 
-async def test_a_root_whose_flow_goes_on_though_it_is_cancelled_is_replayed_and_has_new_children(
+async def test_root_of_a_flow_cancelled_with_flow_only_can_be_replayed_with_new_children(
     engine: Engine,
 ) -> None:
     lease = await leased(engine)
@@ -210,6 +208,6 @@ async def test_a_root_whose_flow_goes_on_though_it_is_cancelled_is_replayed_and_
     await ended(engine, first["a"])
     await engine.leases.complete(lease.fence, b"")
     await engine.operator.replay(lease.execution_id)
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    second = await with_children(engine, again, "a")
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    second = await with_children(engine, next_lease, "a")
     assert second["a"] != first["a"]

@@ -1,16 +1,16 @@
-"""seal: nothing more will come; a draft member may start, and a flow may finish."""
+"""Tests of seal, which closes a flow to new members so that it can finish, and lets a draft start."""
 
 from __future__ import annotations
 
 from uuid import uuid4
 
 from flowfabric.engine import Engine, FlowFabricError, NotFound, Refused, Sealed, any_of, quorum
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.flows import Shape, built, created, flow_events
 from tests.stores import TestStore
 
 
-async def test_a_sealed_flow_finishes_with_its_last_member(engine: Engine, store: TestStore) -> None:
+async def test_sealed_flow_finishes_with_its_last_member(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]}, seal=False)
     assert isinstance(await engine.flows.seal(flow.id), Sealed)
     assert (await engine.flows.describe(flow.id)).sealed
@@ -18,11 +18,11 @@ async def test_a_sealed_flow_finishes_with_its_last_member(engine: Engine, store
     assert await flow_events(store, flow.id) == []
     await flow.complete("b")
     assert await flow_events(store, flow.id) == ["finished"]
-    found = await engine.flows.describe(flow.id)
-    assert found.ended_at is not None
+    description = await engine.flows.describe(flow.id)
+    assert description.ended_at is not None
 
 
-async def test_a_flow_whose_members_have_all_ended_finishes_when_it_is_sealed(engine: Engine, store: TestStore) -> None:
+async def test_flow_whose_members_have_ended_finishes_when_it_is_sealed(engine: Engine, store: TestStore) -> None:
     good, bad = await built(engine, {"a": []}, seal=False), await built(engine, {"a": []}, seal=False)
     await good.complete("a")
     await bad.fail("a")
@@ -33,7 +33,7 @@ async def test_a_flow_whose_members_have_all_ended_finishes_when_it_is_sealed(en
         assert await flow_events(store, flow.id) == ["finished"]
 
 
-async def test_a_second_seal_writes_nothing(engine: Engine, store: TestStore) -> None:
+async def test_second_seal_writes_nothing(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": []}, seal=False)
     await engine.flows.seal(flow.id)
     async with nothing_written(store):
@@ -51,7 +51,7 @@ async def test_sealing_the_flow_seals_its_drafts(engine: Engine) -> None:
     assert await flow.states() == {"a": "waiting", "b": "blocked"}
 
 
-async def test_a_sealed_draft_is_judged_by_what_came_before(engine: Engine) -> None:
+async def test_sealed_draft_is_resolved_by_its_ended_upstreams(engine: Engine) -> None:
     flow = await created(engine)
     await flow.add("good")
     await flow.add("bad")
@@ -65,7 +65,7 @@ async def test_a_sealed_draft_is_judged_by_what_came_before(engine: Engine) -> N
     assert (await flow.member("runs"), await flow.member("skipped")) == ("waiting", "skipped")
 
 
-async def test_a_member_is_sealed_once_and_then_nothing_is_written(engine: Engine, store: TestStore) -> None:
+async def test_second_seal_of_a_member_writes_nothing(engine: Engine, store: TestStore) -> None:
     flow = await created(engine)
     await flow.add("a", draft=True)
     await engine.flows.seal(flow.id, "a")
@@ -73,7 +73,7 @@ async def test_a_member_is_sealed_once_and_then_nothing_is_written(engine: Engin
         assert isinstance(await engine.flows.seal(flow.id, "a"), Sealed)
 
 
-async def test_the_revision_that_was_seen_must_be_the_present_one(engine: Engine, store: TestStore) -> None:
+async def test_expected_revision_must_be_the_current_one(engine: Engine, store: TestStore) -> None:
     flow = await created(engine)
     await flow.add("a")
     async with nothing_written(store):
@@ -81,7 +81,7 @@ async def test_the_revision_that_was_seen_must_be_the_present_one(engine: Engine
     await engine.flows.seal(flow.id, expected_revision=1)
 
 
-async def test_what_is_not_there_is_not_found(engine: Engine) -> None:
+async def test_unknown_flow_or_member_is_not_found(engine: Engine) -> None:
     flow = await created(engine)
     await refused(engine.flows.seal(uuid4()), "flow_not_found", NotFound)
     await refused(engine.flows.seal(flow.id, "nobody"), "member_not_found", NotFound)
@@ -98,9 +98,7 @@ async def test_sealing_a_cancelled_flow_starts_nothing(engine: Engine, store: Te
     await engine.leases.complete(lease.fence, b"")
 
 
-async def test_a_flow_that_goes_on_though_it_is_cancelled_has_no_drafts_any_more(
-    engine: Engine, store: TestStore
-) -> None:
+async def test_flow_cancelled_with_flow_only_has_no_drafts(engine: Engine, store: TestStore) -> None:
     options = {name: {"draft": True} for name in ("free", "next", "never")}
     shape: Shape = {"a": [], "free": [], "next": ["a"], "never": ["a"]}
     flow = await built(engine, shape, options=options, joins={"never": quorum(2)}, seal=False)
@@ -112,7 +110,7 @@ async def test_a_flow_that_goes_on_though_it_is_cancelled_has_no_drafts_any_more
     assert await flow_events(store, flow.id) == ["cancel_requested", "finished"]
 
 
-async def test_a_draft_that_was_cancelled_and_is_replayed_is_a_draft_again(engine: Engine) -> None:
+async def test_cancelled_draft_is_a_draft_again_after_its_replay(engine: Engine) -> None:
     flow = await built(engine, {"a": []}, options={"a": {"draft": True}}, seal=False)
     await flow.cancel("a")
     await engine.operator.replay(flow["a"])
@@ -121,7 +119,7 @@ async def test_a_draft_that_was_cancelled_and_is_replayed_is_a_draft_again(engin
     assert await flow.member("a") == "waiting"
 
 
-async def test_a_draft_whose_upstream_is_replayed_starts_when_it_is_sealed(engine: Engine) -> None:
+async def test_draft_whose_upstream_is_replayed_starts_when_it_is_sealed(engine: Engine) -> None:
     shape: Shape = {"a": [], "b": [], "race": ["a", "b"]}
     flow = await built(engine, shape, joins={"race": any_of()}, options={"race": {"draft": True}}, seal=False)
     await flow.complete("a", "b")

@@ -1,11 +1,11 @@
-"""send: signals to a standing waitpoint, declared by name at submit and open for the whole life."""
+"""Tests of send, which signals a standing waitpoint that is declared by name at submit."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 from flowfabric.core.errors import Conflict
-from flowfabric.core.outcomes import Satisfied
+from flowfabric.core.executions.outcomes import Satisfied
 from flowfabric.engine import (
     Accepted,
     AllOf,
@@ -19,70 +19,72 @@ from flowfabric.engine import (
     Lease,
     NotFound,
     Single,
-    Standing,
+    StandingWaitpoint,
     State,
     Submission,
     Suspended,
     WaitpointKind,
     WaitpointState,
-)  # fmt: skip
+)
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.scenarios import leased, submitted, suspended
 from tests.stores import TestStore
 
 
-async def next_mail(engine: Engine, lease: Lease) -> str:
-    """The payload of the next mail, which must be there."""
-    answer = await engine.leases.suspend(lease.fence, [Standing("mail")])
-    assert isinstance(answer, Satisfied)
-    [signal] = answer.signals
+async def receive_mail(engine: Engine, lease: Lease) -> str:
+    """Return the payload of the next mail, which must already be stored."""
+    outcome = await engine.leases.suspend(lease.fence, [StandingWaitpoint("mail")])
+    assert isinstance(outcome, Satisfied)
+    [signal] = outcome.signals
     return signal.payload.decode()
 
 
-async def test_a_standing_waitpoint_is_open_from_the_submit_on(engine: Engine) -> None:
+async def test_standing_waitpoint_is_open_from_submit(engine: Engine) -> None:
     id_ = await submitted(engine, signals=["mail", "stop"])
-    shown = (await engine.executions.describe(id_)).waitpoints
-    assert [(item.key, item.kind, item.state, item.fingerprint) for item in shown] == [
+    waitpoints = (await engine.executions.describe(id_)).waitpoints
+    assert [(waitpoint.key, waitpoint.kind, waitpoint.state, waitpoint.fingerprint) for waitpoint in waitpoints] == [
         ("mail", WaitpointKind.STANDING, WaitpointState.PENDING, None),
         ("stop", WaitpointKind.STANDING, WaitpointState.PENDING, None),
     ]
-    answer = await engine.signals.send(id_, "mail", b"1")
-    assert isinstance(answer, Accepted)
-    assert (answer.effect, answer.counted) == (Effect.BUFFERED, None)
+    outcome = await engine.signals.send(id_, "mail", b"1")
+    assert isinstance(outcome, Accepted)
+    assert (outcome.effect, outcome.counted) == (Effect.BUFFERED, None)
 
 
-async def test_its_signals_are_kept_in_order_and_each_is_used_by_one_wait(engine: Engine) -> None:
+async def test_signals_are_kept_in_order_and_each_is_used_by_one_wait(engine: Engine) -> None:
     lease = await leased(engine, signals=["mail"])
     for number in range(3):
         await engine.signals.send(lease.execution_id, "mail", str(number).encode())
-    assert [await next_mail(engine, lease) for _ in range(3)] == ["0", "1", "2"]
-    wait = await suspended(engine, [Standing("mail")], lease=lease)
-    answer = await engine.signals.send(wait.id, "mail", b"3")
-    assert isinstance(answer, Accepted)
-    assert answer.effect is Effect.SATISFIED
+    assert [await receive_mail(engine, lease) for _ in range(3)] == ["0", "1", "2"]
+    wait = await suspended(engine, [StandingWaitpoint("mail")], lease=lease)
+    outcome = await engine.signals.send(wait.id, "mail", b"3")
+    assert isinstance(outcome, Accepted)
+    assert outcome.effect is Effect.SATISFIED
     later = await engine.leases.claim_resumed(wait.id, "worker-2")
     await engine.signals.send(wait.id, "mail", b"4")
-    assert await next_mail(engine, later) == "4"
+    assert await receive_mail(engine, later) == "4"
 
 
-async def test_what_a_wait_does_not_use_stays_for_the_next_one(engine: Engine) -> None:
+async def test_signals_not_used_by_a_wait_stay_for_the_next_one(engine: Engine) -> None:
     lease = await leased(engine, signals=["mail"])
-    wait = await suspended(engine, [Standing("mail"), "go"], AllOf([Single("mail"), Single("go")]), lease=lease)
-    counted = [await engine.signals.send(wait.id, "mail", str(number).encode()) for number in range(2)]
-    assert [getattr(answer, "counted", None) for answer in counted] == [Counted.YES, Counted.NOTHING_NEW]
+    wait = await suspended(
+        engine, [StandingWaitpoint("mail"), "go"], AllOf([Single("mail"), Single("go")]), lease=lease
+    )
+    outcomes = [await engine.signals.send(wait.id, "mail", str(number).encode()) for number in range(2)]
+    assert [getattr(outcome, "counted", None) for outcome in outcomes] == [Counted.YES, Counted.NOTHING_NEW]
     await engine.signals.deliver(wait.token(), "go")
-    assert [signal.payload for signal in await engine.signals.observe(wait.id)] == [b"0", b""]
+    assert [signal.payload for signal in await engine.signals.list(wait.id)] == [b"0", b""]
     later = await engine.leases.claim_resumed(wait.id, "worker-2")
-    assert await next_mail(engine, later) == "1"
+    assert await receive_mail(engine, later) == "1"
 
 
-async def test_what_a_wait_counted_but_did_not_need_is_not_lost(engine: Engine, clock: VirtualClock) -> None:
+async def test_counted_but_unneeded_signals_are_not_lost(engine: Engine, clock: VirtualClock) -> None:
     for ending in ("operator", "timeout", "other member"):
         lease = await leased(engine, signals=["mail"])
         condition = AnyOf([Count(2, "signals", ["mail"]), Single("go")])
         wait = await suspended(
-            engine, [Standing("mail"), "go"], condition, lease=lease, timeout="1m", on_timeout="auto_resume"
+            engine, [StandingWaitpoint("mail"), "go"], condition, lease=lease, timeout="1m", on_timeout="auto_resume"
         )
         await engine.signals.send(wait.id, "mail", b"kept")
         if ending == "operator":
@@ -93,26 +95,26 @@ async def test_what_a_wait_counted_but_did_not_need_is_not_lost(engine: Engine, 
         else:
             await engine.signals.deliver(wait.token(), "go")
         later = await engine.leases.claim_resumed(wait.id, "worker-2")
-        assert await next_mail(engine, later) == "kept", ending
+        assert await receive_mail(engine, later) == "kept", ending
 
 
-async def test_it_is_not_closed_by_a_resume_and_closes_with_the_execution(engine: Engine, store: TestStore) -> None:
+async def test_resume_does_not_close_a_standing_waitpoint_and_the_end_does(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine, signals=["mail"])
     first = await engine.signals.send(lease.execution_id, "mail", key="evt")
     for number in range(3):
-        wait = await suspended(engine, [Standing("mail"), f"k{number}"], lease=lease)
+        wait = await suspended(engine, [StandingWaitpoint("mail"), f"k{number}"], lease=lease)
         await engine.operator.resume(wait.id)
         lease = await engine.leases.claim_resumed(wait.id, "worker-2")
         [mail] = (await engine.executions.describe(wait.id)).waitpoints
         assert (mail.key, mail.state) == ("mail", WaitpointState.PENDING)
     await engine.leases.complete(lease.fence)
     async with nothing_written(store):
-        again = await engine.signals.send(lease.execution_id, "mail", key="evt")
-        assert again == DuplicateSignal(first.signal_id)
+        duplicate = await engine.signals.send(lease.execution_id, "mail", key="evt")
+        assert duplicate == DuplicateSignal(first.signal_id)
         await refused(engine.signals.send(lease.execution_id, "mail"), "target_not_signalable")
 
 
-async def test_only_a_declared_name_can_be_sent_to(engine: Engine, store: TestStore) -> None:
+async def test_only_a_declared_name_can_receive_a_sent_signal(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine, signals=["mail"])
     await engine.waitpoints.create(lease.fence, "early")
     async with nothing_written(store):
@@ -120,30 +122,30 @@ async def test_only_a_declared_name_can_be_sent_to(engine: Engine, store: TestSt
             await refused(engine.signals.send(lease.execution_id, name), "waitpoint_not_found", NotFound)
 
 
-async def test_an_execution_that_waits_on_something_else_is_left_alone(engine: Engine) -> None:
+async def test_execution_that_waits_on_another_waitpoint_is_not_resumed(engine: Engine) -> None:
     wait = await suspended(engine, submit={"signals": ["mail"]})
-    answer = await engine.signals.send(wait.id, "mail")
-    assert isinstance(answer, Accepted)
-    assert answer.effect is Effect.BUFFERED
+    outcome = await engine.signals.send(wait.id, "mail")
+    assert isinstance(outcome, Accepted)
+    assert outcome.effect is Effect.BUFFERED
     assert (await engine.executions.describe(wait.id)).state is State.SUSPENDED
 
 
-async def test_its_token_if_it_has_one_brings_signals_of_any_name(engine: Engine) -> None:
+async def test_token_of_a_standing_waitpoint_delivers_signals_of_any_name(engine: Engine) -> None:
     lease = await leased(engine, signals=["mail"])
-    made = await engine.waitpoints.create(lease.fence, "mail")
-    wait = await suspended(engine, [Standing("mail")], Single("mail", "urgent"), lease=lease)
-    assert made.token is not None
-    assert wait.token("mail") == made.token
-    await engine.signals.deliver(made.token, "dull")
-    await engine.signals.deliver(made.token, "urgent")
+    waitpoint = await engine.waitpoints.create(lease.fence, "mail")
+    wait = await suspended(engine, [StandingWaitpoint("mail")], Single("mail", "urgent"), lease=lease)
+    assert waitpoint.token is not None
+    assert wait.token("mail") == waitpoint.token
+    await engine.signals.deliver(waitpoint.token, "dull")
+    await engine.signals.deliver(waitpoint.token, "urgent")
     later = await engine.leases.claim_resumed(wait.id, "worker-2")
-    answer = await engine.leases.suspend(later.fence, [Standing("mail")])
-    assert isinstance(answer, Satisfied), "the dull one is still in the queue"
-    assert [signal.name for signal in answer.signals] == ["dull"]
+    outcome = await engine.leases.suspend(later.fence, [StandingWaitpoint("mail")])
+    assert isinstance(outcome, Satisfied), "the first signal is still queued"
+    assert [signal.name for signal in outcome.signals] == ["dull"]
 
 
-async def test_of_two_that_it_could_repeat_a_signal_repeats_the_one_with_its_id(engine: Engine) -> None:
-    """As by token: ids are asked first, then keys."""
+async def test_signal_id_takes_precedence_over_key_for_duplicates(engine: Engine) -> None:
+    """Ids are checked before keys, as with tokens."""
     id_ = await submitted(engine, signals=["go"])
     first, second = UUID(int=1), UUID(int=2)
     await engine.signals.send(id_, "go", signal_id=first, key="once")
@@ -151,35 +153,35 @@ async def test_of_two_that_it_could_repeat_a_signal_repeats_the_one_with_its_id(
     assert await engine.signals.send(id_, "go", signal_id=second, key="once") == DuplicateSignal(second)
 
 
-async def test_a_repeated_submit_declares_nothing_twice_and_other_names_are_another_submission(
+async def test_repeated_submit_declares_no_waitpoint_twice_and_other_names_conflict(
     engine: Engine, store: TestStore
 ) -> None:
     id_ = await submitted(engine, signals=["mail"], key="once")
     async with nothing_written(store):
         assert await engine.executions.submit("job", b"in", signals=["mail"], key="once") == Duplicate(id_)
-        other = engine.executions.submit("job", b"in", signals=["post"], key="once")
-        await refused(other, "idempotency_mismatch", Conflict)
+        conflicting = engine.executions.submit("job", b"in", signals=["post"], key="once")
+        await refused(conflicting, "idempotency_mismatch", Conflict)
 
 
-async def test_submissions_of_a_batch_declare_their_own(engine: Engine) -> None:
-    answers = await engine.executions.submit_many(
+async def test_submissions_of_a_batch_declare_their_own_waitpoints(engine: Engine) -> None:
+    outcomes = await engine.executions.submit_many(
         [Submission(kind="a"), Submission(kind="b", signals=["x"]), Submission(kind="c", signals=["y", "x"])]
     )
     keys = []
-    for answer in answers:
-        assert not isinstance(answer, Exception)
-        keys.append([item.key for item in (await engine.executions.describe(answer.id)).waitpoints])
+    for outcome in outcomes:
+        assert not isinstance(outcome, Exception)
+        keys.append([waitpoint.key for waitpoint in (await engine.executions.describe(outcome.id)).waitpoints])
     assert keys == [[], ["x"], ["x", "y"]]
 
 
-async def test_bound_with_a_timeout_it_does_not_expire_with_it(engine: Engine, clock: VirtualClock) -> None:
+async def test_standing_waitpoint_does_not_expire_with_a_wait(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine, signals=["mail"])
-    wait = await suspended(engine, [Standing("mail")], lease=lease, timeout="1m", on_timeout="auto_resume")
+    wait = await suspended(engine, [StandingWaitpoint("mail")], lease=lease, timeout="1m", on_timeout="auto_resume")
     clock.advance("1m")
     await engine.reconcilers.tick()
     clock.advance("1d")
     await engine.reconcilers.tick()
     assert isinstance(await engine.signals.send(wait.id, "mail"), Accepted)
     later = await engine.leases.claim_resumed(wait.id, "worker-2")
-    assert await next_mail(engine, later) == ""
-    assert isinstance(await engine.leases.suspend(later.fence, [Standing("mail")]), Suspended)
+    assert await receive_mail(engine, later) == ""
+    assert isinstance(await engine.leases.suspend(later.fence, [StandingWaitpoint("mail")]), Suspended)

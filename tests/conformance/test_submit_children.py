@@ -1,24 +1,24 @@
-"""submit_children: the holder of a lease makes executions of its own, once each, in a fenced commit with its steps."""
+"""Tests of submit_children, by which a lease holder creates child executions once each in a fenced commit."""
 
 from __future__ import annotations
 
 from flowfabric.engine import Conflict, Created, Duplicate, Engine, NotFound, Step
 from flowfabric.testing import VirtualClock
-from tests.facts import error_of, nothing_written, refused
+from tests.expectations import error_of, nothing_written, refused
 from tests.flows import built, child, claimable, ended, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore
 
 
-async def test_children_run_at_once_and_know_their_parent(engine: Engine) -> None:
+async def test_children_are_claimable_immediately_and_know_their_parent(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     assert await claimable(engine) == set(children.values())
-    found = await engine.executions.describe(children["a"])
-    assert (found.parent_id, found.flow_id) == (lease.execution_id, lease.execution_id)
+    execution = await engine.executions.describe(children["a"])
+    assert (execution.parent_id, execution.flow_id) == (lease.execution_id, lease.execution_id)
 
 
-async def test_a_parent_is_the_root_of_a_flow_of_its_own_id(engine: Engine) -> None:
+async def test_parent_is_the_root_of_a_flow_with_its_own_id(engine: Engine) -> None:
     lease = await leased(engine)
     assert (await engine.executions.describe(lease.execution_id)).flow_id is None
     children = await with_children(engine, lease, "a")
@@ -32,8 +32,8 @@ async def test_children_of_a_member_join_its_flow(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     lease = await flow.claim("a")
     children = await with_children(engine, lease, "part")
-    found = await engine.executions.describe(children["part"])
-    assert (found.flow_id, found.parent_id) == (flow.id, flow["a"])
+    execution = await engine.executions.describe(children["part"])
+    assert (execution.flow_id, execution.parent_id) == (flow.id, flow["a"])
     await engine.leases.complete(lease.fence, b"")
     await flow.complete("b")
     assert await flow.state() in ("running", "open", "blocked")
@@ -46,26 +46,26 @@ async def test_grandchildren_belong_to_the_flow_of_the_root(engine: Engine) -> N
     [first] = (await with_children(engine, lease, "a")).values()
     inner = await engine.leases.claim_execution(first, "worker-2")
     [second] = (await with_children(engine, inner, "a")).values()
-    found = await engine.executions.describe(second)
-    assert (found.flow_id, found.parent_id) == (lease.execution_id, first)
+    execution = await engine.executions.describe(second)
+    assert (execution.flow_id, execution.parent_id) == (lease.execution_id, first)
 
 
-async def test_a_repeated_submit_makes_no_second_child(engine: Engine, store: TestStore) -> None:
+async def test_repeated_submit_creates_no_second_child(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     async with nothing_written(store):
-        again = await engine.leases.submit_children(lease.fence, [child("a"), child("b")])
-    assert again == [Duplicate(children["a"]), Duplicate(children["b"])]
+        outcomes = await engine.leases.submit_children(lease.fence, [child("a"), child("b")])
+    assert outcomes == [Duplicate(children["a"]), Duplicate(children["b"])]
 
 
-async def test_the_next_attempt_finds_the_children_of_the_one_before(engine: Engine) -> None:
+async def test_next_attempt_finds_the_children_of_the_previous_one(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.operator.revoke_lease(lease.execution_id)
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-2")
-    answers = await engine.leases.submit_children(again.fence, [child("a"), child("b")])
-    assert answers[0] == Duplicate(children["a"])
-    assert isinstance(answers[1], Created)
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-2")
+    outcomes = await engine.leases.submit_children(next_lease.fence, [child("a"), child("b")])
+    assert outcomes[0] == Duplicate(children["a"])
+    assert isinstance(outcomes[1], Created)
 
 
 async def test_another_body_under_the_same_key_is_refused(engine: Engine, store: TestStore) -> None:
@@ -76,28 +76,28 @@ async def test_another_body_under_the_same_key_is_refused(engine: Engine, store:
         await refused(call, "idempotency_mismatch", Conflict)
 
 
-async def test_the_next_generation_has_children_of_its_own(engine: Engine) -> None:
+async def test_next_generation_has_its_own_children(engine: Engine) -> None:
     lease = await leased(engine)
     first = await with_children(engine, lease, "a")
     await engine.leases.complete(lease.fence, b"")
     await engine.operator.replay(lease.execution_id)
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    second = await with_children(engine, again, "a")
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    second = await with_children(engine, next_lease, "a")
     assert first["a"] != second["a"]
 
 
-async def test_a_zombie_makes_no_children(engine: Engine, store: TestStore, clock: VirtualClock) -> None:
-    revoked, expired, done = await leased(engine), await leased(engine, lease_ttl="5s"), await leased(engine)
+async def test_former_owner_cannot_submit_children(engine: Engine, store: TestStore, clock: VirtualClock) -> None:
+    revoked, expired, completed = await leased(engine), await leased(engine, lease_ttl="5s"), await leased(engine)
     await engine.operator.revoke_lease(revoked.execution_id)
-    await engine.leases.complete(done.fence, b"")
+    await engine.leases.complete(completed.fence, b"")
     clock.advance("6s")
     async with nothing_written(store):
-        for lease in (revoked, expired, done):
+        for lease in (revoked, expired, completed):
             error = await error_of(engine.leases.submit_children(lease.fence, [child("a")]))
             assert error.code in ("lease_revoked", "stale_lease", "lease_expired", "execution_not_active")
 
 
-async def test_steps_and_children_are_one_commit(engine: Engine, store: TestStore) -> None:
+async def test_steps_and_children_are_committed_together(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     await engine.leases.submit_children(lease.fence, [child("a")], steps=[Step("submit:job", b"1")])
     assert [step.name for step in await engine.executions.steps(lease.execution_id)] == ["submit:job"]
@@ -106,7 +106,7 @@ async def test_steps_and_children_are_one_commit(engine: Engine, store: TestStor
         await error_of(call)
 
 
-async def test_the_end_of_a_parent_leaves_its_children_alone(engine: Engine) -> None:
+async def test_end_of_a_parent_does_not_affect_its_children(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.leases.complete(lease.fence, b"")
@@ -114,11 +114,13 @@ async def test_the_end_of_a_parent_leaves_its_children_alone(engine: Engine) -> 
     assert (await engine.executions.describe(children["a"])).state == "completed"
 
 
-async def test_the_children_of_an_execution_are_read_page_by_page(engine: Engine) -> None:
-    lease, stranger = await leased(engine), await leased(engine)
+async def test_children_of_an_execution_are_read_in_pages(engine: Engine) -> None:
+    lease, unrelated = await leased(engine), await leased(engine)
     children = sorted((await with_children(engine, lease, "a", "b", "c")).values())
     assert [child.id for child in await engine.executions.children(lease.execution_id, limit=2)] == children[:2]
     rest = await engine.executions.children(lease.execution_id, after=children[1])
     assert [(child.id, child.state) for child in rest] == [(children[2], "waiting")]
-    assert await engine.executions.children(stranger.execution_id) == []
-    await refused(engine.within("other").executions.children(lease.execution_id), "execution_not_found", NotFound)
+    assert await engine.executions.children(unrelated.execution_id) == []
+    await refused(
+        engine.for_namespace("other").executions.children(lease.execution_id), "execution_not_found", NotFound
+    )

@@ -1,4 +1,4 @@
-"""A repeated suspend: the first answer to the same fence, to a later one what closed the suspension."""
+"""Tests of a repeated suspend. The same fence gets the first outcome, a later one what closed the suspension."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from flowfabric.core.outcomes import Satisfied
-from flowfabric.core.waits import Trigger
+from flowfabric.core.executions.outcomes import Satisfied
+from flowfabric.core.waits.records import Trigger
 from flowfabric.engine import (
     Conflict,
     Engine,
-    Fresh,
     Lease,
-    Pending,
+    NewWaitpoint,
+    PendingWaitpoint,
     Single,
-    Standing,
+    StandingWaitpoint,
     State,
     Step,
     Timer,
-)  # fmt: skip
+)
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written, refused
+from tests.expectations import nothing_written, refused
 from tests.scenarios import leased, suspended
 from tests.stores import TestStore
 
 
-async def go_on(engine: Engine, lease: Lease) -> Lease:
-    """The lease of whoever takes the resumed execution up."""
+async def claim_resumed(engine: Engine, lease: Lease) -> Lease:
+    """Claim the resumed execution."""
     return await engine.leases.claim_resumed(lease.execution_id, "worker-2")
 
 
-async def test_the_same_fence_gets_the_first_answer_again_with_the_same_tokens(
-    engine: Engine, store: TestStore
-) -> None:
+async def test_same_fence_gets_the_first_outcome_with_the_same_tokens(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine, signals=["mail"])
     await engine.waitpoints.create(lease.fence, "early", expires="1h", approver="ada")
     request: dict[str, Any] = {
-        "waitpoints": [Fresh("one"), Pending("early"), Standing("mail"), Timer("late", lease.expires_at)],
+        "waitpoints": [
+            NewWaitpoint("one"),
+            PendingWaitpoint("early"),
+            StandingWaitpoint("mail"),
+            Timer("late", lease.expires_at),
+        ],
         "timeout": "1d",
         "steps": [Step("s")],
     }
@@ -45,21 +48,21 @@ async def test_the_same_fence_gets_the_first_answer_again_with_the_same_tokens(
         wait = await suspended(engine, lease=lease, key=key, **request)
         async with nothing_written(store):
             for _ in range(2):
-                again = await engine.leases.suspend(lease.fence, key=key, **request)
-                assert again == wait.answer
-                assert [item.token for item in again.waitpoints] == [item.token for item in wait.answer.waitpoints]
+                repeated = await engine.leases.suspend(lease.fence, key=key, **request)
+                assert repeated == wait.answer
+                assert [waitpoint.token for waitpoint in repeated.waitpoints] == [
+                    waitpoint.token for waitpoint in wait.answer.waitpoints
+                ]
         lease = await leased(engine, signals=["mail"])
         await engine.waitpoints.create(lease.fence, "early")
 
 
-async def test_the_first_answer_is_given_again_after_the_resume_and_to_the_zombie(
-    engine: Engine, store: TestStore
-) -> None:
+async def test_same_fence_gets_the_first_outcome_after_the_resume_and_the_end(engine: Engine, store: TestStore) -> None:
     wait = await suspended(engine, key="step-1")
     await engine.signals.deliver(wait.token(), "go")
     async with nothing_written(store):
         assert await engine.leases.suspend(wait.lease.fence, ["go"], key="step-1") == wait.answer
-    later = await go_on(engine, wait.lease)
+    later = await claim_resumed(engine, wait.lease)
     async with nothing_written(store):
         assert await engine.leases.suspend(wait.lease.fence, ["go"], key="step-1") == wait.answer
     await engine.leases.complete(later.fence)
@@ -72,7 +75,7 @@ async def test_other_content_under_the_same_key_is_refused(engine: Engine, store
     wait = await suspended(engine, ["go"], lease=lease, key="step-1", timeout="1h")
     fence = wait.lease.fence
     async with nothing_written(store):
-        for changed in (
+        for call in (
             engine.leases.suspend(fence, ["other"], key="step-1", timeout="1h"),
             engine.leases.suspend(fence, ["go"], Single("go", "x"), key="step-1", timeout="1h"),
             engine.leases.suspend(fence, ["go"], key="step-1", timeout="2h"),
@@ -81,29 +84,29 @@ async def test_other_content_under_the_same_key_is_refused(engine: Engine, store
             engine.leases.suspend(fence, ["go"], key="step-1", timeout="1h", resume_delay=1),
             engine.leases.suspend(fence, ["go"], key="step-1", timeout="1h", reason="manual_pause"),
             engine.leases.suspend(fence, ["go"], key="step-1", timeout="1h", steps=[Step("s")]),
-            engine.leases.suspend(fence, [Fresh("go", approver="ada")], key="step-1", timeout="1h"),
+            engine.leases.suspend(fence, [NewWaitpoint("go", approver="ada")], key="step-1", timeout="1h"),
         ):
-            error = await refused(changed, "idempotency_mismatch", Conflict)
+            error = await refused(call, "idempotency_mismatch", Conflict)
             assert error.fields["suspension_id"] == wait.suspension
         await refused(engine.leases.suspend(fence, ["other"]), "execution_not_active")
 
 
-async def test_a_later_fence_hears_what_closed_the_suspension(engine: Engine, store: TestStore) -> None:
+async def test_later_fence_gets_the_signals_that_closed_the_suspension(engine: Engine, store: TestStore) -> None:
     wait = await suspended(engine, key="step-1")
     await engine.signals.deliver(wait.token(), "approved", b'{"by": "ada"}')
-    later = await go_on(engine, wait.lease)
+    later = await claim_resumed(engine, wait.lease)
     async with nothing_written(store):
-        answer = await engine.leases.suspend(later.fence, ["go"], key="step-1")
-        # What a later attempt says it would wait for does not matter: the wait is over.
-        assert await engine.leases.suspend(later.fence, ["other"], key="step-1") == answer
-    assert isinstance(answer, Satisfied)
-    assert (answer.suspension_id, answer.by) == (wait.suspension, Trigger.SIGNALS)
-    assert [(item.name, item.payload) for item in answer.signals] == [("approved", b'{"by": "ada"}')]
+        outcome = await engine.leases.suspend(later.fence, ["go"], key="step-1")
+        # The wait is over, so the waitpoints that a later attempt names do not matter.
+        assert await engine.leases.suspend(later.fence, ["other"], key="step-1") == outcome
+    assert isinstance(outcome, Satisfied)
+    assert (outcome.suspension_id, outcome.by) == (wait.suspension, Trigger.SIGNALS)
+    assert [(signal.name, signal.payload) for signal in outcome.signals] == [("approved", b'{"by": "ada"}')]
     assert (await engine.executions.describe(wait.id)).state is State.ACTIVE
     await engine.leases.complete(later.fence)
 
 
-async def test_a_later_fence_hears_of_a_timeout_and_of_an_operator(
+async def test_later_fence_gets_a_timeout_or_an_operator_resume(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     timed = await suspended(engine, key="k", timeout="1m", on_timeout="auto_resume")
@@ -112,31 +115,31 @@ async def test_a_later_fence_hears_of_a_timeout_and_of_an_operator(
     overridden = await suspended(engine, key="k")
     await engine.operator.resume(overridden.id, "enough")
     for wait, by, names in ((timed, Trigger.TIMEOUT, ["timeout"]), (overridden, Trigger.OPERATOR, [])):
-        lease = await go_on(engine, wait.lease)
+        lease = await claim_resumed(engine, wait.lease)
         async with nothing_written(store):
-            answer = await engine.leases.suspend(lease.fence, ["go"], key="k")
-        assert isinstance(answer, Satisfied)
-        assert (answer.by, [signal.name for signal in answer.signals]) == (by, names)
+            outcome = await engine.leases.suspend(lease.fence, ["go"], key="k")
+        assert isinstance(outcome, Satisfied)
+        assert (outcome.by, [signal.name for signal in outcome.signals]) == (by, names)
 
 
-async def test_the_same_key_on_two_executions_are_strangers(engine: Engine) -> None:
-    one, two = await suspended(engine, key="step-1"), await suspended(engine, key="step-1")
-    assert one.suspension != two.suspension
-    assert one.waitpoint() != two.waitpoint()
-    assert one.token() != two.token()
-    await engine.signals.deliver(one.token(), "go")
-    assert (await engine.executions.describe(two.id)).state is State.SUSPENDED
+async def test_same_key_on_two_executions_is_independent(engine: Engine) -> None:
+    first, second = await suspended(engine, key="step-1"), await suspended(engine, key="step-1")
+    assert first.suspension != second.suspension
+    assert first.waitpoint() != second.waitpoint()
+    assert first.token() != second.token()
+    await engine.signals.deliver(first.token(), "go")
+    assert (await engine.executions.describe(second.id)).state is State.SUSPENDED
 
 
-async def test_without_a_key_the_next_wait_is_another_one(engine: Engine) -> None:
+async def test_wait_without_a_key_is_always_a_new_one(engine: Engine) -> None:
     first = await suspended(engine)
     await engine.signals.deliver(first.token(), "go")
-    second = await suspended(engine, lease=await go_on(engine, first.lease))
+    second = await suspended(engine, lease=await claim_resumed(engine, first.lease))
     assert second.suspension != first.suspension
     assert second.token() != first.token()
 
 
-async def test_a_key_is_known_for_one_generation(engine: Engine) -> None:
+async def test_key_is_valid_for_one_generation(engine: Engine) -> None:
     first = await suspended(engine, key="step-1")
     await engine.operator.cancel(first.id)
     await engine.operator.replay(first.id)
@@ -144,7 +147,7 @@ async def test_a_key_is_known_for_one_generation(engine: Engine) -> None:
     assert second.suspension != first.suspension
 
 
-async def test_a_second_suspend_while_one_is_open_is_refused(engine: Engine, store: TestStore) -> None:
+async def test_second_suspend_during_an_open_one_is_refused(engine: Engine, store: TestStore) -> None:
     wait = await suspended(engine)
     async with nothing_written(store):
         await refused(engine.leases.suspend(wait.lease.fence, ["another"]), "execution_not_active")
@@ -155,26 +158,26 @@ async def test_a_second_suspend_while_one_is_open_is_refused(engine: Engine, sto
         await refused(engine.leases.suspend(moved, ["go"]), "execution_not_active")
 
 
-async def test_a_fence_with_a_wrong_part_is_stale_whatever_else_is_right(engine: Engine, store: TestStore) -> None:
+async def test_fence_with_one_wrong_part_is_stale(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     async with nothing_written(store):
-        for wrong in (
+        for forged in (
             replace(lease.fence, lease_id=uuid4()),
             replace(lease.fence, epoch=lease.epoch - 1),
             replace(lease.fence, epoch=lease.epoch + 1),
         ):
-            await refused(engine.leases.suspend(wrong, ["go"]), "stale_lease")
-            await refused(engine.waitpoints.create(wrong, "go"), "stale_lease")
+            await refused(engine.leases.suspend(forged, ["go"]), "stale_lease")
+            await refused(engine.waitpoints.create(forged, "go"), "stale_lease")
 
 
-async def test_a_lease_past_its_time_cannot_suspend(engine: Engine, clock: VirtualClock, store: TestStore) -> None:
+async def test_expired_lease_cannot_suspend(engine: Engine, clock: VirtualClock, store: TestStore) -> None:
     lease = await leased(engine)
     clock.advance("30s")
     async with nothing_written(store):
         await refused(engine.leases.suspend(lease.fence, ["go"]), "lease_expired")
 
 
-async def test_a_known_key_tells_nothing_to_a_fence_that_owns_nothing(engine: Engine, store: TestStore) -> None:
+async def test_known_key_reveals_nothing_to_a_fence_that_owns_nothing(engine: Engine, store: TestStore) -> None:
     wait = await suspended(engine, key="step-1")
     forged = replace(wait.lease.fence, lease_id=uuid4())
     later = replace(wait.lease.fence, epoch=wait.lease.epoch + 1)
@@ -182,7 +185,7 @@ async def test_a_known_key_tells_nothing_to_a_fence_that_owns_nothing(engine: En
         for fence in (forged, later):
             await refused(engine.leases.suspend(fence, ["go"], key="step-1"), "execution_not_active")
     await engine.signals.deliver(wait.token(), "go", b"for the owner only")
-    owner = await go_on(engine, wait.lease)
+    owner = await claim_resumed(engine, wait.lease)
     async with nothing_written(store):
         for fence in (forged, replace(owner.fence, lease_id=uuid4()), replace(owner.fence, epoch=owner.epoch - 1)):
             await refused(engine.leases.suspend(fence, ["go"], key="step-1"), "stale_lease")

@@ -1,4 +1,4 @@
-"""The timeout of a suspension: five behaviours, never early, and nothing left behind."""
+"""Tests of the suspension timeout with its five behaviours."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from flowfabric.engine import (
     State,
     TimeoutOnly,
     WaitpointState,
-)  # fmt: skip
+)
 from flowfabric.testing import VirtualClock
-from tests.facts import event_names, last_event, nothing_written, refused
+from tests.concurrency.soundness import assert_sound
+from tests.expectations import event_names, last_event, nothing_written, refused
 from tests.scenarios import suspended
 from tests.stores import TestStore
 
@@ -33,7 +34,9 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("on_timeout", OnTimeout)
-async def test_it_never_comes_early(engine: Engine, clock: VirtualClock, store: TestStore, on_timeout: str) -> None:
+async def test_timeout_never_fires_early(
+    engine: Engine, clock: VirtualClock, store: TestStore, on_timeout: str
+) -> None:
     await suspended(engine, timeout="1h", on_timeout=on_timeout)
     clock.advance("59m")
     clock.advance("59.999999s")
@@ -47,7 +50,7 @@ async def test_it_never_comes_early(engine: Engine, clock: VirtualClock, store: 
 
 
 @pytest.mark.parametrize("on_timeout", ENDINGS)
-async def test_it_ends_the_execution_with_its_own_outcome_and_leaves_nothing_behind(
+async def test_timeout_ends_the_execution_with_its_outcome_and_closes_everything(
     engine: Engine, clock: VirtualClock, on_timeout: str
 ) -> None:
     state, event_name, outcome = ENDINGS[on_timeout]
@@ -64,7 +67,7 @@ async def test_it_ends_the_execution_with_its_own_outcome_and_leaves_nothing_beh
     assert after.ended_at == clock.now()
     [attempt] = after.attempts
     assert (attempt.attempt_index, attempt.outcome, attempt.ended_at) == (0, outcome, clock.now())
-    reasons = {item.key: item.close_reason for item in await engine.waitpoints.list(wait.id)}
+    reasons = {waitpoint.key: waitpoint.close_reason for waitpoint in await engine.waitpoints.list(wait.id)}
     assert reasons == {"a": "timed_out", "b": "timed_out", "mail": "ended"}
     assert (await event_names(engine, wait.id))[-1] == event_name
     assert sum(name.startswith("completion.") for name in await event_names(engine, wait.id)) == 1
@@ -79,21 +82,19 @@ async def test_it_ends_the_execution_with_its_own_outcome_and_leaves_nothing_beh
         await refused(engine.signals.deliver(token, "late"), "token_expired")
 
 
-async def test_auto_resume_goes_on_with_a_timeout_signal_among_the_observed(
-    engine: Engine, clock: VirtualClock
-) -> None:
+async def test_auto_resume_adds_a_timeout_signal(engine: Engine, clock: VirtualClock) -> None:
     wait = await suspended(engine, ["a", "b"], timeout="1h", on_timeout="auto_resume")
     await engine.signals.deliver(wait.token("a"), "first")
     await engine.signals.deliver(wait.token("a"), "nothing new")
     clock.advance("1h")
     await engine.reconcilers.tick()
-    found = await engine.executions.describe(wait.id)
-    assert (found.state, found.vector.public_state) == (State.WAITING, PublicState.RESUMABLE)
-    assert (found.suspension, found.waitpoints) == (None, ())
+    execution = await engine.executions.describe(wait.id)
+    assert (execution.state, execution.vector.public_state) == (State.WAITING, PublicState.RESUMABLE)
+    assert (execution.suspension, execution.waitpoints) == (None, ())
     event = await last_event(engine, wait.id)
     assert (event.family, event.name) == ("lifecycle", "resumed")
     assert event.details == {"suspension": str(wait.suspension), "trigger": "timeout"}
-    first, timeout = await engine.signals.observe(wait.id)
+    first, timeout = await engine.signals.list(wait.id)
     assert first.name == "first"
     assert (timeout.name, timeout.category, timeout.payload) == ("timeout", "system", b"")
     assert (timeout.source_type, timeout.source_identity) == ("system", "suspension_timeout")
@@ -103,44 +104,44 @@ async def test_auto_resume_goes_on_with_a_timeout_signal_among_the_observed(
     assert (lease.resumption.suspension_id, lease.resumption.trigger) == (wait.suspension, "timeout")
     next_wait = await suspended(engine, ["c"], lease=lease)
     await engine.signals.deliver(next_wait.token("c"), "go")
-    assert [signal.name for signal in await engine.signals.observe(wait.id)] == ["go"]
+    assert [signal.name for signal in await engine.signals.list(wait.id)] == ["go"]
 
 
-async def test_nobody_outside_can_send_the_engines_own_timeout(engine: Engine, clock: VirtualClock) -> None:
+async def test_timeout_signal_of_the_engine_cannot_be_forged(engine: Engine, clock: VirtualClock) -> None:
     wait = await suspended(engine, timeout="1h", on_timeout="auto_resume")
     await engine.signals.deliver(
         wait.token(), "timeout", category="system", source_type="system", source_identity="suspension_timeout"
     )
-    [claimed] = await engine.signals.observe(wait.id)
-    other = await suspended(engine, timeout="1h", on_timeout="auto_resume")
+    [forged] = await engine.signals.list(wait.id)
+    other_wait = await suspended(engine, timeout="1h", on_timeout="auto_resume")
     clock.advance("1h")
     await engine.reconcilers.tick()
-    [own] = await engine.signals.observe(other.id)
-    assert claimed.source.startswith("claimed:")
-    assert own.source.startswith("engine:")
+    [genuine] = await engine.signals.list(other_wait.id)
+    assert forged.source.startswith("claimed:")
+    assert genuine.source.startswith("engine:")
 
 
 async def test_auto_resume_waits_for_the_resume_delay(engine: Engine, clock: VirtualClock) -> None:
     wait = await suspended(engine, [], TimeoutOnly(), timeout="1h", on_timeout="auto_resume", resume_delay="1m")
     clock.advance("1h")
     await engine.reconcilers.tick()
-    found = await engine.executions.describe(wait.id)
-    assert (found.state, found.ready_at) == (State.DELAYED, clock.now() + timedelta(minutes=1))
+    execution = await engine.executions.describe(wait.id)
+    assert (execution.state, execution.ready_at) == (State.DELAYED, clock.now() + timedelta(minutes=1))
 
 
-async def test_escalate_stays_suspended_for_an_operator_without_a_timer(
+async def test_escalated_wait_stays_suspended_for_an_operator_without_a_timer(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     wait = await suspended(engine, timeout="1h", on_timeout="escalate")
     before = await engine.executions.describe(wait.id)
     clock.advance("1h")
     await engine.reconcilers.tick()
-    found = await engine.executions.describe(wait.id)
-    assert (found.state, found.version, found.epoch) == (State.SUSPENDED, before.version + 1, before.epoch)
-    assert found.vector.blocking_reason.value == "paused_by_operator"
-    assert found.suspension is not None
-    assert (found.suspension.id, found.suspension.timeout_at) == (wait.suspension, None)
-    assert [item.state for item in found.waitpoints] == [WaitpointState.ACTIVE]
+    execution = await engine.executions.describe(wait.id)
+    assert (execution.state, execution.version, execution.epoch) == (State.SUSPENDED, before.version + 1, before.epoch)
+    assert execution.vector.blocking_reason.value == "paused_by_operator"
+    assert execution.suspension is not None
+    assert (execution.suspension.id, execution.suspension.timeout_at) == (wait.suspension, None)
+    assert [waitpoint.state for waitpoint in execution.waitpoints] == [WaitpointState.ACTIVE]
     assert (await event_names(engine, wait.id))[-1] == "lifecycle.blocked"
     clock.advance("30d")
     async with nothing_written(store):
@@ -152,27 +153,25 @@ async def test_escalate_stays_suspended_for_an_operator_without_a_timer(
 
 
 @pytest.mark.parametrize("on_timeout", OnTimeout)
-async def test_what_was_resumed_or_ended_before_is_never_touched(
+async def test_timeout_does_not_affect_resumed_or_ended_executions(
     engine: Engine, clock: VirtualClock, store: TestStore, on_timeout: str
 ) -> None:
     waiting = await suspended(engine, timeout="1h", on_timeout=on_timeout)
     running = await suspended(engine, timeout="1h", on_timeout=on_timeout)
     finished = await suspended(engine, timeout="1h", on_timeout=on_timeout)
-    gone = await suspended(engine, timeout="1h", on_timeout=on_timeout)
+    cancelled = await suspended(engine, timeout="1h", on_timeout=on_timeout)
     for wait in (waiting, running, finished):
         await engine.signals.deliver(wait.token(), "go")
     await engine.leases.claim_resumed(running.id, "worker-2", lease_ttl="2h")
     lease = await engine.leases.claim_resumed(finished.id, "worker-2")
     await engine.leases.complete(lease.fence, b"out")
-    await engine.operator.cancel(gone.id)
+    await engine.operator.cancel(cancelled.id)
     clock.advance("1h")
     async with nothing_written(store):
         await engine.reconcilers.tick()
 
 
-async def test_a_later_suspension_is_not_ended_by_the_time_of_an_earlier_one(
-    engine: Engine, clock: VirtualClock
-) -> None:
+async def test_timeout_of_an_earlier_suspension_does_not_end_a_later_one(engine: Engine, clock: VirtualClock) -> None:
     first = await suspended(engine, timeout="1h")
     await engine.signals.deliver(first.token(), "go")
     second = await suspended(
@@ -186,7 +185,7 @@ async def test_a_later_suspension_is_not_ended_by_the_time_of_an_earlier_one(
     assert (await engine.executions.describe(second.id)).state is State.FAILED
 
 
-async def test_the_earlier_of_timeout_and_deadline_wins(engine: Engine, clock: VirtualClock) -> None:
+async def test_earlier_of_timeout_and_deadline_wins(engine: Engine, clock: VirtualClock) -> None:
     wait = await suspended(engine, submit={"policy": Policy(deadline="2h")}, timeout="1h", on_timeout="escalate")
     clock.advance("1h")
     await engine.reconcilers.tick()
@@ -196,14 +195,14 @@ async def test_the_earlier_of_timeout_and_deadline_wins(engine: Engine, clock: V
     assert (await engine.executions.describe(wait.id)).state is State.EXPIRED
 
 
-async def test_a_time_that_has_just_passed_is_due_at_once(engine: Engine, clock: VirtualClock) -> None:
+async def test_timeout_in_the_recent_past_is_due_immediately(engine: Engine, clock: VirtualClock) -> None:
     wait = await suspended(engine, timeout_at=clock.now() - timedelta(minutes=9), on_timeout="auto_resume")
     await refused(engine.signals.deliver(wait.token(), "go"), "token_expired")
     await engine.reconcilers.tick()
     assert (await engine.executions.describe(wait.id)).state is State.WAITING
 
 
-async def test_many_are_ended_in_one_run_each_as_it_says(engine: Engine, clock: VirtualClock) -> None:
+async def test_one_run_ends_many_suspensions_each_by_its_own_behaviour(engine: Engine, clock: VirtualClock) -> None:
     waits = {kind: [await suspended(engine, timeout="1h", on_timeout=kind) for _ in range(4)] for kind in OnTimeout}
     condition = AllOf([Single("a"), Single("b")])
     later = await suspended(engine, ["a", "b"], condition, timeout="2h")
@@ -215,3 +214,50 @@ async def test_many_are_ended_in_one_run_each_as_it_says(engine: Engine, clock: 
         states = {(await engine.executions.describe(wait.id)).state.value for wait in group}
         assert states == {expected.get(kind.value, "suspended")}
     assert (await engine.executions.describe(later.id)).state is State.SUSPENDED
+
+
+@pytest.mark.parametrize("on_timeout", OnTimeout)
+async def test_timeout_of_a_suspension_does_not_survive_its_resume(
+    engine: Engine, clock: VirtualClock, store: TestStore, on_timeout: OnTimeout
+) -> None:
+    wait = await suspended(engine, timeout="1h", on_timeout=on_timeout)
+    await engine.signals.deliver(wait.token(), "go")
+    lease = await engine.leases.claim_resumed(wait.id, "worker-2", lease_ttl="3h")
+    clock.advance("2h")
+    async with nothing_written(store):
+        await engine.reconcilers.tick()
+    await engine.leases.complete(lease.fence, b"out")
+    async with nothing_written(store):
+        await engine.reconcilers.tick()
+    assert sum(name.startswith("completion.") for name in await event_names(engine, wait.id)) == 1
+    await assert_sound(store)
+
+
+async def test_signal_of_an_auto_resume_can_be_read(engine: Engine, clock: VirtualClock) -> None:
+    wait = await suspended(engine, timeout="1h", on_timeout="auto_resume")
+    clock.advance("1h")
+    await engine.reconcilers.tick()
+    await engine.leases.claim_resumed(wait.id, "worker-2")
+    assert [signal.name for signal in await engine.signals.list(wait.id)] == ["timeout"]
+
+
+async def test_timeout_with_fail_fails_and_escalate_stays_suspended(engine: Engine, clock: VirtualClock) -> None:
+    waits = [await suspended(engine, timeout="1h", on_timeout=kind) for kind in ("fail", "escalate", "expire")]
+    clock.advance("1h")
+    await engine.reconcilers.tick()
+    states = [(await engine.executions.describe(wait.id)).state.value for wait in waits]
+    assert states == ["failed", "suspended", "expired"]
+    assert (await engine.executions.describe(waits[0].id)).cancel_reason is None
+
+
+async def test_timeout_ends_the_execution_its_attempt_and_its_waitpoints(
+    engine: Engine, clock: VirtualClock, store: TestStore
+) -> None:
+    wait = await suspended(engine, timeout="1h")
+    clock.advance("1h")
+    await engine.reconcilers.tick()
+    execution = await engine.executions.describe(wait.id)
+    assert (execution.vector.public_state.value, execution.waitpoints, execution.suspension) == ("failed", (), None)
+    assert [attempt.outcome.value for attempt in execution.attempts] == ["ended_failure"]
+    assert await engine.waitpoints.list_suspended() == []
+    await assert_sound(store)

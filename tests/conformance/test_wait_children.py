@@ -1,4 +1,4 @@
-"""wait_children: the parent gives its lease up until its children have ended as the join says."""
+"""Tests of wait_children, by which a parent gives up its lease until its children satisfy a join."""
 
 from __future__ import annotations
 
@@ -8,55 +8,58 @@ import pytest
 
 from flowfabric.engine import ChildrenReady, Engine, FlowFabricError, NotFound, Step, WaitingForChildren, any_of, quorum
 from flowfabric.testing import VirtualClock
-from tests.facts import error_of, event_names, nothing_written, refused
+from tests.expectations import error_of, event_names, nothing_written, refused
 from tests.flows import ended, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore
 
 
-async def test_a_parent_waits_until_all_of_its_children_have_ended_well(engine: Engine) -> None:
+async def test_parent_waits_until_all_its_children_have_completed(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
-    answer = await engine.leases.wait_children(lease.fence, list(children.values()))
-    assert isinstance(answer, WaitingForChildren)
-    found = await engine.executions.describe(lease.execution_id)
-    assert (found.vector.public_state, found.vector.attempt_state) == ("waiting_children", "attempt_interrupted")
-    assert found.vector.eligibility_state == "blocked_by_dependencies"
+    outcome = await engine.leases.wait_children(lease.fence, list(children.values()))
+    assert isinstance(outcome, WaitingForChildren)
+    execution = await engine.executions.describe(lease.execution_id)
+    assert (execution.vector.public_state, execution.vector.attempt_state) == (
+        "waiting_children",
+        "attempt_interrupted",
+    )
+    assert execution.vector.eligibility_state == "blocked_by_dependencies"
     await ended(engine, children["a"])
     assert (await engine.executions.describe(lease.execution_id)).state == "blocked"
     await ended(engine, children["b"])
-    found = await engine.executions.describe(lease.execution_id)
-    assert (found.state, found.vector.public_state) == ("waiting", "resumable")
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-3")
-    assert (again.attempt_index, again.origin) == (lease.attempt_index, "resumed")
+    execution = await engine.executions.describe(lease.execution_id)
+    assert (execution.state, execution.vector.public_state) == ("waiting", "resumable")
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-3")
+    assert (next_lease.attempt_index, next_lease.origin) == (lease.attempt_index, "resumed")
     assert "lease.waiting_children" in await event_names(engine, lease.execution_id)
 
 
-async def test_what_is_true_already_is_answered_at_once_and_the_lease_kept(engine: Engine) -> None:
+async def test_satisfied_join_returns_immediately_and_the_lease_is_kept(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     for id_ in children.values():
         await ended(engine, id_)
     before = await engine.executions.describe(lease.execution_id)
-    answer = await engine.leases.wait_children(lease.fence, list(children.values()))
-    assert isinstance(answer, ChildrenReady)
+    outcome = await engine.leases.wait_children(lease.fence, list(children.values()))
+    assert isinstance(outcome, ChildrenReady)
     after = await engine.executions.describe(lease.execution_id)
     assert (after.state, after.epoch, after.lease) == ("active", before.epoch, before.lease)
     await engine.leases.complete(lease.fence, b"")
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled"])
-async def test_a_child_that_failed_does_not_leave_its_parent_hanging(engine: Engine, outcome: str) -> None:
+async def test_failed_or_cancelled_child_wakes_its_parent(engine: Engine, outcome: str) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     await engine.leases.wait_children(lease.fence, list(children.values()))
     await ended(engine, children["a"], outcome)
     await ended(engine, children["b"])
-    found = await engine.executions.describe(lease.execution_id)
-    assert found.state == "waiting", found.state
+    execution = await engine.executions.describe(lease.execution_id)
+    assert execution.state == "waiting", execution.state
 
 
-async def test_a_race_of_children_wakes_the_parent_with_the_first(engine: Engine) -> None:
+async def test_first_child_of_a_race_wakes_the_parent(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b", "c")
     await engine.leases.wait_children(lease.fence, list(children.values()), join=any_of())
@@ -66,7 +69,7 @@ async def test_a_race_of_children_wakes_the_parent_with_the_first(engine: Engine
     assert states == ["cancelled", "completed", "cancelled"]
 
 
-async def test_a_quorum_of_children_wakes_the_parent_whatever_became_of_them(engine: Engine) -> None:
+async def test_quorum_of_ended_children_wakes_the_parent(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b", "c")
     await engine.leases.wait_children(lease.fence, list(children.values()), join=quorum(2))
@@ -77,31 +80,31 @@ async def test_a_quorum_of_children_wakes_the_parent_whatever_became_of_them(eng
     assert (await engine.executions.describe(children["c"])).state == "cancelled"
 
 
-async def test_a_parent_waits_again_for_others(engine: Engine) -> None:
+async def test_parent_can_wait_again_for_other_children(engine: Engine) -> None:
     lease = await leased(engine)
     first = await with_children(engine, lease, "a")
     await engine.leases.wait_children(lease.fence, list(first.values()))
     await ended(engine, first["a"])
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    second = await with_children(engine, again, "b")
-    assert isinstance(await engine.leases.wait_children(again.fence, list(second.values())), WaitingForChildren)
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    second = await with_children(engine, next_lease, "b")
+    assert isinstance(await engine.leases.wait_children(next_lease.fence, list(second.values())), WaitingForChildren)
     assert (await engine.executions.describe(lease.execution_id)).state == "blocked"
     await ended(engine, second["b"])
     assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
 
 
-async def test_a_wait_that_is_over_answers_whoever_comes_later(engine: Engine) -> None:
+async def test_finished_wait_returns_ready_to_a_later_owner(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.leases.wait_children(lease.fence, list(children.values()))
     await ended(engine, children["a"])
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    answer = await engine.leases.wait_children(again.fence, list(children.values()))
-    assert isinstance(answer, ChildrenReady)
-    await engine.leases.complete(again.fence, b"")
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    outcome = await engine.leases.wait_children(next_lease.fence, list(children.values()))
+    assert isinstance(outcome, ChildrenReady)
+    await engine.leases.complete(next_lease.fence, b"")
 
 
-async def test_a_lost_reply_is_answered_again(engine: Engine, store: TestStore) -> None:
+async def test_repeated_wait_returns_the_first_outcome(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     first = await engine.leases.wait_children(lease.fence, list(children.values()))
@@ -109,23 +112,23 @@ async def test_a_lost_reply_is_answered_again(engine: Engine, store: TestStore) 
         assert await engine.leases.wait_children(lease.fence, list(children.values())) == first
 
 
-async def test_steps_are_written_with_the_wait(engine: Engine, store: TestStore) -> None:
+async def test_steps_are_recorded_with_the_wait(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.leases.wait_children(lease.fence, list(children.values()), steps=[Step("result:job", b"1")])
     assert [step.name for step in await engine.executions.steps(lease.execution_id)] == ["result:job"]
 
 
-async def test_strangers_are_not_waited_for(engine: Engine, store: TestStore) -> None:
-    lease, other = await leased(engine), await leased(engine)
-    strangers = await with_children(engine, other, "a")
+async def test_executions_that_are_no_children_are_not_found(engine: Engine, store: TestStore) -> None:
+    lease, other_lease = await leased(engine), await leased(engine)
+    foreign_children = await with_children(engine, other_lease, "a")
     await with_children(engine, lease, "mine")
     async with nothing_written(store):
-        for stranger in (strangers["a"], uuid4()):
-            await refused(engine.leases.wait_children(lease.fence, [stranger]), "child_not_found", NotFound)
+        for unknown_id in (foreign_children["a"], uuid4()):
+            await refused(engine.leases.wait_children(lease.fence, [unknown_id]), "child_not_found", NotFound)
 
 
-async def test_a_zombie_does_not_wait(engine: Engine, store: TestStore) -> None:
+async def test_former_owner_cannot_wait(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.operator.revoke_lease(lease.execution_id)
@@ -135,20 +138,21 @@ async def test_a_zombie_does_not_wait(engine: Engine, store: TestStore) -> None:
     assert error.code == "lease_revoked"
 
 
-async def test_a_parent_that_is_cancelled_stops_waiting(engine: Engine, clock: VirtualClock) -> None:
+async def test_cancelled_parent_stops_waiting(engine: Engine, clock: VirtualClock) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a")
     await engine.leases.wait_children(lease.fence, list(children.values()))
     await engine.operator.cancel(lease.execution_id, "enough")
     await ended(engine, children["a"])
-    found = await engine.executions.describe(lease.execution_id)
-    assert (found.state, [attempt.outcome.value for attempt in found.attempts]) == ("cancelled", ["ended_cancelled"])
+    execution = await engine.executions.describe(lease.execution_id)
+    assert (execution.state, [attempt.outcome.value for attempt in execution.attempts]) == (
+        "cancelled",
+        ["ended_cancelled"],
+    )
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled"])
-async def test_who_waits_for_the_success_of_all_goes_on_with_the_first_that_has_none(
-    engine: Engine, outcome: str
-) -> None:
+async def test_parent_that_needs_all_to_succeed_wakes_with_the_first_failure(engine: Engine, outcome: str) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b", "c")
     await engine.leases.wait_children(lease.fence, list(children.values()), edge="on_success")
@@ -157,36 +161,36 @@ async def test_who_waits_for_the_success_of_all_goes_on_with_the_first_that_has_
     await ended(engine, children["b"], outcome)
     assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
     assert (await engine.executions.describe(children["c"])).state == "waiting"
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    answer = await engine.leases.wait_children(again.fence, list(children.values()), edge="on_success")
-    assert isinstance(answer, ChildrenReady)
-    assert {str(id_): found.state for id_, found in answer.outcomes.items()} == {
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    result = await engine.leases.wait_children(next_lease.fence, list(children.values()), edge="on_success")
+    assert isinstance(result, ChildrenReady)
+    assert {str(id_): child_outcome.state for id_, child_outcome in result.outcomes.items()} == {
         str(children["a"]): "completed",
         str(children["b"]): outcome,
     }
 
 
-async def test_who_waits_for_one_success_goes_on_with_it_or_when_none_is_left(engine: Engine) -> None:
-    for last, others in (("completed", 1), ("failed", 0)):
+async def test_parent_that_needs_one_success_wakes_with_it_or_when_all_have_failed(engine: Engine) -> None:
+    for last, live_siblings in (("completed", 1), ("failed", 0)):
         lease = await leased(engine)
         children = await with_children(engine, lease, "a", "b", "c")
         first = any_of(siblings="let_run")
         await engine.leases.wait_children(lease.fence, list(children.values()), join=first, edge="on_success")
         await ended(engine, children["a"], "failed")
         assert (await engine.executions.describe(lease.execution_id)).state == "blocked"
-        if not others:
+        if not live_siblings:
             await ended(engine, children["c"], "failed")
         await ended(engine, children["b"], last)
         assert (await engine.executions.describe(lease.execution_id)).state == "waiting"
-        assert (await engine.executions.describe(children["c"])).state == ("waiting" if others else "failed")
+        assert (await engine.executions.describe(children["c"])).state == ("waiting" if live_siblings else "failed")
 
 
-async def test_a_failure_that_a_parent_waited_for_fails_no_flow(engine: Engine) -> None:
+async def test_failure_that_a_parent_waited_for_does_not_fail_the_flow(engine: Engine) -> None:
     lease = await leased(engine)
     children = await with_children(engine, lease, "a", "b")
     await engine.leases.wait_children(lease.fence, list(children.values()), edge="on_success")
     await ended(engine, children["a"], "failed")
     await ended(engine, children["b"])
-    again = await engine.leases.claim_execution(lease.execution_id, "worker-1")
-    await engine.leases.complete(again.fence, b"")
+    next_lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    await engine.leases.complete(next_lease.fence, b"")
     assert (await engine.flows.describe(lease.execution_id)).state == "completed"

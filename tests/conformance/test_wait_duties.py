@@ -1,4 +1,4 @@
-"""The duties over waits decide again under the lock: what was due when they looked may be over by then."""
+"""Tests that the duties over waits decide again under the lock, because a wait may have ended since the read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.engine import Engine, Pending, Timer
-from flowfabric.ops.settle_waits import expire_waitpoints, fire_timers, time_out_suspensions
+from flowfabric.engine import Engine, PendingWaitpoint, Timer
+from flowfabric.ops.waits.resume import expire_waitpoints, fire_timers, time_out_suspensions
 from flowfabric.testing import VirtualClock
-from tests.facts import nothing_written
+from tests.expectations import nothing_written
 from tests.scenarios import SITUATIONS, leased, suspended
 from tests.stores import TestStore
 
@@ -24,13 +24,13 @@ DUTIES: dict[str, Body] = {
 }
 
 
-async def run(engine: Engine, duty: str, *ids: UUID) -> int:
-    """What a duty does to executions that it took for due."""
+async def run_duty(engine: Engine, duty: str, *ids: UUID) -> int:
+    """Run the transaction of a duty on executions that were read as due."""
     return await engine._context.store.run(lambda tx: DUTIES[duty](tx, ids))
 
 
 @pytest.mark.parametrize("duty", DUTIES)
-async def test_nothing_happens_to_what_is_not_due(
+async def test_duty_ignores_waits_that_are_not_due(
     engine: Engine, clock: VirtualClock, store: TestStore, duty: str
 ) -> None:
     lease = await leased(engine)
@@ -39,38 +39,38 @@ async def test_nothing_happens_to_what_is_not_due(
     wait = await suspended(engine, ["go", timer], lease=lease, timeout="1h")
     clock.advance("59m")
     async with nothing_written(store):
-        assert await run(engine, duty, wait.id) == 0
+        assert await run_duty(engine, duty, wait.id) == 0
     clock.advance("1m")
-    assert await run(engine, duty, wait.id) == 1
+    assert await run_duty(engine, duty, wait.id) == 1
 
 
 @pytest.mark.parametrize("duty", DUTIES)
-async def test_nothing_happens_in_a_situation_without_a_wait(
+async def test_duty_ignores_executions_without_a_wait(
     engine: Engine, clock: VirtualClock, store: TestStore, duty: str
 ) -> None:
     ids = [await make(engine, clock) for make in SITUATIONS.values()]
     clock.advance("30d")
     async with nothing_written(store):
-        assert await run(engine, duty, *ids) == 0
+        assert await run_duty(engine, duty, *ids) == 0
 
 
 @pytest.mark.parametrize("duty", DUTIES)
-async def test_nothing_happens_after_the_wait_was_closed_and_another_one_opened(
+async def test_duty_ignores_a_closed_wait_when_another_is_open(
     engine: Engine, clock: VirtualClock, store: TestStore, duty: str
 ) -> None:
     lease = await leased(engine)
     await engine.waitpoints.create(lease.fence, "early", expires="1h")
     timer = Timer("t", clock.now() + timedelta(hours=1))
-    first = await suspended(engine, ["go", Pending("early"), timer], lease=lease, timeout="1h")
+    first = await suspended(engine, ["go", PendingWaitpoint("early"), timer], lease=lease, timeout="1h")
     await engine.operator.resume(first.id)
     lease = await engine.leases.claim_resumed(first.id, "worker-2")
     await suspended(engine, ["next"], lease=lease, timeout="3h")
     clock.advance("2h")
     async with nothing_written(store):
-        assert await run(engine, duty, first.id) == 0
+        assert await run_duty(engine, duty, first.id) == 0
 
 
-async def test_whoever_suspends_tells_when_the_first_of_its_times_comes(engine: Engine, clock: VirtualClock) -> None:
+async def test_suspend_publishes_the_earliest_of_its_due_times(engine: Engine, clock: VirtualClock) -> None:
     soon, late = clock.now() + timedelta(seconds=1), clock.now() + timedelta(hours=1)
     waits: list[tuple[list[Any], dict[str, Any]]] = [
         (["go"], {"timeout": "1s"}),
@@ -80,8 +80,8 @@ async def test_whoever_suspends_tells_when_the_first_of_its_times_comes(engine: 
         (["go"], {}),
     ]
     leases = [await leased(engine) for _ in waits]
-    told: list[datetime | None] = []
-    engine._context.wakeups.on_due(told.append)
+    due_times: list[datetime | None] = []
+    engine._context.wakeups.on_due(due_times.append)
     for lease, (waitpoints, times) in zip(leases, waits, strict=True):
         await suspended(engine, waitpoints, lease=lease, **times)
-    assert told == [soon] * 4, "and the last one has none"
+    assert due_times == [soon] * 4, "the last wait has no due time"

@@ -1,4 +1,4 @@
-"""The documents as the tests read them: pages, the fences on them, and where their links lead."""
+"""The documents as the tests read them: pages, their code blocks, and the targets of their links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A block between two fences: its language, its text, the line it begins at, and what stands before it."""
+    """A fenced block with its language, its text, its first line, and the text before it."""
 
     language: str
     text: str
@@ -24,43 +24,43 @@ class Fence:
 
     @property
     def follows_code(self) -> bool:
-        """True if nothing but space is between it and the fence before it."""
+        """True if only white space separates it from the block before."""
         return self.before.rstrip("\n").endswith("```")
 
 
 def pages() -> list[Path]:
-    """Every document of the project."""
+    """Return every document of the project."""
     return sorted([*ROOT.glob("*.md"), ROOT / "llms.txt", ROOT / "benchmarks" / "README.md", *DOCS.rglob("*.md")])
 
 
 def fences(page: Path) -> list[Fence]:
-    """The blocks of a page, in order."""
+    """Return the blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Fence(found[1], found[2], text.count("\n", 0, found.start()) + 2, text[: found.start()])
-        for found in _FENCE.finditer(text)
+        Fence(match[1], match[2], text.count("\n", 0, match.start()) + 2, text[: match.start()])
+        for match in _FENCE.finditer(text)
     ]
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks and without code inside of sentences."""
+    """Return a page without its blocks and its inline code."""
     return re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
 
 
 def links(page: Path) -> list[str]:
-    """Where a page links to, other sites left out."""
+    """Return the link targets of a page without other sites."""
     return [target for target in _LINK.findall(prose(page)) if "://" not in target and not target.startswith("mailto:")]
 
 
 def anchors(page: Path) -> set[str]:
-    """What can be linked to on a page: its headings as site generators name them, and marks of its own."""
+    """Return the anchors of a page: its headings as site generators name them, and explicit ones."""
     text = page.read_text(encoding="utf-8")
-    named = {_slug(heading) for heading in _HEADING.findall(_FENCE.sub("", text))}
-    return named | set(re.findall(r'<a id="([^"]+)">', text))
+    heading_anchors = {_slug(heading) for heading in _HEADING.findall(_FENCE.sub("", text))}
+    return heading_anchors | set(re.findall(r'<a id="([^"]+)">', text))
 
 
 def name(page: Path) -> str:
-    """The path of a page as people know it."""
+    """Return the path of a page below the root of the project."""
     return str(page.relative_to(ROOT))
 
 

@@ -1,16 +1,24 @@
-"""What the fault tests share: the fork server."""
+"""Fixtures of the fault tests: the fork server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.faults.fork_server import ForkServer, fork_server
+from tests.marks import mark_folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have `dev.py faults` run every test of this folder at full size."""
+    mark_folder(items, Path(__file__).parent, pytest.mark.full)
 
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[ForkServer]:
-    """One fork server for the whole run."""
+    """Yield one fork server for the whole run."""
     with fork_server() as server:
         yield server

@@ -1,61 +1,65 @@
-"""The steps of a named subscriber, and the end of a scratch namespace, each with the situation it needs."""
+"""The operations of a named subscriber and of a temporary namespace, with the state each needs."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core.positions import Position
+from flowfabric.core.events.cursor import Position
 from flowfabric.engine import Engine, NotFound
-from flowfabric.ops import subscribing
-from flowfabric.ops.erase import erase_next
+from flowfabric.ops.events import subscribe
+from flowfabric.ops.executions.purge import erase_next
+from flowfabric.ops.operation import SingleOperation
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.faults.operations import Act, Operation, lease
 
-NAME, HOLDER = "billing", UUID(int=7)
+NAME = "billing"
+HOLD = subscribe.SubscriberHold(NAME, UUID(int=7))
+TAKE = subscribe.TakeRequest(HOLD, "beginning")
+COMMIT = subscribe.CommitRequest(HOLD, Position(0, 1))
 
 
-def step(body: Any, *arguments: object) -> Act:
-    """One transaction of a subscriber, as a subscription makes it."""
+def step(operation: SingleOperation[Any, Any], request: object) -> Act:
+    """Run one transaction of a subscriber, as a subscription does."""
 
     async def act(engine: Engine, _: object) -> Any:
-        return await engine._context.store.run(lambda tx: body(tx, engine.namespace, NAME, *arguments))
+        return await engine._context.call(operation, request)
 
     return act
 
 
 async def held(engine: Engine, clock: VirtualClock) -> None:
     await lease(engine, clock)
-    await step(subscribing.take, HOLDER, "beginning")(engine, None)
+    await step(subscribe.take_subscriber, TAKE)(engine, None)
 
 
 async def forget_once(engine: Engine, _: object) -> None:
-    """A call that was repeated is told that there is none of that name."""
+    """Unsubscribe. A repeated call finds no subscriber of that name."""
     try:
-        await engine.events.forget(NAME)
+        await engine.events.unsubscribe(NAME)
     except NotFound as error:
         if error.code != "subscriber_not_found":
             raise
 
 
 async def scratched(engine: Engine, clock: VirtualClock) -> Engine:
-    scratch = engine.within("scratch")
+    scratch = engine.for_namespace("scratch")
     for _ in range(2):
         found = await scenarios.leased(scratch)
-        await engine.within("scratch").leases.complete(found.fence, b"out")
+        await engine.for_namespace("scratch").leases.complete(found.fence, b"out")
     return scratch
 
 
 async def erase(engine: Engine, scratch: Engine) -> None:
-    while await engine._context.store.run(lambda tx: erase_next(tx, scratch.namespace, 100)):
+    while await scratch._context.call(erase_next, 100):
         pass
 
 
 EVENTS: dict[str, Operation] = {
-    "a new subscriber": Operation(lease, step(subscribing.take, HOLDER, "beginning")),
-    "a subscriber goes on": Operation(held, step(subscribing.commit, HOLDER, Position(0, 1))),
-    "a subscriber leaves": Operation(held, step(subscribing.release, HOLDER)),
+    "a new subscriber": Operation(lease, step(subscribe.take_subscriber, TAKE)),
+    "a subscriber commits": Operation(held, step(subscribe.commit_position, COMMIT)),
+    "a subscriber leaves": Operation(held, step(subscribe.release_subscriber, HOLD)),
     "a subscriber is forgotten": Operation(held, forget_once),
     "erase": Operation(scratched, erase),
 }

@@ -1,4 +1,4 @@
-"""A process that cancels a flow and stops for good inside one of its transactions, where it is to be killed.
+"""A process that cancels a flow and stops inside one of its transactions, where the test kills it.
 
 usage: python -m tests.faults.flow_canceller URL OPTIONS FLOW NUMBER
 """
@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from flowfabric.engine import Engine, connect
-from flowfabric.store.transaction import Body, Store, Transaction
+from flowfabric.store.ports import Body, Store
+from flowfabric.store.transaction import Transaction
 
 
 class StoppingStore:
-    """A store whose transaction of this number makes its writes and never commits."""
+    """A store whose N-th transaction writes but never commits."""
 
     def __init__(self, store: Store, number: int) -> None:
         self._store = store
@@ -30,7 +31,7 @@ class StoppingStore:
     def _stopped(self, body: Body[Any]) -> Body[Any]:
         async def stopped(tx: Transaction) -> Any:
             await body(tx)
-            say("inside")
+            write_line("inside")
             threading.Event().wait()
 
         return stopped
@@ -39,7 +40,7 @@ class StoppingStore:
         return getattr(self._store, name)
 
 
-def say(word: str) -> None:
+def write_line(word: str) -> None:
     sys.stdout.write(json.dumps(word) + "\n")
     sys.stdout.flush()
 
@@ -48,10 +49,10 @@ async def main(url: str, options: str, flow: str, number: str) -> None:
     async with connect(url, **json.loads(options)) as engine:
         store: Any = StoppingStore(engine._context.store, int(number))
         stopping = Engine(replace(engine._context, store=store, batchers={}))
-        say("ready")
+        write_line("ready")
         sys.stdin.readline()
-        answer = await stopping.flows.cancel(flow, "enough", source="child", wait="1m")
-        say(repr(answer))
+        result = await stopping.flows.cancel(flow, "enough", source="child", wait="1m")
+        write_line(repr(result))
 
 
 if __name__ == "__main__":

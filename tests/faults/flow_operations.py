@@ -1,4 +1,4 @@
-"""The operations on flows and children, each with the situation it needs, for the sweeps."""
+"""The operations on flows and children, with the state each needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from flowfabric.engine import Child, ChildSubmission, Edge, EdgeKind, Engine, Fence, Graph, Submission, any_of
-from flowfabric.ops import cancel_flow
+from flowfabric.ops.flows import cancel as cancel_flow
 from flowfabric.testing import VirtualClock
 from tests import flows, scenarios
 from tests.faults.event_operations import EVENTS
@@ -16,7 +16,7 @@ from tests.faults.wait_operations import WAITS
 
 LONER = ChildSubmission("loner", Submission(kind="loner", signals=["go"]), detached=True)
 
-# One end moves everything here: a race is won, a handler is skipped, and what hangs on the loser too.
+# One end moves everything here: it wins a race, skips a handler, and ends the dependents of the loser.
 SHAPE: flows.Shape = {
     "a": [], "b": [], "race": ["a", "b"], "next": ["a"], "handler": [Edge("a", EdgeKind.ON_FAILURE)],
     "last": ["handler"],
@@ -25,7 +25,7 @@ SHAPE: flows.Shape = {
 
 @dataclass(frozen=True)
 class Part:
-    """A flow and a member of it in a worker's hands; or a parent and its child."""
+    """A flow with a leased member, or a parent with its child."""
 
     id: UUID
     fence: Fence
@@ -61,9 +61,9 @@ async def all_ended(engine: Engine, clock: VirtualClock) -> UUID:
 
 
 async def finished(engine: Engine, clock: VirtualClock) -> Part:
-    found = await last_one(engine, clock)
-    await engine.leases.complete(found.fence, b"")
-    return found
+    part = await last_one(engine, clock)
+    await engine.leases.complete(part.fence, b"")
+    return part
 
 
 async def long_finished(engine: Engine, clock: VirtualClock) -> None:
@@ -72,9 +72,9 @@ async def long_finished(engine: Engine, clock: VirtualClock) -> None:
 
 
 async def cancelled_in_part(engine: Engine, clock: VirtualClock) -> None:
-    """A flow of which the call that cancels it has reached nobody yet, as if a thousand came before."""
+    """Return a flow whose cancellation has not reached any member yet, as if a thousand came before."""
     flow = await flows.built(engine, {"a": [], "b": [], "c": ["b"]})
-    with patch.object(cancel_flow, "MOST_CANCELLED", 0):
+    with patch.object(cancel_flow, "MAX_CANCELLED", 0):
         await engine.flows.cancel(flow.id)
 
 
@@ -91,17 +91,17 @@ async def parent(engine: Engine, clock: VirtualClock) -> Part:
 
 
 async def waited_for(engine: Engine, clock: VirtualClock) -> Part:
-    found = await parent(engine, clock)
-    await engine.leases.suspend(found.fence, [Child("kid", found.member)], key="kid")
-    inner = await engine.leases.claim_execution(found.member, "worker-2")
-    return Part(found.id, inner.fence, found.member)
+    part = await parent(engine, clock)
+    await engine.leases.suspend(part.fence, [Child("kid", part.member)], key="kid")
+    inner = await engine.leases.claim_execution(part.member, "worker-2")
+    return Part(part.id, inner.fence, part.member)
 
 
 async def joined(engine: Engine, clock: VirtualClock) -> Part:
-    found = await parent(engine, clock)
-    await engine.leases.wait_children(found.fence, [found.member])
-    inner = await engine.leases.claim_execution(found.member, "worker-2")
-    return Part(found.id, inner.fence, found.member)
+    part = await parent(engine, clock)
+    await engine.leases.wait_children(part.fence, [part.member])
+    inner = await engine.leases.claim_execution(part.member, "worker-2")
+    return Part(part.id, inner.fence, part.member)
 
 
 async def asked_to_stop(engine: Engine, clock: VirtualClock) -> UUID:
@@ -119,7 +119,7 @@ FLOWS: dict[str, Operation] = {
     "submit_flow": op(nothing, lambda e, id_: e.flows.submit(graph(), id=id_)),
     "create_flow": op(nothing, lambda e, id_: e.flows.create("etl", id=id_)),
     "add_to_flow": op(growing, lambda e, id_: e.flows.add(id_, "d", "job", after=["b"])),
-    "add_to_flow, skipped at once": op(growing, lambda e, id_: e.flows.add(id_, "d", "job", after=["a"])),
+    "add_to_flow, skipped immediately": op(growing, lambda e, id_: e.flows.add(id_, "d", "job", after=["a"])),
     "add_edge": op(growing, lambda e, id_: e.flows.add_edge(id_, "a", "b", kind=EdgeKind.ON_FAILURE)),
     "add_edge, impossible": op(growing, lambda e, id_: e.flows.add_edge(id_, "a", "b")),
     "seal, finishing": op(all_ended, lambda e, id_: e.flows.seal(id_)),

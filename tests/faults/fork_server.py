@@ -2,9 +2,9 @@
 
     test ──one JSON line per request──▶ fork server ──fork──▶ worker, worker, worker …
 
-A forked worker opens its own engine. The fork server waits for a child only when it is told to, so that the number of a
-killed worker is not given to another process before its killer has heard of its end. When the test ends, however it
-ends, its pipe closes; the fork server kills its workers and goes.
+A forked worker opens its own engine. The fork server reaps a child only on request. Until then the system cannot reuse
+the pid of a killed worker. When the test process ends for any reason, its pipe closes. The fork server then kills its
+workers and exits.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
-    """The test's end of the line."""
+    """The test's end of the pipe."""
 
     def __init__(self, requests: IO[str], replies: IO[str]) -> None:
         self._requests = requests
         self._replies = replies
 
     def spawn(self, **order: Any) -> int:
-        """The process id of a new worker with this order."""
+        """Start a worker with this order and return its process id."""
         return self._ask({"do": "spawn", "order": order})
 
     def kill(self, pid: int) -> None:
-        """Kills a worker; it is gone when this returns."""
+        """Kill a worker and wait until it is gone."""
         os.kill(pid, signal.SIGKILL)
         self.wait(pid)
 
     def wait(self, pid: int) -> int:
-        """The wait status of a worker, once it has ended."""
+        """Wait for a worker and return its wait status."""
         return self._ask({"do": "wait", "pid": pid})
 
     def _ask(self, request: dict[str, Any]) -> int:
@@ -56,7 +56,7 @@ class ForkServer:
 
 @contextmanager
 def fork_server() -> Iterator[ForkServer]:
-    """A running fork server; its workers end with the block."""
+    """Yield a running fork server. Its workers end with the block."""
     command = [sys.executable, "-m", "tests.faults.fork_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None, "asked for as pipes"
@@ -64,8 +64,8 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 def main() -> None:
-    """Serves requests until the pipe closes."""
-    # An engine imports its backend when it is opened; here both are there before the first fork.
+    """Serve requests until the pipe closes."""
+    # An engine imports its backend when it opens. Import both before the first fork.
     import flowfabric.backends.postgres
     import flowfabric.backends.sqlite  # noqa: F401
     from tests.faults import worker
@@ -73,8 +73,8 @@ def main() -> None:
     children: set[int] = set()
     try:
         for line in sys.stdin:
-            answer = _obey(json.loads(line), children, worker.main)
-            os.write(sys.stdout.fileno(), f"{answer}\n".encode())
+            reply = _obey(json.loads(line), children, worker.main)
+            os.write(sys.stdout.fileno(), f"{reply}\n".encode())
     finally:
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
@@ -96,12 +96,12 @@ def _obey(request: dict[str, Any], children: set[int], work: Any) -> int:
 
 
 def _become_worker(work: Any, order: dict[str, Any]) -> None:
-    """In the child: works, and leaves without going back to the fork server's code."""
+    """Run the worker in the child, and exit without returning to the fork server's code."""
     code = 1
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The pipe to the test is the fork server's alone.
+        # Only the fork server uses the pipe to the test.
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)

@@ -41,12 +41,12 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger, in order."""
+    """Return the lines of a ledger in order."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 class Run:
-    """The folder of one run, and what lies where in it."""
+    """The folder of one run and the files in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,16 +65,16 @@ class Run:
         return Ledger(self.client_path, synced=True)
 
     def witness(self, instance: str) -> Ledger:
-        """The witness ledger of one worker process."""
+        """Return the witness ledger of one worker process."""
         return Ledger(self.folder / "witness" / f"{instance}.jsonl")
 
     def witnessed(self) -> Iterator[dict[str, Any]]:
-        """What all workers wrote; each line names its worker."""
+        """Return the lines that all workers wrote. Each line names its worker."""
         for path in sorted((self.folder / "witness").iterdir()):
             yield from (line | {"instance": path.stem} for line in read_ledger(path))
 
     def woken_path(self, instance: str) -> Path:
-        """A file that is there when a frozen worker has been woken."""
+        """Return the path of a file that exists once a frozen worker has been woken."""
         return self.folder / f"woken-{instance}"
 
     def flags(self) -> mmap.mmap:
@@ -83,7 +83,7 @@ class Run:
             return mmap.mmap(file.fileno(), FLAGS)
 
     def take_effect(self, execution: str, epoch: int, lease_id: str) -> bool:
-        """The fenced service: an effect under this fence; False if a newer fence was here before."""
+        """Record an effect under this fence in the fenced service; return False if it has seen a newer fence."""
         file = os.open(self.folder / "effects" / execution, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -96,7 +96,7 @@ class Run:
             os.close(file)
 
     def effects(self, execution: str) -> list[tuple[int, str]]:
-        """The effects that the service took for an execution, in order."""
+        """Return the effects that the service accepted for an execution, in order."""
         path = self.folder / "effects" / execution
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(int(epoch), lease_id) for epoch, lease_id in (line.split() for line in lines)]

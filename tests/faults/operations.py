@@ -1,6 +1,6 @@
-"""Every operation that writes, with the situation it needs: what the sweeps make fail at each of its points.
+"""Every operation that writes, with the state it needs. The sweeps make it fail at each of its points.
 
-All of them are safe to repeat, so whatever happened to the first call, a second one leads to the complete effect.
+All operations are safe to repeat, so a second call leads to the complete effect, however the first one failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.facts import taking_part
+from tests.expectations import taking_part
 
 WORKER = scenarios.WORKER
 STEPS = (Step("first", b"1"), Step("second", b"2"))
@@ -36,7 +36,7 @@ Act = Callable[[Engine, Any], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Operation:
-    """`arrange` makes the situation and gives what `act` needs; `act` is the one call that is disturbed."""
+    """`arrange` creates the state and returns the input of `act`; `act` is the call that is disturbed."""
 
     arrange: Arrange
     act: Act
@@ -71,23 +71,23 @@ async def granted_too_often(engine: Engine, clock: VirtualClock) -> Any:
 
 
 async def reclaimed(engine: Engine, clock: VirtualClock) -> Lease:
-    """A lease on an execution that is not plain any more."""
+    """Return a lease on an execution that is no longer standalone."""
     taken = await engine.leases.reclaim(await granted(engine, clock), WORKER)
     assert isinstance(taken, Lease)
     return taken
 
 
 async def with_steps(engine: Engine, clock: VirtualClock) -> UUID:
-    found = await lease(engine, clock)
-    await engine.leases.checkpoint(found.fence, STEPS)
-    await engine.leases.complete(found.fence, b"out")
-    return found.execution_id
+    held_lease = await lease(engine, clock)
+    await engine.leases.checkpoint(held_lease.fence, STEPS)
+    await engine.leases.complete(held_lease.fence, b"out")
+    return held_lease.execution_id
 
 
 async def given_back(engine: Engine, clock: VirtualClock) -> UUID:
-    found = await lease(engine, clock)
-    await engine.leases.release(found.fence)
-    return found.execution_id
+    held_lease = await lease(engine, clock)
+    await engine.leases.release(held_lease.fence)
+    return held_lease.execution_id
 
 
 async def paused(engine: Engine, clock: VirtualClock) -> None:
@@ -98,10 +98,10 @@ async def two_held(engine: Engine, clock: VirtualClock) -> list[UUID]:
     return [await scenarios.held(engine, clock) for _ in range(2)]
 
 
-async def transacted(engine: Engine, found: Lease) -> object:
-    """A call that was repeated is told that its step is recorded."""
+async def transacted(engine: Engine, held_lease: Lease) -> object:
+    """Run a step transaction. A repeated call is refused because its step is recorded."""
     try:
-        return await engine.leases.transact(found.fence, taking_part(engine), lambda _: STEPS[0])
+        return await engine.leases.transact(held_lease.fence, taking_part(engine), lambda _: STEPS[0])
     except Conflict as refused:
         if refused.code != "step_already_recorded":
             raise
@@ -109,7 +109,7 @@ async def transacted(engine: Engine, found: Lease) -> object:
 
 
 def due_after(wait: str, **options: Any) -> Arrange:
-    """A leased execution with this policy, so much later."""
+    """Return a leased execution with this policy after the given time."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> None:
         await scenarios.leased(engine, policy=Policy(**options))
@@ -119,9 +119,9 @@ def due_after(wait: str, **options: Any) -> Arrange:
 
 
 async def run_out_twice(engine: Engine, clock: VirtualClock) -> None:
-    """Two leases past their time, for a duty that settles both in one transaction."""
+    """Return two expired leases, for a duty that ends both in one transaction."""
     await scenarios.leased(engine)
-    await scenarios.run_out(engine, clock)
+    await scenarios.lease_expired(engine, clock)
 
 
 async def ready(engine: Engine, clock: VirtualClock) -> None:
@@ -151,7 +151,7 @@ async def silent_worker(engine: Engine, clock: VirtualClock) -> None:
 
 
 async def past_event_retention(engine: Engine, clock: VirtualClock) -> None:
-    """Events of an execution that is gone, old enough to go."""
+    """Return events of a purged execution that are old enough to be trimmed."""
     await past_retention(engine, clock)
     await engine.reconcilers.tick()
     clock.advance("8d")
@@ -164,36 +164,36 @@ async def old_events_apart(engine: Engine, clock: VirtualClock) -> None:
 
 
 def submissions(id_: UUID) -> list[Submission]:
-    """A batch of one: items with an id of their own never share a transaction."""
+    """Return a batch of one. Items with their own id never share a transaction."""
     return [Submission(kind="job", payload=b"in", id=id_)]
 
 
 def duty(name: str) -> Act:
-    """One run of this duty alone."""
+    """Run this duty once."""
 
     async def act(engine: Engine, _: object) -> Any:
-        [found] = [item for item in engine.reconcilers._duties if item.name == name]
-        return await found.tick(engine._context.store)
+        [reconciler_duty] = [item for item in engine.reconcilers._duties if item.name == name]
+        return await reconciler_duty.tick(engine._context.store)
 
     return act
 
 
 async def claim_once(engine: Engine, id_: UUID) -> Lease:
-    """A claim whose reply was lost is found among the worker's leases."""
-    for found in await engine.leases.held(WORKER):
-        if found.execution_id == id_:
-            return found
+    """Claim. A claim whose reply was lost is found among the worker's leases."""
+    for held_lease in await engine.leases.held(WORKER):
+        if held_lease.execution_id == id_:
+            return held_lease
     return await engine.leases.claim_execution(id_, WORKER)
 
 
 async def claim_resumed_once(engine: Engine, id_: UUID) -> Lease:
-    """The same for work that goes on."""
-    held = [found for found in await engine.leases.held(WORKER) if found.execution_id == id_]
+    """Claim resumed work. A claim whose reply was lost is found among the worker's leases."""
+    held = [held_lease for held_lease in await engine.leases.held(WORKER) if held_lease.execution_id == id_]
     return held[0] if held else await engine.leases.claim_resumed(id_, WORKER)
 
 
 async def reclaim_at_last(engine: Engine, grant: Any) -> Any:
-    """Past the cap the execution fails; asked again, it says that it has ended."""
+    """Reclaim past the cap, which fails the execution. A repeated call reports the terminal state."""
     outcome = await engine.executions.result(grant.execution_id)
     return outcome or await engine.leases.reclaim(grant, WORKER)
 
@@ -206,7 +206,7 @@ OPERATIONS: dict[str, Operation] = {
     "claim": Operation(scenarios.waiting, lambda e, id_: e.leases.claim([scenarios.LANE], WORKER, limit=2)),
     "claim_execution": Operation(scenarios.waiting, claim_once),
     "claim_resumed": Operation(given_back, claim_resumed_once),
-    "checkpointing": Operation(lease, lambda e, found: e.leases.checkpointing(found.fence, STEPS)),
+    "checkpointing": Operation(lease, lambda e, found: e.leases.checkpoint_nowait(found.fence, STEPS)),
     "renew": Operation(lease, lambda e, found: e.leases.renew(found.fence)),
     "renew_many": Operation(three_leases, lambda e, found: e.leases.renew_many([item.fence for item in found])),
     "progress": Operation(lease, lambda e, found: e.leases.progress(found.fence, 50, "half")),

@@ -1,10 +1,10 @@
-"""A proxy before PostgreSQL that can lose the reply to a COMMIT, which is how a client comes not to know what happened.
+"""A proxy in front of PostgreSQL that can lose the reply to a COMMIT, so that the client does not know the outcome.
 
-It reads the wire protocol just far enough: a message is a letter, a length and a body. When it is armed, the next
-commit (the statement COMMIT, or a statement that writes outside a transaction) goes to the server; the server's answer
-is waited for to its end, so that the commit is a fact, and thrown away, and the client's connection is cut.
+The proxy parses the frames of the wire protocol: a letter, a length and a body. When armed, it forwards the next
+commit, which is COMMIT or a write outside a transaction. It waits for the complete reply, so the commit has happened.
+Then it discards the reply and closes the client's connection.
 
-It runs in a thread with an event loop of its own, so that it is no part of what is tested.
+The proxy runs in a thread with its own event loop, separate from the tested code.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ WRITES = (b"INSERT INTO", b'UPDATE "', b"DELETE FROM")
 
 
 class Proxy:
-    """The proxy's controls: arm it before a call, and see how many replies it has lost."""
+    """The controls of the proxy: arm it before a call and read how many replies it has dropped."""
 
     def __init__(self) -> None:
         self.lost = 0
         self._countdown = 0
 
     def arm(self, place: int = 1) -> None:
-        """Lose the reply to the next commit, or to that of a later place."""
+        """Drop the reply to the next commit, or to a later one."""
         self._countdown = place
 
     def loses(self) -> bool:
-        """Told of a commit: True if its reply shall be lost, which disarms the proxy."""
+        """Return True if the reply to this commit is to be dropped, and disarm the proxy."""
         if not self._countdown:
             return False
         self._countdown -= 1
@@ -54,7 +54,7 @@ class Line:
         self._bound = b""
 
     async def run(self) -> None:
-        """Passes messages on until one side ends."""
+        """Forward messages until one side closes."""
         directions = [asyncio.create_task(self._requests()), asyncio.create_task(self._replies())]
         try:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +68,7 @@ class Line:
     async def _requests(self) -> None:
         reader, _ = self._client
         length = await reader.readexactly(4)
-        # The first message has no letter.
+        # The first message has no type letter.
         await self._send(self._server, length + await reader.readexactly(int.from_bytes(length) - 4))
         while True:
             kind, message = await _message(reader)
@@ -77,7 +77,7 @@ class Line:
             await self._send(self._server, message)
 
     def _commits(self, kind: bytes, body: bytes) -> bool:
-        """True if the server will have committed when it has answered this message."""
+        """Return True if the server has committed once it responds to this message."""
         if kind == PARSE:
             name, statement, _ = body.split(b"\0", 2)
             self._writing[name] = any(word in statement for word in WRITES)
@@ -109,7 +109,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @contextmanager
 def proxied(dsn: str) -> Iterator[tuple[Proxy, str]]:
-    """A proxy before the server at `dsn`, which listens on a Unix socket, and the DSN that leads through it."""
+    """Yield a proxy on a Unix socket in front of the server at `dsn`, and the DSN of the proxy."""
     [folder] = parse_qs(urlsplit(dsn).query)["host"]
     proxy, ports = Proxy(), queue.Queue[int]()
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Load on one side, kills on the other, and the wait until everything has ended well."""
+"""Load, random kills, and the wait until all work has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowfabric.engine import Backoff, BackoffKind, Engine, Policy, Unavailable
 from tests.faults.checker import Findings
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, Ledger, Run
-from tests.faults.pictures import Camera
+from tests.faults.store_dump import Camera
 from tests.faults.worker import WAITPOINT
 from tests.stores import PostgresTestStore, TestStore
 
@@ -35,7 +35,7 @@ UNFINISHED = "SELECT COUNT(*) AS number FROM ff.execution WHERE ended_at IS NULL
 
 @dataclass(frozen=True)
 class Kill:
-    """Who was killed, when, and what its flag said at its death."""
+    """Which worker was killed, when, and its flag at that time."""
 
     instance: str
     at: float
@@ -44,7 +44,7 @@ class Kill:
 
 @dataclass
 class Crew:
-    """Worker processes on one store; each has a slot, and a killed one is replaced."""
+    """Worker processes on one store. Each has a slot, and a killed one is replaced."""
 
     forks: ForkServer
     run: Run
@@ -64,8 +64,7 @@ class Crew:
         return self.forks.spawn(**(basics | {"lease_s": LEASE_S} | order))
 
     def kill_for(self, seconds: float, pause_s: float, least: int = 0) -> None:
-        """Kills workers at random, most times one that is inside a transaction; on a busy machine it takes longer until
-        so many are killed, but not for ever."""
+        """Kill random workers, mostly inside a transaction. On a busy machine this takes longer, up to a limit."""
         flags, chance, began = self.run.flags(), random.Random(), time.monotonic()
         while time.monotonic() < began + (seconds if len(self.kills) >= least else 3 * seconds):
             time.sleep(chance.expovariate(1 / pause_s))
@@ -76,7 +75,7 @@ class Crew:
             self.pids[slot] = self.spawn(slot)
 
     def _aim(self, flags: Any, chance: random.Random) -> int:
-        """A worker that is inside a transaction at this moment, if there is one soon."""
+        """Return a worker that is inside a transaction, if one appears soon."""
         slots = list(self.pids)
         chance.shuffle(slots)
         ends = time.monotonic() + 0.05
@@ -93,7 +92,7 @@ class Crew:
 
 
 class Load:
-    """Submits work and keeps the client ledger."""
+    """Submits work and writes the client ledger."""
 
     def __init__(self, engine: Engine, run: Run, camera: Camera) -> None:
         self._engine = engine
@@ -103,7 +102,7 @@ class Load:
         self.signals = set[UUID]()
 
     async def submit_until(self, stop: asyncio.Event) -> None:
-        """Submits by id and by key, now and then twice, as long as not too much is waiting."""
+        """Submit by id and by key, sometimes twice, while the backlog is small."""
         while not stop.is_set():
             [row] = await self._camera.rows(UNFINISHED)
             if row["number"] < MOST_WAITING:
@@ -111,8 +110,8 @@ class Load:
             await asyncio.sleep(0.02)
 
     async def reached(self, number: int) -> None:
-        """Returns when so many submissions were acknowledged."""
-        while self.acknowledged < number:  # noqa: ASYNC110 - several may be acknowledged at once
+        """Wait until the given number of submissions are acknowledged."""
+        while self.acknowledged < number:  # noqa: ASYNC110 - one step may acknowledge several
             await asyncio.sleep(0.01)
 
     async def submit(self, plan: str) -> None:
@@ -122,13 +121,15 @@ class Load:
             self._ledger.write("asked", asked=name)
             options: dict[str, Any] = {"key": str(name)} if by_key else {"id": name}
             payload = json.dumps({"plan": plan}).encode()
-            answer = await insist(partial(self._engine.executions.submit, "job", payload, policy=POLICY, **options))
-            self._ledger.write("acknowledged", asked=name, execution=answer.id)
+            result = await retry_until_available(
+                partial(self._engine.executions.submit, "job", payload, policy=POLICY, **options)
+            )
+            self._ledger.write("acknowledged", asked=name, execution=result.id)
         self.acknowledged += 1
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """While the block lasts, each execution that waits is sent what it waits for."""
+        """Send each waiting execution its signal during the block."""
         task = asyncio.create_task(self._answer_all())
         yield
         task.cancel()
@@ -137,19 +138,19 @@ class Load:
 
     async def _answer_all(self) -> None:
         while True:
-            for found in await insist(lambda: self._engine.waitpoints.list_suspended(limit=100)):
+            for suspension in await retry_until_available(lambda: self._engine.waitpoints.list_suspended(limit=100)):
                 for _ in range(random.choice((1, 1, 2))):
-                    await self._answer(found.execution_id)
+                    await self._answer(suspension.execution_id)
             await asyncio.sleep(0.02)
 
     async def _answer(self, execution_id: UUID) -> None:
-        sent = await insist(lambda: self._engine.signals.approve(execution_id, WAITPOINT, suffix="once"))
+        sent = await retry_until_available(lambda: self._engine.signals.approve(execution_id, WAITPOINT, suffix="once"))
         self._ledger.write("signalled", signal=sent.signal_id, execution=execution_id)
         self.signals.add(sent.signal_id)
 
 
-async def insist(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer of a call that is repeated while the store cannot answer."""
+async def retry_until_available(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Repeat a call while the store is unavailable and return its result."""
     for _ in range(200):
         try:
             return await call()
@@ -159,18 +160,18 @@ async def insist(call: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 async def all_ended(camera: Camera, patience_s: float = PATIENCE_S) -> float:
-    """How long it took until every execution was terminal; stops waiting when the patience is over."""
+    """Wait until every execution is terminal, up to a limit; return the time it took."""
     began = time.monotonic()
     while (await camera.rows(UNFINISHED))[0]["number"] and time.monotonic() - began < patience_s:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     return time.monotonic() - began
 
 
-def recoveries(found: Findings, kills: list[Kill]) -> list[float]:
-    """For every lease that died with its worker, how long until somebody else had the work."""
+def recoveries(findings: Findings, kills: list[Kill]) -> list[float]:
+    """Return, for every lease that died with its worker, the time until another worker had the work."""
     died = {kill.instance: kill.at for kill in kills}
     times = []
-    for events in found.events.values():
+    for events in findings.events.values():
         lost_at: float | None = None
         for event in events:
             if event["name"] == "expired":
@@ -182,7 +183,7 @@ def recoveries(found: Findings, kills: list[Kill]) -> list[float]:
 
 
 def killed_inside(kills: list[Kill]) -> tuple[int, int]:
-    """How many died inside a transaction, and how many in a statement that is one by itself."""
+    """Return how many workers died inside a transaction, and how many in a single-statement write."""
     flags = [kill.flag for kill in kills]
     return flags.count(IN_TRANSACTION), flags.count(IN_STATEMENT)
 

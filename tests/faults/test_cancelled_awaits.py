@@ -1,4 +1,6 @@
-"""Whichever await of an operation is cancelled: no connection lost, no half write, no lease beyond its time."""
+"""An operation may be cancelled at any await: no connection is lost, nothing is half written, no lease outlives its
+term.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any
 from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.faults.bench import Call, check, opened_bench, settled
-from tests.faults.cutting import Cutter
+from tests.faults.cancel_points import Cutter
+from tests.faults.fault_runner import Call, check, opened_bench, settled
 from tests.faults.flow_operations import EVERY_OPERATION
-from tests.faults.pictures import Camera
+from tests.faults.store_dump import Camera
 from tests.sizes import Size
 from tests.stores import TestStore, opened
 
@@ -27,7 +29,7 @@ async def test_every_await_of_every_operation_can_be_cancelled(
     store: TestStore, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
     points, least = 0, 40 if store.name == "sqlite" else size.of(60, 250, 250)
-    # PostgreSQL has many awaits: in a short run each operation is cancelled at every eighth, beginning at another one.
+    # PostgreSQL has many awaits. A short run cancels each operation at every eighth, with a varying start.
     stride = 1 if store.name == "sqlite" else size.of(8, 1, 1)
     async with opened_bench(store, clock) as bench:
         for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):
@@ -39,13 +41,13 @@ async def test_every_await_of_every_operation_can_be_cancelled(
                     break
                 check(f"{name}: cancelled at await {at}", whole, shots)
                 points += 1
-            assert await all_given_back(bench.engine), f"{name}: a connection was not given back"
-        await nothing_stuck(store, bench.camera)
+            assert await all_connections_returned(bench.engine), f"{name}: a connection was not given back"
+        await wait_until_nothing_is_stuck(store, bench.camera)
     scoreboard(f"{points} awaits cancelled (at least {least})")
     assert points >= least
 
 
-async def test_a_lease_from_a_cancelled_claim_ends_at_its_time(store: TestStore, clock: VirtualClock) -> None:
+async def test_lease_of_a_cancelled_claim_expires_on_time(store: TestStore, clock: VirtualClock) -> None:
     async with opened(store, clock) as engine:
         id_ = await scenarios.waiting(engine, clock)
         for at in range(1, 200):
@@ -57,16 +59,15 @@ async def test_a_lease_from_a_cancelled_claim_ends_at_its_time(store: TestStore,
             clock.advance("31s")
             await engine.reconcilers.tick()
             assert (await engine.executions.describe(id_)).state == "waiting"
-    raise AssertionError("the claim never came to its end")
+    raise AssertionError("the claim did not end")
 
 
 async def call_directly(call: Call) -> BaseException | None:
     return await call()
 
 
-async def all_given_back(engine: Engine) -> bool:
-    """True when all connections are back in the pool, of which an announcement may have one for a moment; on SQLite
-    there is none to lose."""
+async def all_connections_returned(engine: Engine) -> bool:
+    """Return True if all connections are back in the pool. A notification may hold one briefly. SQLite has no pool."""
     pool: Any = getattr(engine._context.store, "_pool", None)
     for _ in range(250):
         if pool is None or pool.idle == pool.size:
@@ -75,9 +76,9 @@ async def all_given_back(engine: Engine) -> bool:
     return False
 
 
-async def nothing_stuck(store: TestStore, camera: Camera) -> None:
+async def wait_until_nothing_is_stuck(store: TestStore, camera: Camera) -> None:
     if store.name == "sqlite":
         return
     async with asyncio.timeout(5):
-        while (await camera.rows(STUCK))[0]["number"]:  # noqa: ASYNC110 - the server tells nobody when it is done
+        while (await camera.rows(STUCK))[0]["number"]:  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.02)

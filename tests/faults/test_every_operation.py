@@ -1,4 +1,4 @@
-"""The list of operations that are made to fail is complete: nothing that writes is left out."""
+"""The list of operations in the fault sweeps is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
-from tests.faults.bench import Call, opened_bench
+from tests.faults.fault_runner import Call, opened_bench
 from tests.faults.flow_operations import EVERY_OPERATION
 from tests.stores import SqliteTestStore
 
@@ -20,10 +20,10 @@ GROUPS = (
     "executions", "leases", "waitpoints", "signals", "flows", "keys", "operator", "lanes", "workers", "events",
 )  # fmt: skip
 READS = {
-    "executions": "children count describe glance history list result steps wait wait_until",
-    "leases": "held look recorded watch",
+    "executions": "children count describe history list peek result steps wait wait_until",
+    "leases": "held journal read_waits watch",
     "waitpoints": "list list_suspended tokens",
-    "signals": "observe",
+    "signals": "list",
     "flows": "describe inputs list members wait",
     "keys": "list",
     "operator": "explain",
@@ -32,14 +32,14 @@ READS = {
     "events": "cursor status subscribers",
 }
 ELSEWHERE = {
-    "executions.run": "is made of submit and wait_until",
-    "executions.submit_within": "runs on a connection of the caller's: tests/conformance/test_submit_within*.py",
-    "executions.submit_within_sync": "likewise",
+    "executions.submit_and_wait": "is made of submit and wait_until",
+    "executions.submit_in_transaction": "is tested in tests/conformance/test_submit_in_transaction*.py",
+    "executions.submit_in_transaction_sync": "likewise",
     "events.subscribe": "is made of the steps of a subscriber",
 }
 
 
-async def test_every_call_and_every_duty_that_writes_is_made_to_fail(tmp_path: Path, clock: VirtualClock) -> None:
+async def test_every_writing_call_and_duty_is_in_the_fault_list(tmp_path: Path, clock: VirtualClock) -> None:
     seen: set[str] = set()
     async with opened_bench(SqliteTestStore(tmp_path), clock) as bench:
         facade = {f"{group}.{name}" for group in GROUPS for name in public(type(getattr(bench.engine, group)))}
@@ -53,7 +53,7 @@ async def test_every_call_and_every_duty_that_writes_is_made_to_fail(tmp_path: P
 
 
 async def watched(call: Call, engine: Engine, seen: set[str]) -> BaseException | None:
-    """What a call answers; whatever it calls is noted."""
+    """Return the result of a call and record its name."""
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, engine, seen)
         return await call()
@@ -64,7 +64,7 @@ def public(kind: type) -> list[str]:
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, engine: Engine, seen: set[str]) -> None:
-    """From now on every call of the engine, and every tick of a duty, is noted by its name."""
+    """Record every call of the engine and every tick of a duty by name."""
 
     def noting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(call)

@@ -1,5 +1,6 @@
-"""A worker dies somewhere between the end of its wait and what it would have done next: the wait is over for whoever
-comes after it, with the same signals, and the execution never waits for them again."""
+"""A worker killed after its wait ended leaves the wait ended: the next worker gets the same signals and never waits
+again.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +17,19 @@ from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import Run, read_ledger
-from tests.faults.pictures import camera_on
+from tests.faults.store_dump import camera_on
 from tests.faults.storm import Crew, all_ended
 from tests.faults.worker import WAITPOINT
 from tests.stores import TestStore, opened
+
+pytestmark = pytest.mark.alone
 
 LEASE_S = 1.0
 PATIENCE_S = 20.0
 
 
 @pytest.mark.parametrize("killed_at", ["claimed", "answered", "recorded"])
-async def test_a_wait_that_ended_is_over_for_whoever_takes_the_work_of_a_killed_worker(
+async def test_ended_wait_stays_ended_after_its_worker_is_killed(
     store: TestStore, tmp_path: Path, forks: ForkServer, killed_at: str
 ) -> None:
     run = Run(tmp_path / "run")
@@ -37,7 +40,7 @@ async def test_a_wait_that_ended_is_over_for_whoever_takes_the_work_of_a_killed_
         first = crew.spawn(0, lease_s=LEASE_S)
         await seen(run, 0, first, "suspended")
         forks.kill(first)
-        # The first worker is gone with its wait open; the next one is killed on its way out of the wait.
+        # The first worker suspends and leaves. The next one is killed right after the wait.
         doomed = crew.spawn(1, lease_s=LEASE_S, stops_at=killed_at)
         accepted = await engine.signals.approve(id_, WAITPOINT, suffix="once")
         run.client().write("signalled", signal=accepted.signal_id, execution=id_)
@@ -46,14 +49,14 @@ async def test_a_wait_that_ended_is_over_for_whoever_takes_the_work_of_a_killed_
         crew.pids[2] = crew.spawn(2, lease_s=LEASE_S)
         await all_ended(camera, PATIENCE_S)
         crew.dismiss()
-        found = await Findings.gather(run, camera)
+        findings = await Findings.gather(run, camera)
         await camera.close()
-        assert violations(found) == []
+        assert violations(findings) == []
         assert (await engine.executions.describe(id_)).state == "completed"
-        told = [(line["suspension"], line["signals"]) for line in found.witness if line["what"] == "answered"]
-        assert told[-1][1] == [str(accepted.signal_id)]
-        assert len(told) == (1 if killed_at == "claimed" else 2)
-        assert all(line == told[0] for line in told)
+        replies = [(line["suspension"], line["signals"]) for line in findings.witness if line["what"] == "answered"]
+        assert replies[-1][1] == [str(accepted.signal_id)]
+        assert len(replies) == (1 if killed_at == "claimed" else 2)
+        assert all(line == replies[0] for line in replies)
         names = [event.name for event in await engine.executions.history(id_)]
         assert names.count("suspended") == names.count("resumed") == names.count("expired") == 1
         await assert_waits_sound(store, [accepted.signal_id])
@@ -61,16 +64,16 @@ async def test_a_wait_that_ended_is_over_for_whoever_takes_the_work_of_a_killed_
 
 async def submitted(engine: Engine, run: Run) -> UUID:
     ledger = run.client()
-    answer = await engine.executions.submit(
+    result = await engine.executions.submit(
         "job", json.dumps({"plan": "wait"}).encode(), policy=Policy(lease_ttl=LEASE_S)
     )
-    ledger.write("asked", asked=answer.id)
-    ledger.write("acknowledged", asked=answer.id, execution=answer.id)
-    return answer.id
+    ledger.write("asked", asked=result.id)
+    ledger.write("acknowledged", asked=result.id, execution=result.id)
+    return result.id
 
 
 async def seen(run: Run, slot: int, pid: int, what: str) -> None:
-    """Returns when this worker has written that it came so far."""
+    """Wait until this worker has reported the given point."""
     path, ends = run.folder / "witness" / f"{slot}-{pid}.jsonl", time.monotonic() + PATIENCE_S
     while not any(line["what"] == what for line in read_ledger(path)):
         assert time.monotonic() < ends, f"no worker was ever {what}"

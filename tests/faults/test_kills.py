@@ -1,4 +1,4 @@
-"""Eight workers on one store, killed at random: nothing lost, nothing committed twice, everything ends in time."""
+"""Eight workers on one store are killed at random: nothing is lost or committed twice, and everything ends in time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import Run
-from tests.faults.pictures import camera_on
+from tests.faults.store_dump import camera_on
 from tests.faults.storm import LEASE_S, PATIENCE_S, Crew, Load, all_ended, killed_inside, recoveries, spread
 from tests.sizes import Size
 from tests.stores import TestStore, opened
+
+pytestmark = pytest.mark.alone
 
 WORKERS = 8
 PAUSE_S = 0.08
@@ -23,7 +27,7 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
     store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], size: Size
 ) -> None:
     seconds, least_kills, least_executions = size.of((3.0, 5, 10), (30.0, 60, 100), (180.0, 400, 600))
-    # Of a few kills chance may let hardly any fall inside a transaction.
+    # With few kills, it can happen by chance that none falls inside a transaction.
     least_inside = size.of(0.0, 0.3, 0.3)
     run = Run(tmp_path / "run")
     async with opened(store) as engine:
@@ -38,11 +42,11 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
             await submitting
             settled_s = await all_ended(camera)
         crew.dismiss()
-        found = await Findings.gather(run, camera)
+        findings = await Findings.gather(run, camera)
         await camera.close()
 
     inside, single = killed_inside(crew.kills)
-    kills, times = len(crew.kills), recoveries(found, crew.kills)
+    kills, times = len(crew.kills), recoveries(findings, crew.kills)
     scoreboard(
         f"{kills} kills (at least {least_kills}), {inside / kills:.0%} inside a transaction (at least "
         f"{least_inside:.0%}) and {single / kills:.0%} in a single statement, {load.acknowledged} executions "
@@ -50,7 +54,7 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
         f"{len(load.signals)} signals accepted, {len(times)} leases recovered: {spread(times)}; "
         f"all ended {settled_s:.1f} s after the last kill"
     )
-    assert violations(found) == []
+    assert violations(findings) == []
     await assert_waits_sound(store, load.signals)
     assert settled_s < PATIENCE_S
     assert kills >= least_kills and inside >= least_inside * kills and load.acknowledged >= least_executions

@@ -1,4 +1,4 @@
-"""Flows of ten thousand members: a join of them all, and a cancel that outlives the process that began it."""
+"""Flows of ten thousand members: a join of all of them, and a cancel that survives its process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine, FlowAlreadyCancelled, Unavailable, any_of
+from flowfabric.engine import Engine, FlowAlreadyTerminal, Unavailable, any_of
 from tests.children import children
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.waits import duty
-from tests.faults.fuses import FAILURES, fit_fuse
+from tests.faults.failing_driver import FAILURES, fit_fuse
 from tests.flows import Flow, built, flow_events
 from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
@@ -26,22 +26,22 @@ LONG = pytest.mark.long
 
 
 async def counted(store: TestStore) -> dict[str, int]:
-    """How many executions are in each state."""
+    """Return the number of executions in each state."""
     rows = await store.query("SELECT state, COUNT(*) AS number FROM ff.execution GROUP BY state")
     return {row["state"]: row["number"] for row in rows}
 
 
 async def complete_everything(engine: Engine) -> int:
-    """Works off whatever is waiting; answers how much it was."""
+    """Complete all waiting executions; return how many."""
     done = 0
     while leases := await engine.leases.claim(["default"], "worker-1", limit=CLAIMED):
-        answers = await engine.leases.complete_many([(lease.fence, b"") for lease in leases])
-        assert all(getattr(answer, "state", None) == "completed" for answer in answers), answers[:3]
+        results = await engine.leases.complete_many([(lease.fence, b"") for lease in leases])
+        assert all(getattr(result, "state", None) == "completed" for result in results), results[:3]
         done += len(leases)
     return done
 
 
-async def test_a_fan_in_of_ten_thousand_completes(
+async def test_fan_in_of_ten_thousand_completes(
     store: TestStore, size: Size, scoreboard: Callable[[str], None]
 ) -> None:
     number = size.of(500, 9_998, 9_998)
@@ -59,18 +59,19 @@ async def test_a_fan_in_of_ten_thousand_completes(
 
 
 @LONG
-async def test_a_fan_in_whose_members_end_one_by_one_in_several_engines_completes(
-    store: TestStore, size: Size, scoreboard: Callable[[str], None]
+async def test_fan_in_completes_with_members_ending_in_several_engines(
+    store: TestStore, scoreboard: Callable[[str], None]
 ) -> None:
-    """They all want the lock of the flow, at the same time and again and again."""
-    number = size.of(500, 9_999, 9_999)
+    """All of them need the lock of the flow at the same time."""
+    number = 9_999
     names = [f"m{place}" for place in range(number)]
     async with opened(store) as first, opened(store) as second, opened(store) as third, opened(store) as fourth:
         flow = await built(first, {**{name: [] for name in names}, "last": names})
         began = time.monotonic()
         done = await asyncio.gather(*(complete_singly(engine) for engine in (first, second, third, fourth)))
         scoreboard(f"{number} members ended by four engines in {time.monotonic() - began:.1f} s, {done} by each")
-        assert min(done) > 0
+        # SQLite's write lock is not fair, so one engine may get nothing.
+        assert sum(count > 0 for count in done) > 1
         assert sum(done) + await complete_everything(first) == number + 1
         assert await flow.state() == "completed"
         assert await flow_events(store, flow.id) == ["finished"]
@@ -78,7 +79,7 @@ async def test_a_fan_in_whose_members_end_one_by_one_in_several_engines_complete
 
 
 async def complete_singly(engine: Engine) -> int:
-    """The same as `complete_everything`, with a call for each."""
+    """Complete all waiting executions, one call each."""
     done = 0
     while leases := await engine.leases.claim(["default"], "worker-1", limit=50):
         await asyncio.gather(*(engine.leases.complete(lease.fence, b"") for lease in leases))
@@ -86,7 +87,7 @@ async def complete_singly(engine: Engine) -> int:
     return done
 
 
-async def test_a_winner_and_a_hundred_losers_end_in_one_transaction_or_not_at_all(store: TestStore) -> None:
+async def test_winner_and_hundred_losers_end_in_one_transaction_or_not_at_all(store: TestStore) -> None:
     names = [f"m{place}" for place in range(101)]
     async with opened(store) as engine:
         flow = await built(engine, {**{name: [] for name in names}, "end": names}, joins={"end": any_of()})
@@ -111,10 +112,11 @@ async def test_a_winner_and_a_hundred_losers_end_in_one_transaction_or_not_at_al
         pytest.param(3, id="third batch", marks=LONG),
     ],
 )
-async def test_a_cancel_goes_on_after_the_process_that_began_it_was_killed(
+async def test_flow_cancel_continues_after_its_process_was_killed(
     store: TestStore, size: Size, killed_in: int, scoreboard: Callable[[str], None]
 ) -> None:
-    number = size.of(1_200, 10_000 if killed_in == 2 else 100 + BATCH * (killed_in - 1), 10_000)
+    enough = 100 + BATCH * (killed_in - 1)
+    number = size.of(max(1_200, enough), 10_000 if killed_in == 2 else enough, 10_000)
     async with opened(store) as engine:
         flow = await big_flow(engine, number)
         leases = await engine.leases.claim(["default"], "worker-1", limit=10)
@@ -122,38 +124,38 @@ async def test_a_cancel_goes_on_after_the_process_that_began_it_was_killed(
         with children("tests.faults.flow_canceller", [store.url, options(store), str(flow.id), str(killed_in)]) as [
             child
         ]:
-            child.tell("go")
-            assert child.answer() == "inside"
+            child.send_line("go")
+            assert child.read_reply() == "inside"
             child.kill()
         killed = await counted(store)
         assert killed.get("cancelled", 0) in (BATCH * (killed_in - 1), BATCH * (killed_in - 2)), killed
         began = time.monotonic()
-        answer: Any = await engine.flows.cancel(flow.id, "again", wait="1m")
+        result: Any = await engine.flows.cancel(flow.id, "again", wait="1m")
         while await duty("flow_cancellation")(engine):
             pass
         took_s, done = time.monotonic() - began, killed.get("cancelled", 0)
         scoreboard(f"{number} members, killed with {done} of them cancelled; the rest took {took_s:.1f} s")
-        assert killed_in == 1 or answer == FlowAlreadyCancelled("cancel_all", "enough", "child")  # type: ignore[arg-type]
+        assert killed_in == 1 or result == FlowAlreadyTerminal("cancel_all", "enough", "child")  # type: ignore[arg-type]
         assert await counted(store) == {"completed": 5, "cancelled": number - 5}
         for lease in leases[5:]:
             [late] = await engine.leases.complete_many([(lease.fence, b"late")])
             assert getattr(late, "code", None) == "execution_not_active"
         assert await flow.state() == "cancelled"
-        assert isinstance(await engine.flows.cancel(flow.id, "once more"), FlowAlreadyCancelled)
+        assert isinstance(await engine.flows.cancel(flow.id, "once more"), FlowAlreadyTerminal)
         assert await counted(store) == {"completed": 5, "cancelled": number - 5}
         assert await flow_events(store, flow.id) == ["cancel_requested", "finished"]
     await assert_flows_sound(store)
 
 
 async def big_flow(engine: Engine, number: int) -> Flow:
-    """Half of the members wait, the other half waits for them."""
+    """Return a flow in which half of the members wait for the other half."""
     half = number // 2
     shape: dict[str, list[str]] = {f"a{place}": [] for place in range(half)}
     return await built(engine, shape | {f"b{place}": [f"a{place}"] for place in range(number - half)})
 
 
 def options(store: TestStore) -> str:
-    found: dict[str, Any] = {"durable": False}
+    connect_options: dict[str, Any] = {"durable": False}
     if isinstance(store, PostgresTestStore):
-        found["schema"] = store.schema
-    return json.dumps(found)
+        connect_options["schema"] = store.schema
+    return json.dumps(connect_options)

@@ -1,4 +1,4 @@
-"""The reply to a COMMIT is lost: the caller does not know, repeats its call, and there is one effect."""
+"""The reply to a COMMIT is lost: the caller repeats its call, and there is one effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 from flowfabric.engine import Unavailable
 from flowfabric.testing import VirtualClock
-from tests.faults.bench import Call, Fault, Whole, check, opened_bench
+from tests.faults.fault_runner import Call, Fault, Whole, check, opened_bench
 from tests.faults.flow_operations import EVERY_OPERATION
 from tests.faults.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
@@ -22,13 +22,13 @@ MORE_CALLS = [
     "submit with a key", "submit_many", "claim", "renew", "progress", "checkpoint", "complete_many",
     "complete, not plain", "fail, for good", "release", "own cancel", "own hold", "continue_with",
     "create_waitpoints", "revoke_lease", "grant_reclaim", "replay", "hold",
-    "unhold", "change_priority", "create_waitpoint", "suspend with a key", "suspend, satisfied at once",
+    "unhold", "change_priority", "create_waitpoint", "suspend with a key", "suspend, already satisfied",
     "suspends of one caller", "deliver_signal, buffered", "deliver_signal, appended", "approve", "send",
     "operator resume", "close_waitpoint", "rotate to a drawn key", "seed",
 ]  # fmt: skip
 
 
-async def test_a_lost_reply_to_a_commit_never_makes_a_second_effect(
+async def test_lost_commit_reply_never_causes_a_second_effect(
     postgres: PostgresServer, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
     replies, calls = size.of((35, CALLS), (500, CALLS + MORE_CALLS), (3000, CALLS + MORE_CALLS))
@@ -57,12 +57,12 @@ async def undisturbed(call: Call) -> BaseException | None:
 
 
 def losing(proxy: Proxy, place: int) -> Fault:
-    """The fault of a connection that breaks between a commit and its reply; a submit commits its route before."""
+    """Return the fault of a connection that breaks between a commit and its reply. A submit commits its route first."""
 
     async def fault(call: Call) -> BaseException | None:
         proxy.arm(place)
         error = await call()
-        assert isinstance(error, Unavailable), f"the caller must be told, not {error!r}"
+        assert isinstance(error, Unavailable), f"expected Unavailable, got {error!r}"
         return error
 
     return fault

@@ -1,4 +1,4 @@
-"""The harness finds faults that were planted on purpose."""
+"""The fault tests find faults that were planted on purpose."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.planted import PLANTED, ROOT, control, hunt
-from tests.faults.plants import Planted
+from tests.faults.planted import PLANTED, ROOT, run_with_fault, run_without_fault
+from tests.faults.planted_fault import PlantedFault
 
 
-@pytest.mark.long
+@pytest.mark.long(sample=8)
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_caught(fault: Planted, scoreboard: Callable[[str], None]) -> None:
-    verdict = hunt(fault)
+def test_planted_fault_is_caught(fault: PlantedFault, scoreboard: Callable[[str], None]) -> None:
+    verdict = run_with_fault(fault)
     scoreboard(f"{verdict.took_s:.1f} s: {verdict.reason[:100]}")
     assert verdict.caught, verdict.output
 
 
 @pytest.mark.long
-def test_where_nothing_is_planted_nothing_is_found(scoreboard: Callable[[str], None]) -> None:
-    verdict = control()
+def test_suites_pass_without_a_planted_fault(scoreboard: Callable[[str], None]) -> None:
+    verdict = run_without_fault()
     scoreboard(f"{verdict.took_s:.1f} s: {verdict.output.splitlines()[-1]}")
     assert verdict.passed, verdict.output
 
 
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
-def test_the_place_of_a_planted_fault_is_still_there(fault: Planted, tmp_path: Path) -> None:
+def test_source_text_of_every_planted_fault_exists(fault: PlantedFault, tmp_path: Path) -> None:
     for file in {f"flowfabric/{edit.file}" for edit in fault.edits}:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "src" / file, tmp_path / file)

@@ -1,4 +1,4 @@
-"""Whichever statement of an operation fails, all of the operation happens or nothing, and the engine stays usable."""
+"""When any statement of an operation fails, the operation happens whole or not at all, and the engine stays usable."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from itertools import cycle, islice
 import pytest
 
 from flowfabric.testing import VirtualClock
-from tests.faults.bench import Call, Fault, check, opened_bench
+from tests.faults.failing_driver import FAILURES, Fuse, fit_fuse
+from tests.faults.fault_runner import Call, Fault, check, opened_bench
 from tests.faults.flow_operations import EVERY_OPERATION, FLOWS
-from tests.faults.fuses import FAILURES, Fuse, fit_fuse
 from tests.sizes import Size
 from tests.stores import TestStore
 
 RETRIED = ("serialization", "deadlock")
-# How a statement fails: with the store or alone, before it was executed or after. In a short run every fourth statement
-# of an operation fails, in one of the ways. The statements of flows, which are many, fail in one of them in a full run.
+# How a statement fails: with the store or alone, before or after its execution. In a short run every fourth statement
+# of an operation fails, in one of these ways. Statements of flows, which are many, fail in one way in a full run.
 WAYS = [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
 
 
@@ -38,13 +38,13 @@ async def test_all_or_nothing_at_every_statement_of_every_operation(
                     check(point, whole, shots)
                     points += 1
     scoreboard(
-        f"{points} failures of one statement (at least {least}), all of the operation or nothing of it each time"
+        f"one statement failed {points} times (at least {least}); each operation took effect completely or not at all"
     )
     assert points >= least
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-async def test_a_conflict_at_any_statement_is_retried_and_never_seen(
+async def test_conflict_at_any_statement_is_retried_invisibly(
     store: TestStore, clock: VirtualClock, size: Size
 ) -> None:
     async with opened_bench(store, clock) as bench:
@@ -61,7 +61,7 @@ async def test_a_conflict_at_any_statement_is_retried_and_never_seen(
 
 
 def blowing(fuse: Fuse, at: int, backend: str = "sqlite", kind: str = "outage", *, after: bool = False) -> Fault:
-    """The fault of a driver that fails at this statement of the call."""
+    """Return the fault of a driver that fails at this statement of the call."""
 
     async def fault(call: Call) -> BaseException | None:
         fuse.arm(at, FAILURES[backend][kind], after=after)

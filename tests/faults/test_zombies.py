@@ -1,4 +1,4 @@
-"""Workers frozen beyond their lease wake up and try every write: none is accepted, and nothing in the store moves."""
+"""Workers frozen beyond their lease wake up and try every write: none is accepted and the store does not change."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from flowfabric.engine import Engine, Policy, Refused
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
 from tests.faults.ledgers import OUTSIDE, Ledger, Run, read_ledger
-from tests.faults.pictures import camera_on
+from tests.faults.store_dump import camera_on
 from tests.faults.storm import Crew, all_ended
 from tests.sizes import Size
 from tests.stores import SqliteTestStore, TestStore, moved, opened, snapshot
+
+pytestmark = pytest.mark.alone
 
 LEASE_S = 1.0
 FINISHERS = 2
@@ -42,16 +44,16 @@ class Graveyard:
         self.instances: dict[UUID, str] = {}
 
     async def freeze(self, number: int) -> list[UUID]:
-        """So many fresh executions, each leased by a process that is frozen while it works."""
+        """Create executions, each leased by a process that is frozen while it works."""
         ids = []
         for place in range(number):
-            answer = await self.engine.executions.submit("job", b'{"plan": "plain"}', policy=Policy(lease_ttl=LEASE_S))
-            self.client.write("asked", asked=answer.id)
-            self.client.write("acknowledged", asked=answer.id, execution=answer.id)
-            order = {"zombie": True, "execution": str(answer.id)}
-            self.pids[answer.id] = self.crew.spawn(FIRST_SLOT + place, **order)
-            self.instances[answer.id] = f"{FIRST_SLOT + place}-{self.pids[answer.id]}"
-            ids.append(answer.id)
+            result = await self.engine.executions.submit("job", b'{"plan": "plain"}', policy=Policy(lease_ttl=LEASE_S))
+            self.client.write("asked", asked=result.id)
+            self.client.write("acknowledged", asked=result.id, execution=result.id)
+            order = {"zombie": True, "execution": str(result.id)}
+            self.pids[result.id] = self.crew.spawn(FIRST_SLOT + place, **order)
+            self.instances[result.id] = f"{FIRST_SLOT + place}-{self.pids[result.id]}"
+            ids.append(result.id)
         for place, id_ in enumerate(ids):
             await asyncio.to_thread(self._await_lease, FIRST_SLOT + place, self.pids[id_])
         for place, id_ in enumerate(ids):
@@ -59,7 +61,7 @@ class Graveyard:
         return ids
 
     async def wake(self, ids: list[UUID]) -> None:
-        """Lets zombies go on, and waits until they have tried everything."""
+        """Wake zombies and wait until they have tried every write."""
         for id_ in ids:
             self.crew.run.woken_path(self.instances[id_]).touch()
             os.kill(self.pids[id_], signal.SIGCONT)
@@ -73,7 +75,7 @@ class Graveyard:
             time.sleep(0.005)
 
     def _freeze(self, slot: int, pid: int) -> None:
-        # A process frozen inside a transaction keeps its locks; then there is nobody who could take over.
+        # A process frozen inside a transaction keeps its locks, so no other worker could take over.
         flags, ends = self.crew.run.flags(), time.monotonic() + PATIENCE_S
         while time.monotonic() < ends:
             os.kill(pid, signal.SIGSTOP)
@@ -81,27 +83,30 @@ class Graveyard:
             if flags[slot] == OUTSIDE and can_write(self.crew.store):
                 return
             os.kill(pid, signal.SIGCONT)
-            # Long enough for the worker to get on, also where many processes share a processor.
+            # Long enough for the worker to continue, even if many processes share a processor.
             time.sleep(random.uniform(0.002, 0.05))
         raise AssertionError("a worker is never outside a transaction")
 
 
 def await_stop(pid: int, ends: float) -> None:
-    """Returns when the process stands still. The signal is only sent when `kill` returns; until each thread has been
-    told, one of them may begin a transaction, and commit it legally when it is woken."""
+    """Wait until all threads of the process are stopped.
+
+    `kill` only sends the signal; until every thread has stopped, one may begin a transaction and commit it legally
+    after it is woken.
+    """
     while not all(state in "TZ" for state in thread_states(pid)):
         assert time.monotonic() < ends, "a worker does not stop"
         time.sleep(0.001)
 
 
 def thread_states(pid: int) -> list[str]:
-    """How the threads of a process are: `T` is stopped, `Z` has ended."""
+    """Return the states of the threads of a process: `T` is stopped, `Z` has ended."""
     files = [path / "stat" for path in Path(f"/proc/{pid}/task").iterdir()]
     return [file.read_text().rpartition(")")[2].split()[0] for file in files if file.exists()]
 
 
 def can_write(store: TestStore) -> bool:
-    """False if somebody keeps the write lock of a SQLite file; PostgreSQL has none."""
+    """Return False if a process holds the write lock of a SQLite file. PostgreSQL has none."""
     if not isinstance(store, SqliteTestStore):
         return True
     with closing(sqlite3.connect(store.path, isolation_level=None, timeout=0.5)) as connection:
@@ -124,32 +129,32 @@ async def test_zombies_change_nothing(
             zombies = Graveyard(engine, crew, client)
             ids = await zombies.freeze(width)
             await asyncio.sleep(1.1 * LEASE_S)
-            # A third wakes before anybody has noticed that the leases ran out, a third while another worker holds
-            # them, and the last third when the work is done.
-            await wakes_in_vain(store, zombies, ids[::3])
+            # A third wakes before the expiry of its lease is detected, a third while another worker holds the lease,
+            # and a third after the work is done.
+            await wakes_without_effect(store, zombies, ids[::3])
             await engine.reconcilers.tick()
             holders = [await engine.leases.claim_execution(id_, "holder", lease_ttl="1m") for id_ in ids[1::3]]
-            await wakes_in_vain(store, zombies, ids[1::3])
+            await wakes_without_effect(store, zombies, ids[1::3])
             for holder in holders:
                 await engine.leases.release(holder.fence)
             crew.hire(FINISHERS)
             await all_ended(camera)
             crew.dismiss()
-            await wakes_in_vain(store, zombies, ids[2::3])
+            await wakes_without_effect(store, zombies, ids[2::3])
             await terminal_is_final(engine, ids)
-        found = await Findings.gather(run, camera)
+        findings = await Findings.gather(run, camera)
         await camera.close()
 
-    tried = [line for line in found.witness if line["what"] in ("stale", "accepted")]
+    tried = [line for line in findings.witness if line["what"] in ("stale", "accepted")]
     accepted = [line for line in tried if line["what"] == "accepted"]
     scoreboard(f"{waves * width} zombies, {len(tried)} stale writes (at least {least}), {len(accepted)} accepted")
     assert accepted == []
-    assert violations(found) == []
+    assert violations(findings) == []
     assert len(tried) >= least
     assert {line["code"] for line in tried if "code" in line} <= REASONS
 
 
-async def wakes_in_vain(store: TestStore, zombies: Graveyard, ids: list[UUID]) -> None:
+async def wakes_without_effect(store: TestStore, zombies: Graveyard, ids: list[UUID]) -> None:
     before = await snapshot(store)
     await zombies.wake(ids)
     assert moved(before, await snapshot(store)) == []

@@ -1,4 +1,4 @@
-"""The operations of waits and of the key ring, with the situations they need, beside all others."""
+"""The operations of waits and of the key ring, with the state each needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from flowfabric.batching import run_batch
 from flowfabric.engine import (
     AnyOf,
     Count,
@@ -14,13 +13,14 @@ from flowfabric.engine import (
     Fence,
     Lease,
     OpenWaitpoint,
-    Pending,
+    PendingWaitpoint,
     Secret,
     Single,
     Suspended,
     Timer,
 )
-from flowfabric.engine.suspending import suspend_request
+from flowfabric.engine.batcher import run_batch
+from flowfabric.engine.lease_requests import suspend_request
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.faults.operations import STEPS, Arrange, Operation, duty, lease, nothing, three_leases
@@ -45,9 +45,9 @@ class Slot:
 
 
 async def handed_out(engine: Engine, clock: VirtualClock) -> Slot:
-    """A waitpoint that was created early; its worker goes on."""
-    found = await lease(engine, clock)
-    return _slot(found, await engine.waitpoints.create(found.fence, "boss"))
+    """Return a waitpoint that was created early; its worker continues."""
+    held_lease = await lease(engine, clock)
+    return _slot(held_lease, await engine.waitpoints.create(held_lease.fence, "boss"))
 
 
 async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
@@ -57,19 +57,19 @@ async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
 
 
 def suspended(**options: Any) -> Arrange:
-    """An execution that waits on `boss`."""
+    """Return an execution that waits on `boss`."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> Slot:
-        found = await lease(engine, clock)
-        answer = await engine.leases.suspend(found.fence, ["boss"], **options)
-        assert isinstance(answer, Suspended)
-        return _slot(found, answer.waitpoints[0], answer.suspension_id)
+        held_lease = await lease(engine, clock)
+        result = await engine.leases.suspend(held_lease.fence, ["boss"], **options)
+        assert isinstance(result, Suspended)
+        return _slot(held_lease, result.waitpoints[0], result.suspension_id)
 
     return arrange
 
 
 def overdue(on_timeout: str) -> Arrange:
-    """Two suspensions past their timeout, for a duty that settles both in one transaction."""
+    """Return two suspensions past their timeout, for a duty that ends both in one transaction."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> None:
         for _ in range(2):
@@ -88,8 +88,8 @@ async def due_timer(engine: Engine, clock: VirtualClock) -> None:
 
 
 async def expired_waitpoint(engine: Engine, clock: VirtualClock) -> None:
-    found = await scenarios.leased(engine, lease_ttl="10m")
-    await engine.waitpoints.create(found.fence, "boss", expires="1m")
+    held_lease = await scenarios.leased(engine, lease_ttl="10m")
+    await engine.waitpoints.create(held_lease.fence, "boss", expires="1m")
     clock.advance("2m")
 
 
@@ -99,14 +99,14 @@ async def listening(engine: Engine, clock: VirtualClock) -> UUID:
 
 async def listened(engine: Engine, clock: VirtualClock) -> UUID:
     id_ = await listening(engine, clock)
-    found = await engine.leases.claim_execution(id_, scenarios.WORKER)
-    await engine.leases.complete(found.fence, b"out")
+    held_lease = await engine.leases.claim_execution(id_, scenarios.WORKER)
+    await engine.leases.complete(held_lease.fence, b"out")
     return id_
 
 
 async def three_suspends(engine: Engine, clock: VirtualClock) -> list[Any]:
     settings = DEFAULTS | {"steps": STEPS}
-    # Without a key the first token would be minted alone, and the others together.
+    # Without a key, the first token would be minted alone and the others in a batch.
     await engine.keys.seed("first", "0" * 64)
     leases = await three_leases(engine, clock)
     return [suspend_request(engine._context, item.fence, ["boss"], None, "1h", None, **settings) for item in leases]
@@ -127,9 +127,9 @@ async def retired(engine: Engine, clock: VirtualClock) -> None:
     clock.advance("2m")
 
 
-def _slot(found: Lease, waitpoint: OpenWaitpoint, suspension_id: UUID | None = None) -> Slot:
+def _slot(held_lease: Lease, waitpoint: OpenWaitpoint, suspension_id: UUID | None = None) -> Slot:
     assert waitpoint.token is not None, "it was just minted"
-    return Slot(found.fence, waitpoint.id, waitpoint.token, suspension_id, uuid4())
+    return Slot(held_lease.fence, waitpoint.id, waitpoint.token, suspension_id, uuid4())
 
 
 WAITS: dict[str, Operation] = {
@@ -147,10 +147,11 @@ WAITS: dict[str, Operation] = {
         lease, lambda e, found: e.leases.suspend(found.fence, ["boss", "chief"], timeout="1h", steps=STEPS)
     ),
     "suspend with a key": Operation(
-        handed_out, lambda e, slot: e.leases.suspend(slot.fence, [Pending("boss")], key="wait", steps=STEPS)
+        handed_out, lambda e, slot: e.leases.suspend(slot.fence, [PendingWaitpoint("boss")], key="wait", steps=STEPS)
     ),
-    "suspend, satisfied at once": Operation(
-        signalled_early, lambda e, slot: e.leases.suspend(slot.fence, [Pending("boss")], key="wait", steps=STEPS)
+    "suspend, already satisfied": Operation(
+        signalled_early,
+        lambda e, slot: e.leases.suspend(slot.fence, [PendingWaitpoint("boss")], key="wait", steps=STEPS),
     ),
     "suspends of one caller": Operation(
         three_suspends, lambda e, items: run_batch(e._context.store, e.namespace, e._context.waits.suspend, items)

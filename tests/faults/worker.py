@@ -1,7 +1,7 @@
-"""What a worker process of the harness does: claims, works as the payload says, and lets its witness write it down.
+"""A worker process of the fault tests: it claims, works as the payload requests, and writes a witness ledger.
 
-It knows nothing of the faults. It repeats a call that the store could not answer, gives up work that was refused, and
-writes down anything else as `broke`, which no run may contain.
+It knows nothing of the faults. It repeats a call while the store is unavailable, abandons refused work, and records
+anything else as `broke`, which no run may contain.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from flowfabric.engine import (
     connect,
 )
 from flowfabric.reconcilers.loop import Reconcilers
-from flowfabric.store.facts import StoreFacts
-from flowfabric.store.news import Telling
-from flowfabric.store.transaction import Body, JoinedBody, SharedBody, Store, Transaction
-from tests.facts import FENCED
+from flowfabric.store.ports import Body, JoinedBody, Notifier, SharedBody, Store, StoreInfo
+from flowfabric.store.transaction import Transaction
+from tests.expectations import FENCED
 from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
 
 Answer = TypeVar("Answer")
@@ -46,7 +45,7 @@ WAITPOINT = "answer"
 
 
 def main(order: dict[str, Any]) -> None:
-    """The life of a worker process."""
+    """Run a worker process."""
     worker = Worker(order)
     try:
         asyncio.run(worker.zombie() if order.get("zombie") else worker.work())
@@ -56,9 +55,9 @@ def main(order: dict[str, Any]) -> None:
 
 
 class WatchedStore:
-    """The store, with a byte in shared memory that says whether this process is inside a transaction.
+    """The store, with a byte in shared memory that shows whether this process is inside a transaction.
 
-    The byte is set when the transaction has begun, and cleared when the process has heard of its end.
+    The byte is set when the transaction has begun and cleared when the process knows that it has ended.
     """
 
     def __init__(self, store: Store, flags: mmap.mmap, slot: int, single: int) -> None:
@@ -85,8 +84,8 @@ class WatchedStore:
         return await self._store.read_single(body)
 
     @property
-    def telling(self) -> Telling:
-        return self._store.telling
+    def notifier(self) -> Notifier:
+        return self._store.notifier
 
     async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
         return await self._store.run_within(connection, body, savepoint=savepoint)
@@ -97,8 +96,8 @@ class WatchedStore:
     async def ping(self) -> None:
         await self._store.ping()
 
-    async def facts(self) -> StoreFacts:
-        return await self._store.facts()
+    async def store_info(self) -> StoreInfo:
+        return await self._store.store_info()
 
     async def close(self) -> None:
         await self._store.close()
@@ -120,7 +119,7 @@ class WatchedStore:
                 self._count(-1, OUTSIDE)
 
     def _count(self, change: int, flag: int) -> None:
-        # On SQLite bodies run on the thread that writes, and are waited for on another.
+        # On SQLite, bodies run on the writer thread and are awaited on another thread.
         with self._lock:
             self._inside += change
             if change > 0 or not self._inside:
@@ -128,11 +127,11 @@ class WatchedStore:
 
 
 def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
-    """The same engine over the same store, with its transactions watched."""
+    """Return the same engine over the same store, with its transactions watched."""
     context = engine._context
     single = IN_TRANSACTION if hasattr(context.store, "_writer") else IN_STATEMENT
     store = WatchedStore(context.store, flags, slot, single)
-    duties = Reconcilers(store, context.wakeups, context.reconcilers._keeping)
+    duties = Reconcilers(store, context.wakeups, context.reconcilers._retention)
     return Engine(replace(context, store=store, reconcilers=duties, batchers={}))
 
 
@@ -149,11 +148,11 @@ class Worker:
         random.seed(os.urandom(8))
 
     async def work(self) -> None:
-        """Claims and works until it is killed."""
+        """Claim and work until killed."""
         engine = await self.opened()
-        async with engine.reconcilers.running():
+        async with engine.reconcilers.run_in_background():
             while True:
-                leases = await self.insist(lambda: self.claim(engine))
+                leases = await self.retry_until_available(lambda: self.claim(engine))
                 for lease in leases:
                     await self.handle(engine, lease)
                 if not leases:
@@ -161,7 +160,7 @@ class Worker:
 
     async def opened(self) -> Engine:
         opening = connect(self.order["url"], **self.order["options"])
-        engine = await self.insist(opening._open)
+        engine = await self.retry_until_available(opening._open)
         return watched(engine, self.flags, self.order["slot"])
 
     async def claim(self, engine: Engine) -> list[Lease]:
@@ -169,7 +168,7 @@ class Worker:
         return await engine.leases.claim([LANE], worker, limit=2, lease_ttl=self.order["lease_s"])
 
     async def handle(self, engine: Engine, lease: Lease) -> None:
-        """One run of the handler; a refusal means that the work is somebody else's now."""
+        """Run the handler once. A refusal means that another worker owns the work."""
         self.witness.write("began", **self.facts(lease))
         try:
             await self.perform(engine, lease, json.loads(lease.payload)["plan"])
@@ -179,11 +178,11 @@ class Worker:
     async def perform(self, engine: Engine, lease: Lease, plan: str) -> None:
         fence = lease.fence
         if plan == "retry" and lease.attempt_index == 0:
-            await self.insist(lambda: engine.leases.fail(fence, "not yet"))
+            await self.retry_until_available(lambda: engine.leases.fail(fence, "not yet"))
             self.witness.write("failed", **self.facts(lease))
             return
         if plan == "rest" and lease.origin == "fresh":
-            await self.insist(lambda: engine.leases.delay(fence, after="50ms"))
+            await self.retry_until_available(lambda: engine.leases.delay(fence, after="50ms"))
             self.witness.write("delayed", **self.facts(lease))
             return
         if plan in ("break", "give up"):
@@ -195,62 +194,66 @@ class Worker:
             return
         if plan == "slow":
             await asyncio.sleep(random.uniform(0, 0.2))
-            await self.insist(lambda: engine.leases.renew(fence))
-            await self.insist(lambda: engine.leases.progress(fence, 50, self.instance))
+            await self.retry_until_available(lambda: engine.leases.renew(fence))
+            await self.retry_until_available(lambda: engine.leases.progress(fence, 50, self.instance))
         if not self.run.take_effect(str(fence.execution_id), fence.epoch, str(fence.lease_id)):
             self.witness.write("effect refused", **self.facts(lease))
         await self.complete(engine, lease)
 
     async def end_badly(self, engine: Engine, lease: Lease, plan: str) -> None:
         if plan == "break":
-            await self.insist(lambda: engine.leases.fail(lease.fence, "broken", failure_class="permanent"))
+            await self.retry_until_available(
+                lambda: engine.leases.fail(lease.fence, "broken", failure_class="permanent")
+            )
         else:
-            await self.insist(lambda: engine.leases.cancel(lease.fence, "no use"))
+            await self.retry_until_available(lambda: engine.leases.cancel(lease.fence, "no use"))
         self.witness.write("ended badly", **self.facts(lease))
 
     async def was_answered(self, engine: Engine, lease: Lease) -> bool:
-        """Waits for one signal, whichever attempt it is that comes here first; False if the lease is given up for it.
+        """Wait for one signal.
 
-        Whoever comes here later is told how that wait ended, and records it.
+        Return False if the lease was given up for it. A later attempt sees how the wait ended and records it.
         """
         await self.stop_at("claimed")
-        answer = await self.insist(lambda: engine.leases.suspend(lease.fence, [WAITPOINT], key="wait"))
-        if isinstance(answer, Suspended):
-            self.witness.write("suspended", suspension=answer.suspension_id, **self.facts(lease))
+        result = await self.retry_until_available(lambda: engine.leases.suspend(lease.fence, [WAITPOINT], key="wait"))
+        if isinstance(result, Suspended):
+            self.witness.write("suspended", suspension=result.suspension_id, **self.facts(lease))
             return False
-        signals = [str(signal.id) for signal in answer.signals]
-        self.witness.write("answered", suspension=answer.suspension_id, signals=signals, **self.facts(lease))
+        signals = [str(signal.id) for signal in result.signals]
+        self.witness.write("answered", suspension=result.suspension_id, signals=signals, **self.facts(lease))
         await self.stop_at("answered")
         step = Step("answer", f"{lease.execution_id} answer".encode())
-        await self.insist(lambda: engine.leases.checkpoint(lease.fence, [step]))
+        await self.retry_until_available(lambda: engine.leases.checkpoint(lease.fence, [step]))
         self.witness.write("recorded", step=step.name, **self.facts(lease))
         await self.stop_at("recorded")
         return True
 
     async def stop_at(self, point: str) -> None:
-        """Goes no further than the point at which this worker is to be killed."""
+        """Stop at the point where this worker is to be killed."""
         if self.order.get("stops_at") == point:
             self.witness.write("stopped", point=point)
             await asyncio.Event().wait()
 
     async def record_steps(self, engine: Engine, lease: Lease) -> None:
-        """Records the steps that are not there yet; their content never depends on who does it."""
-        known = {step.name for step in await self.insist(lambda: engine.executions.steps(lease.execution_id))}
+        """Record the missing steps. Their content does not depend on the worker."""
+        known = {
+            step.name for step in await self.retry_until_available(lambda: engine.executions.steps(lease.execution_id))
+        }
         for name in STEPS:
             if name not in known:
                 step = Step(name, f"{lease.execution_id} {name}".encode())
-                await self.insist(lambda step=step: engine.leases.checkpoint(lease.fence, [step]))  # type: ignore[misc]
+                await self.retry_until_available(lambda step=step: engine.leases.checkpoint(lease.fence, [step]))  # type: ignore[misc]
                 self.witness.write("recorded", step=name, **self.facts(lease))
 
     async def complete(self, engine: Engine, lease: Lease) -> None:
-        """The result says under which fence and by whom it was made."""
+        """Complete with a result that names the fence and the worker."""
         result = f"{lease.epoch} {lease.fence.lease_id} {self.instance}"
         self.witness.write("completing", result=result, **self.facts(lease))
-        await self.insist(lambda: engine.leases.complete(lease.fence, result.encode()))
+        await self.retry_until_available(lambda: engine.leases.complete(lease.fence, result.encode()))
         self.witness.write("completed", result=result, **self.facts(lease))
 
-    async def insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The answer of a call that is repeated, as it may be, while the store cannot answer."""
+    async def retry_until_available(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Repeat a call while the store is unavailable and return its result."""
         for tries in range(200):
             try:
                 return await call()
@@ -262,15 +265,18 @@ class Worker:
     def facts(self, lease: Lease) -> dict[str, Any]:
         fence = lease.fence
         return {
-            "execution": fence.execution_id, "attempt": lease.attempt_index, "epoch": fence.epoch,
-            "lease": fence.lease_id, "pid": os.getpid(),
-        }  # fmt: skip
+            "execution": fence.execution_id,
+            "attempt": lease.attempt_index,
+            "epoch": fence.epoch,
+            "lease": fence.lease_id,
+            "pid": os.getpid(),
+        }
 
     async def zombie(self) -> None:
-        """Keeps one lease until it was frozen and woken, then tries every write with the stale fence."""
+        """Keep one lease until this process was frozen and woken, then try every write with the stale fence."""
         engine = await self.opened()
         worker = WorkerId("zombie", self.instance)
-        lease = await self.insist(lambda: engine.leases.claim_execution(self.order["execution"], worker))
+        lease = await self.retry_until_available(lambda: engine.leases.claim_execution(self.order["execution"], worker))
         self.witness.write("holding", **self.facts(lease))
         with contextlib.suppress(FlowFabricError):
             while not self.run.woken_path(self.instance).exists():
@@ -278,11 +284,11 @@ class Worker:
                 await asyncio.sleep(0.02)
         for operation, write in stale_writes(engine, lease.fence).items():
             try:
-                answer = await write()
-                self.witness.write("accepted", operation=operation, answer=repr(answer), **self.facts(lease))
+                result = await write()
+                self.witness.write("accepted", operation=operation, answer=repr(result), **self.facts(lease))
             except FlowFabricError as error:
                 self.witness.write("stale", operation=operation, code=error.code, **self.facts(lease))
-        # The outside world can refuse an old fence only once it has seen a newer one.
+        # The fenced service can refuse an old fence only once it has seen a newer one.
         if self.run.effects(str(lease.execution_id)):
             effect = self.run.take_effect(str(lease.execution_id), lease.epoch, str(lease.fence.lease_id))
             self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))
@@ -290,5 +296,5 @@ class Worker:
 
 
 def stale_writes(engine: Engine, fence: Fence) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """Every write that a worker can make."""
+    """Return every write that a worker can make."""
     return {name: partial(write, engine, fence) for name, write in FENCED.items()}

@@ -1,4 +1,4 @@
-"""What a database says about its own schema, in a form that can be compared."""
+"""The schema of a database as its catalog describes it, in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncpg
 
-from flowfabric.sqlstore.statements import Dialect, split_script
+from flowfabric.store.statements import Dialect, split_script
 
 SQLITE = Dialect(table_prefix="ff_", numbered=False)
 Catalog = set[tuple[str, ...]]
@@ -58,26 +58,26 @@ _POSTGRES = {
 }
 
 
-def readable_schema(backend: str) -> str:
-    """The text of a backend's `schema.sql`."""
+def read_schema_script(backend: str) -> str:
+    """Return the text of a backend's `schema.sql`."""
     return (files(f"flowfabric.backends.{backend}") / "schema.sql").read_text(encoding="utf-8")
 
 
-async def postgres_catalog(dsn: str, schema: str) -> Catalog:
-    """Tables, columns, constraints, indexes, triggers and functions of a schema, without its name."""
+async def read_postgres_catalog(dsn: str, schema: str) -> Catalog:
+    """Return the tables, columns, constraints, indexes, triggers and functions of a schema, without its name."""
     connection = await asyncpg.connect(dsn)
     try:
-        found: Catalog = set()
+        catalog: Catalog = set()
         for kind, query in _POSTGRES.items():
             for row in await connection.fetch(query, schema):
-                found.add((kind, *(value.replace(f"{schema}.", "ff.") for value in row)))
-        return found
+                catalog.add((kind, *(value.replace(f"{schema}.", "ff.") for value in row)))
+        return catalog
     finally:
         await connection.close()
 
 
 async def make_postgres_schema(dsn: str, schema: str, script: str) -> None:
-    """A schema with what a script says; `ff.` stands for it."""
+    """Create a schema by a script, in which `ff.` stands for the schema."""
     dialect = Dialect(table_prefix=f'"{schema}".', numbered=True)
     connection = await asyncpg.connect(dsn)
     try:
@@ -88,24 +88,24 @@ async def make_postgres_schema(dsn: str, schema: str, script: str) -> None:
         await connection.close()
 
 
-def sqlite_catalog(path: Path) -> Catalog:
-    """Tables and indexes of a file as they were written, but for spaces, and the rows that the schema itself holds."""
+def read_sqlite_catalog(path: Path) -> Catalog:
+    """Return the tables and indexes of a file, normalized, and the rows that the schema contains."""
     with closing(sqlite3.connect(path)) as connection:
-        found: Catalog = set()
+        catalog: Catalog = set()
         for kind, name, table, text in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"):
-            found.add((kind, name, table, _normalised(text or "")))
+            catalog.add((kind, name, table, _normalize(text or "")))
         for row in connection.execute("SELECT only_row, newest_at FROM ff_clock"):
-            found.add(("row", "ff_clock", *map(str, row)))
-        return found
+            catalog.add(("row", "ff_clock", *map(str, row)))
+        return catalog
 
 
 def make_sqlite_file(path: Path, script: str) -> None:
-    """A file with what a script says."""
+    """Create a file by a script."""
     with closing(sqlite3.connect(path)) as connection, connection:
         for piece in split_script(script):
             connection.execute(SQLITE.translate(piece).text)
 
 
-def _normalised(text: str) -> str:
+def _normalize(text: str) -> str:
     text = text.replace("CREATE TABLE IF NOT EXISTS", "CREATE TABLE").replace('"', "")
     return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", text)).strip()

@@ -1,4 +1,4 @@
-"""Migrations need stores that nobody has opened yet."""
+"""Fixtures for stores that have never been opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestStore]:
-    """A store without a schema, once per backend."""
+    """Return a store without a schema, once per backend."""
     if request.param == "sqlite":
         yield SqliteTestStore(tmp_path)
         return

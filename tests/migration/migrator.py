@@ -1,4 +1,7 @@
-"""A process that opens a store when told, and says how that went: `python -m tests.migration.migrator URL SCHEMA`."""
+"""A process of the next release that opens a store on command and prints the outcome.
+
+Usage: `python -m tests.migration.migrator URL SCHEMA`
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,26 @@ import json
 import sys
 
 from flowfabric.engine import FlowFabricError, connect
+from tests.migration.next_release import next_release
 
 
 async def main(url: str, schema: str) -> None:
-    _say("ready")
+    _print("ready")
     sys.stdin.readline()
     try:
         async with connect(url, schema=schema, durable=False) as engine:
             await engine.executions.submit("job", lane="opened")
     except FlowFabricError as error:
-        _say(str(error))
+        _print(str(error))
     else:
-        _say("opened")
+        _print("opened")
 
 
-def _say(word: str) -> None:
+def _print(word: str) -> None:
     sys.stdout.write(json.dumps(word) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    with next_release():
+        asyncio.run(main(*sys.argv[1:]))

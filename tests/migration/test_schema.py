@@ -1,4 +1,4 @@
-"""The readable schema of each backend is the sum of its migrations, as the databases themselves see both."""
+"""Tests that the readable schema of each backend equals the sum of its migrations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from tests.migration.catalogs import (
     make_postgres_schema,
     make_sqlite_file,
-    postgres_catalog,
-    readable_schema,
-    sqlite_catalog,
+    read_postgres_catalog,
+    read_schema_script,
+    read_sqlite_catalog,
 )
 from tests.postgres_server import PostgresServer
 from tests.stores import PostgresTestStore, SqliteTestStore, opened
@@ -35,52 +35,54 @@ SQLITE_EDITS = {
 }
 
 
-async def test_the_readable_schema_of_postgres_is_the_sum_of_its_migrations(postgres: PostgresServer) -> None:
+async def test_readable_schema_of_postgres_equals_its_migrations(postgres: PostgresServer) -> None:
     migrated, written = PostgresTestStore(postgres.dsn), PostgresTestStore(postgres.dsn)
     async with opened(migrated):
-        await make_postgres_schema(postgres.dsn, written.schema, readable_schema("postgres"))
-    assert await _catalog(written) == await _catalog(migrated)
+        await make_postgres_schema(postgres.dsn, written.schema, read_schema_script("postgres"))
+    assert await _read_catalog(written) == await _read_catalog(migrated)
     await migrated.drop()
     await written.drop()
 
 
-async def test_the_readable_schema_of_sqlite_is_the_sum_of_its_migrations(tmp_path: Path) -> None:
+async def test_readable_schema_of_sqlite_equals_its_migrations(tmp_path: Path) -> None:
     migrated = SqliteTestStore(tmp_path)
     async with opened(migrated):
-        make_sqlite_file(tmp_path / "written.db", readable_schema("sqlite"))
-    assert sqlite_catalog(tmp_path / "written.db") == sqlite_catalog(migrated.path)
+        make_sqlite_file(tmp_path / "written.db", read_schema_script("sqlite"))
+    assert read_sqlite_catalog(tmp_path / "written.db") == read_sqlite_catalog(migrated.path)
 
 
-async def test_the_comparison_sees_every_kind_of_difference_on_postgres(postgres: PostgresServer) -> None:
-    text = readable_schema("postgres")
-    original = await _written(postgres.dsn, text)
+async def test_comparison_finds_every_kind_of_difference_on_postgres(postgres: PostgresServer) -> None:
+    text = read_schema_script("postgres")
+    original = await _create_and_read_catalog(postgres.dsn, text)
     for difference, (old, new) in POSTGRES_EDITS.items():
         assert old in text, difference
-        assert await _written(postgres.dsn, text.replace(old, new, 1)) != original, difference
+        assert await _create_and_read_catalog(postgres.dsn, text.replace(old, new, 1)) != original, difference
 
 
 @pytest.mark.parametrize("difference", SQLITE_EDITS)
-def test_the_comparison_sees_every_kind_of_difference_on_sqlite(tmp_path: Path, difference: str) -> None:
-    text = readable_schema("sqlite")
+def test_comparison_finds_every_kind_of_difference_on_sqlite(tmp_path: Path, difference: str) -> None:
+    text = read_schema_script("sqlite")
     old, new = SQLITE_EDITS[difference]
     assert old in text
     make_sqlite_file(tmp_path / "one.db", text)
     make_sqlite_file(tmp_path / "other.db", text.replace(old, new, 1))
-    assert sqlite_catalog(tmp_path / "one.db") != sqlite_catalog(tmp_path / "other.db")
+    assert read_sqlite_catalog(tmp_path / "one.db") != read_sqlite_catalog(tmp_path / "other.db")
 
 
 async def test_no_table_of_postgres_has_a_trigger_or_a_foreign_key(postgres: PostgresServer) -> None:
-    found = await _written(postgres.dsn, readable_schema("postgres"))
-    assert not [item for item in found if item[0] in ("trigger", "function") or item[-1].startswith("FOREIGN KEY")]
+    catalog = await _create_and_read_catalog(postgres.dsn, read_schema_script("postgres"))
+    assert not [
+        entry for entry in catalog if entry[0] in ("trigger", "function") or entry[-1].startswith("FOREIGN KEY")
+    ]
 
 
-async def _written(dsn: str, script: str) -> set[tuple[str, ...]]:
+async def _create_and_read_catalog(dsn: str, script: str) -> set[tuple[str, ...]]:
     store = PostgresTestStore(dsn)
     await make_postgres_schema(dsn, store.schema, script)
-    found = await _catalog(store)
+    catalog = await _read_catalog(store)
     await store.drop()
-    return found
+    return catalog
 
 
-async def _catalog(store: PostgresTestStore) -> set[tuple[str, ...]]:
-    return await postgres_catalog(store.url, store.schema)
+async def _read_catalog(store: PostgresTestStore) -> set[tuple[str, ...]]:
+    return await read_postgres_catalog(store.url, store.schema)

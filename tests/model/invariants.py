@@ -1,7 +1,7 @@
-"""The invariants of the reliability reference, checked on stored rows alone: they know nothing of the model.
+"""The invariants of the reliability reference, checked on stored rows without the model.
 
-Each check takes the rows before and after a step and raises if something is true that never may be. The numbers are
-those of the reference.
+Each check takes the rows before and after a step and raises if they violate an invariant. The numbers are those of the
+reference.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from flowfabric.core.transitions import TRANSITIONS
-from tests.model.sides import Row, Rows
+from flowfabric.core.executions.transitions import TRANSITIONS
+from tests.model.stores import Row, Rows
 from tests.model.wait_invariants import due_of_waits
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
@@ -26,8 +26,8 @@ _ALLOWED = {
 
 
 def check_rows(rows: Rows) -> None:
-    """What must be true of the rows at any time."""
-    histories = histories_of(rows)
+    """Check what must always be true of the rows."""
+    histories = group_events(rows)
     for execution in rows["execution"]:
         history = histories.pop(execution["id"], [])
         _check_execution(execution, history)
@@ -35,13 +35,13 @@ def check_rows(rows: Rows) -> None:
         _check_counts(execution, history, rows)
     for history in histories.values():
         _check_history(history)
-        assert history[-1]["state"] in TERMINAL, "I-16: only what has ended may be gone"
+        assert history[-1]["state"] in TERMINAL, "I-16: only a terminal execution may be purged"
     _check_leases(rows)
     _check_orphans(rows)
 
 
 def check_step(before: Rows, after: Rows) -> None:
-    """What no step may do to rows: rewrite history, change a result, shorten a live lease, lower an epoch."""
+    """Check that a step rewrites no history, changes no result, shortens no live lease and lowers no epoch."""
     for table, key in (("event", ("execution_id", "version")), ("attempt", ("execution_id", "attempt_index"))):
         later = {tuple(row[name] for name in key): row for row in after[table]}
         living = {row["id"] for row in after["execution"]}
@@ -49,101 +49,114 @@ def check_step(before: Rows, after: Rows) -> None:
             if row.get("version") is None and table == "event":
                 continue
             if table == "event" or row["execution_id"] in living:
-                found = later.get(tuple(row[name] for name in key))
-                assert found == row, f"I-13, I-20: a written {table} row is never changed or lost"
-    now_there = {row["id"]: row for row in after["execution"]}
+                row_after = later.get(tuple(row[name] for name in key))
+                assert row_after == row, f"I-13, I-20: a written {table} row is never changed or lost"
+    rows_after = {row["id"]: row for row in after["execution"]}
     for row in before["execution"]:
-        found = now_there.get(row["id"])
-        if found is None:
+        row_after = rows_after.get(row["id"])
+        if row_after is None:
             continue
-        assert found["epoch"] >= row["epoch"], "I-02: epochs only grow"
-        assert found["version"] >= row["version"], "I-20: versions only grow"
-        lost = row["lease_id"] is not None and found["lease_id"] != row["lease_id"]
-        ended_by_holder = found["state"] in ("completed", "failed") and found["version"] == row["version"] + 1
-        assert not lost or found["epoch"] > row["epoch"] or ended_by_holder, "I-04: a lost lease moves the epoch"
-        if found["lease_id"] is not None and found["lease_id"] == row["lease_id"]:
-            assert found["lease_expires_at"] >= row["lease_expires_at"], "I-07: a renewal never shortens a lease"
+        assert row_after["epoch"] >= row["epoch"], "I-02: epochs only grow"
+        assert row_after["version"] >= row["version"], "I-20: versions only grow"
+        lost = row["lease_id"] is not None and row_after["lease_id"] != row["lease_id"]
+        ended_by_holder = row_after["state"] in ("completed", "failed") and row_after["version"] == row["version"] + 1
+        assert not lost or row_after["epoch"] > row["epoch"] or ended_by_holder, "I-04: a lost lease moves the epoch"
+        if row_after["lease_id"] is not None and row_after["lease_id"] == row["lease_id"]:
+            assert row_after["lease_expires_at"] >= row["lease_expires_at"], "I-07: a renewal never shortens a lease"
 
 
 def check_accepted(before: Rows, after: Rows, id_: str, fences: set[tuple[int, str]], now_us: int) -> None:
-    """I-05, I-07: a worker's call that changed its execution presented the live lease, which had time left."""
-    row, changed = ({item["id"]: item for item in rows["execution"]}.get(id_) for rows in (before, after))
+    """I-05, I-07: check that a worker's call that changed its execution presented the unexpired live lease."""
+    row, changed = (
+        {execution["id"]: execution for execution in rows["execution"]}.get(id_) for rows in (before, after)
+    )
     steps = [[row for row in rows["step"] if row["execution_id"] == id_] for rows in (before, after)]
     if row == changed and steps[0] == steps[1]:
         return
-    assert row is not None, "I-05: nothing can be written to what does not exist"
+    assert row is not None, "I-05: a call changed an execution that does not exist"
     assert (row["epoch"], row["lease_id"]) in fences, f"I-05: {fences} wrote over {row['epoch'], row['lease_id']}"
-    assert row["lease_expires_at"] > now_us, "I-07: a lease that ran out wrote"
+    assert row["lease_expires_at"] > now_us, "I-07: an expired lease changed its execution"
 
 
 def check_fair(before: Rows, after: Rows, eligible: set[str]) -> None:
-    """I-09: a claim passes over nothing that it could have taken and whose turn was before."""
-    now_there = {row["id"]: row for row in after["execution"]}
+    """I-09: check that a claim skips no eligible execution that comes before those it took."""
+    rows_after = {row["id"]: row for row in after["execution"]}
     waiting = [row for row in before["execution"] if row["state"] == "waiting"]
-    taken = [_turn(row) for row in waiting if now_there[row["id"]]["state"] == "active"]
-    left = [_turn(row) for row in waiting if row["id"] in eligible and now_there[row["id"]]["state"] == "waiting"]
-    assert not taken or not left or max(taken) < min(left), f"I-09: {max(taken)} was taken, {min(left)} still waits"
+    taken = [_claim_order(row) for row in waiting if rows_after[row["id"]]["state"] == "active"]
+    waiting_still = [
+        _claim_order(row) for row in waiting if row["id"] in eligible and rows_after[row["id"]]["state"] == "waiting"
+    ]
+    assert not taken or not waiting_still or max(taken) < min(waiting_still), (
+        f"I-09: {max(taken)} was taken, {min(waiting_still)} still waits"
+    )
 
 
 def check_never_early(before: Rows, after: Rows, now_us: int) -> None:
-    """I-35, I-37: a duty changes an execution only when one of its times has come, and a lease only past its own."""
-    now_there = {row["id"]: row for row in after["execution"]}
+    """I-35, I-37: check that a duty changes an execution only when one of its times is due, and a lease only after its
+    expiry."""
+    rows_after = {row["id"]: row for row in after["execution"]}
     for row in before["execution"]:
-        found = now_there.get(row["id"])
-        if found == row or (found and _only_looks_again_later(row, found)):
+        row_after = rows_after.get(row["id"])
+        if row_after == row or (row_after and _is_only_check_postponed(row, row_after)):
             continue
         due = [row[name] for name in _DUE] + due_of_waits(before, row["id"])
         assert any(time is not None and time <= now_us for time in due), (
-            f"I-35: {row['id']} was changed at {now_us} although none of its times has come"
+            f"I-35: {row['id']} was changed at {now_us} although none of its times is due"
         )
     expired = [row for row in after["event"] if (row["family"], row["name"]) == ("lease", "expired")]
-    known = {(row["execution_id"], row["version"]) for row in before["event"]}
+    earlier = {(row["execution_id"], row["version"]) for row in before["event"]}
     leases = {row["lease_id"]: row for row in before["execution"] if row["lease_id"]}
     for event in expired:
-        if (event["execution_id"], event["version"]) not in known:
+        if (event["execution_id"], event["version"]) not in earlier:
             assert leases[event["lease_id"]]["lease_expires_at"] <= now_us, "I-35: a lease expired before its time"
 
 
-def histories_of(rows: Rows) -> dict[str, list[Row]]:
-    """The events of each execution, in order."""
-    found: dict[str, list[Row]] = defaultdict(list)
+def group_events(rows: Rows) -> dict[str, list[Row]]:
+    """Return the events of each execution, in order."""
+    events_by_execution: dict[str, list[Row]] = defaultdict(list)
     for event in rows["event"]:
         if event["execution_id"] is not None:
-            found[event["execution_id"]].append(event)
-    return {id_: sorted(events, key=lambda event: event["version"]) for id_, events in found.items()}
+            events_by_execution[event["execution_id"]].append(event)
+    return {id_: sorted(events, key=lambda event: event["version"]) for id_, events in events_by_execution.items()}
 
 
-def _turn(row: Row) -> tuple[int, bool, int, str]:
+def _claim_order(row: Row) -> tuple[int, bool, int, str]:
     return -row["priority"], row["attempt_state"] != "attempt_interrupted", row["created_at"], row["id"]
 
 
 def _check_execution(row: Row, history: list[Row]) -> None:
     leased = row["ownership"] == "leased"
     assert leased == (row["lease_id"] is not None), "I-01: a lease is live exactly when the execution is leased"
-    assert (row["state"] == "active") == (row["ownership"] is not None), "I-01: only what is active is owned"
+    assert (row["state"] == "active") == (row["ownership"] is not None), (
+        "I-01: an execution is owned exactly while it is active"
+    )
     versions = [event["version"] for event in history]
     assert versions == list(range(1, row["version"] + 1)), "I-20: one event per version, without a gap"
     if history:
         last = history[-1]
         now = (row["state"], row["epoch"], row["generation"])
-        assert (last["state"], last["epoch"], last["generation"]) == now, "I-20: the last event says what is"
+        assert (last["state"], last["epoch"], last["generation"]) == now, "I-20: the last event has the current state"
     if row["state"] in TERMINAL:
         armed = [name for name in _ARMED if row[name] is not None]
         assert not armed, f"I-37: {armed} still armed after the end"
-        assert row["purge_at"] is not None and row["ended_at"] is not None, "I-49: what has ended will be purged"
+        assert row["purge_at"] is not None and row["ended_at"] is not None, (
+            "I-49: a terminal execution has a purge time"
+        )
 
 
 def _check_history(history: list[Row]) -> None:
     previous = None
     for event in history:
-        word = f"{event['family']}.{event['name']}"
+        event_name = f"{event['family']}.{event['name']}"
         sources = [previous] if previous else ["waiting", "delayed"]
-        allowed = [source for source in sources if (source, word, event["state"]) in _ALLOWED]
-        assert allowed, f"I-10: {previous} → {event['state']} by {word} is not in the table"
+        allowed = [source for source in sources if (source, event_name, event["state"]) in _ALLOWED]
+        assert allowed, f"I-10: {previous} → {event['state']} by {event_name} is not in the table"
         if previous in TERMINAL:
-            assert word == "operator.replayed", f"I-11: {word} after the end"
+            assert event_name == "operator.replayed", f"I-11: {event_name} after the end"
         if event["family"] == "operator" or event["name"] == "revoked":
-            assert event["principal"] and event["reason"] is not None, "I-47: who did it, and why"
+            assert event["principal"] and event["reason"] is not None, (
+                "I-47: an operator event has a principal and a reason"
+            )
         previous = event["state"]
     ends = Counter(event["generation"] for event in history if event["family"] == "completion")
     assert all(count == 1 for count in ends.values()), "I-12: one terminal event per generation"
@@ -155,19 +168,19 @@ def _check_history(history: list[Row]) -> None:
 
 def _check_counts(row: Row, history: list[Row], rows: Rows) -> None:
     policy = row["policy"]
-    most_retries, most_reclaims = policy.get("max_retries", 3), policy.get("max_reclaims", 100)
+    max_retries, max_reclaims = policy.get("max_retries", 3), policy.get("max_reclaims", 100)
     present = [event for event in history if event["generation"] == row["generation"]]
     names = Counter(event["name"] for event in present)
-    assert names["retry_scheduled"] == row["retry_count"] <= most_retries, "I-18: no more retries than allowed"
-    assert row["reclaim_count"] <= most_reclaims, "I-19: no more reclaims than allowed"
+    assert names["retry_scheduled"] == row["retry_count"] <= max_retries, "I-18: retries are limited by the policy"
+    assert row["reclaim_count"] <= max_reclaims, "I-19: reclaims are limited by the policy"
     assert row["replay_count"] == row["generation"] <= policy.get("max_replays", 10), "I-11: replays are capped"
-    whole = Counter(event["name"] for event in history)
-    allowed = 1 + whole["retry_scheduled"] + whole["expired"] + whole["revoked"] + whole["replayed"]
-    attempts = [item for item in rows["attempt"] if item["execution_id"] == row["id"]]
-    assert len(attempts) <= allowed, "I-18: attempts are bounded by what opened them"
-    assert [item["attempt_index"] for item in sorted(attempts, key=lambda item: item["attempt_index"])] == list(
-        range(len(attempts))
-    ), "I-18: attempts are numbered without a gap"
+    all_names = Counter(event["name"] for event in history)
+    allowed = 1 + all_names["retry_scheduled"] + all_names["expired"] + all_names["revoked"] + all_names["replayed"]
+    attempts = [attempt for attempt in rows["attempt"] if attempt["execution_id"] == row["id"]]
+    assert len(attempts) <= allowed, "I-18: attempts are limited by the events that start one"
+    assert [
+        attempt["attempt_index"] for attempt in sorted(attempts, key=lambda attempt: attempt["attempt_index"])
+    ] == list(range(len(attempts))), "I-18: attempts are numbered without a gap"
     assert row["attempt_index"] <= len(attempts), "I-18: at most one attempt is not history yet"
 
 
@@ -187,6 +200,6 @@ def _check_orphans(rows: Rows) -> None:
         assert not orphans, f"I-49: {table} rows of an execution that is gone: {orphans}"
 
 
-def _only_looks_again_later(row: Row, found: Row) -> bool:
-    """The expiry duty found a renewed lease."""
-    return row | {"lease_check_at": found["lease_check_at"]} == found and found["lease_id"] is not None
+def _is_only_check_postponed(row: Row, row_after: Row) -> bool:
+    """Return True if the expiry duty only found a renewed lease."""
+    return row | {"lease_check_at": row_after["lease_check_at"]} == row_after and row_after["lease_id"] is not None

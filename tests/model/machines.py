@@ -1,7 +1,7 @@
-"""The state machines: all moves, drawn by their weights.
+"""The state machines, which draw all moves by their weights.
 
-One rule draws among all of them: left to choose among rules, Hypothesis switches half of them off in each example, and
-short examples would get nowhere.
+One rule draws among all moves. If Hypothesis chose among rules, it would disable half of them in each example, and
+short examples would reach little.
 """
 
 from __future__ import annotations
@@ -11,55 +11,76 @@ from collections.abc import Collection, Iterator
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from tests.model.drawing import RED, Arguments, Call, bodies, call, workers
+from tests.model.batch_moves import BatchMoves
+from tests.model.checks import BaseMachine
 from tests.model.rules import ClaimMoves, ClientMoves, OperatorMoves, TimeMoves, WorkerMoves
-from tests.model.stage import Stage
-from tests.model.together import TogetherMoves
-from tests.model.wait_drawing import secret_of
+from tests.model.strategies import RED, Arguments, Call, bodies, call, workers
 from tests.model.wait_moves import WaitMoves
+from tests.model.wait_strategies import make_secret
 
-# Hypothesis prefers what comes first.
+# Hypothesis prefers the first elements.
 WAITS = (
-    "suspend", "begin", "create_waitpoint", "deliver", "deliver_again", "approve", "send", "resume", "close_waitpoint",
-    "observe", "look_at_waits", "rotate", "wait_through", "answer_early", "time_out", "race_a_timer", "outlive_a_key",
-    "end_while_waiting", "advance_to_next_due", "claim", "come_back", "repeat", "replay", "operate",
-)  # fmt: skip
+    "suspend",
+    "begin",
+    "create_waitpoint",
+    "deliver",
+    "deliver_again",
+    "approve",
+    "send",
+    "resume",
+    "close_waitpoint",
+    "list_signals",
+    "look_at_waits",
+    "rotate",
+    "wait_through",
+    "answer_early",
+    "time_out",
+    "race_a_timer",
+    "outlive_a_key",
+    "end_while_waiting",
+    "advance_to_next_due",
+    "claim",
+    "come_back",
+    "repeat",
+    "replay",
+    "operate",
+)
 
 
-def moves_of(stage: type[Stage], only: Collection[str] = ()) -> Iterator[st.SearchStrategy[Call]]:
-    """A strategy per move and unit of weight; only these, if they are named."""
-    for name in only or dir(stage):
-        weight, arguments = getattr(getattr(stage, name), "drawn", (0, {}))
+def list_moves(machine: type[BaseMachine], only: Collection[str] = ()) -> Iterator[st.SearchStrategy[Call]]:
+    """Yield one strategy per move and unit of weight, for all moves or only the named ones."""
+    for name in only or dir(machine):
+        weight, arguments = getattr(getattr(machine, name), "drawn", (0, {}))
         yield from (call(name, **arguments) for _ in range(weight))
 
 
-class AllMoves(ClientMoves, TogetherMoves, ClaimMoves, WorkerMoves, WaitMoves, OperatorMoves, TimeMoves):
-    """Everything together."""
+class AllMoves(ClientMoves, BatchMoves, ClaimMoves, WorkerMoves, WaitMoves, OperatorMoves, TimeMoves):
+    """All moves."""
 
 
-class Beginning(AllMoves):
-    """Two executions at work."""
+class StartedMachine(AllMoves):
+    """A machine that starts with two running executions."""
 
     @initialize(first=bodies, second=bodies, worker=workers)
     def begin_two(self, first: Arguments, second: Arguments, worker: str) -> None:
-        self.act("keys.seed", RED, kid="kid0", secret=secret_of("kid0"))
+        self.act("keys.seed", RED, kid="kid0", secret=make_secret("kid0"))
         for body in (first, second):
             self.begin(body, worker, None, RED)
 
 
-class Machine(Beginning):
-    """And then whatever is drawn."""
+class Machine(StartedMachine):
+    """A machine that continues with any moves."""
 
-    @rule(chosen=st.one_of(*moves_of(AllMoves)))
+    @rule(chosen=st.one_of(*list_moves(AllMoves)))
     def make(self, chosen: Call) -> None:
         name, arguments = chosen
         getattr(self, name)(**arguments)
 
 
-class WaitingMachine(Beginning):
-    """And then mostly waits, which are deep: most of what can happen to one needs several moves before it."""
+class WaitingMachine(StartedMachine):
+    """A machine that continues mostly with moves of waits, most of which need several moves before them."""
 
-    @rule(chosen=st.one_of(*moves_of(AllMoves, only=WAITS)))
+    @rule(chosen=st.one_of(*list_moves(AllMoves, only=WAITS)))
     def make(self, chosen: Call) -> None:
         name, arguments = chosen
         getattr(self, name)(**arguments)

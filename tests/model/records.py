@@ -1,6 +1,6 @@
-"""What the reference model remembers: executions with their leases, attempts, steps and events, as plain records.
+"""The records of the reference model: executions with their leases, attempts, steps and events.
 
-The model uses the words of the contract (enumerations, requests and answers) and none of the engine's decisions.
+The model uses the enumerations, requests and outcomes of the contract, but none of the engine's decisions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flowfabric.engine import (
     Policy,
     PublicState,
     Resumption,
-    Signal,
     State,
     StateVector,
+    StoredSignal,
     TerminalOutcome,
     WorkerId,
-)  # fmt: skip
-from tests.model.waits import BLOCKED_BY, Slot, Wait
+)
+from tests.model.wait_records import BLOCKED_BY, Slot, Wait
 
 KEPT_EXPIRED = "lease_expired_reclaimable"
 KEPT_REVOKED = "lease_revoked"
@@ -34,7 +34,7 @@ LEASED = "leased"
 
 
 @dataclass
-class Held:
+class LiveLease:
     """The live lease."""
 
     id: UUID
@@ -46,13 +46,13 @@ class Held:
 
 
 @dataclass
-class Former:
-    """The last lease that was lost or given up: the code that tells its holder why, and what answers a repeat."""
+class FormerLease:
+    """The last lease that ended, with the code for its former holder and the outcome for a repeated request."""
 
     fence: Fence
     code: str
     request: tuple[Any, ...] | None
-    answer: Any
+    outcome: Any
 
 
 @dataclass
@@ -71,7 +71,7 @@ class AttemptRow:
 
 @dataclass
 class StepRow:
-    """A recorded step; `struck_by` is the generation that it does not answer in any more."""
+    """A recorded step. `struck_by` is the generation from which it is no longer valid."""
 
     name: str
     status: str
@@ -82,7 +82,7 @@ class StepRow:
 
 @dataclass
 class EventRow:
-    """One event, with the version that it produced."""
+    """An event with the version that it produced."""
 
     version: int
     family: str
@@ -100,7 +100,7 @@ class EventRow:
 
 @dataclass
 class Execution:
-    """One execution. `body` is what a repeated submit is compared by."""
+    """An execution. `body` is compared with that of a repeated submit."""
 
     id: UUID
     namespace: str
@@ -125,9 +125,9 @@ class Execution:
     attempt_timeout_at: datetime | None = None
     time_left: timedelta | None = None
     ownership: str | None = None
-    lease: Held | None = None
-    former: Former | None = None
-    plain: bool = True
+    lease: LiveLease | None = None
+    former: FormerLease | None = None
+    is_standalone: bool = True
 
     epoch: int = 0
     generation: int = 0
@@ -149,7 +149,7 @@ class Execution:
     events: list[EventRow] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
-    signals: list[Signal] = field(default_factory=list)
+    signals: list[StoredSignal] = field(default_factory=list)
     resumption: Resumption | None = None
     is_escalated: bool = False
 
@@ -160,17 +160,17 @@ class Execution:
 
     @property
     def version(self) -> int:
-        """The number of its events."""
+        """The number of events."""
         return len(self.events)
 
     @property
     def fence(self) -> Fence | None:
-        """The fence of the live lease, whether it has run out or not."""
+        """The fence of the live lease, expired or not."""
         return Fence(self.id, self.epoch, self.lease.id) if self.lease else None
 
     @property
     def vector(self) -> StateVector:
-        """The public vector, as the table of the specification has it."""
+        """The public vector by the table of the specification."""
         return StateVector(
             lifecycle_phase=LifecyclePhase(_PHASES.get(self.state, self.state.value)),
             ownership_state=self.ownership or "unowned",
@@ -183,7 +183,7 @@ class Execution:
 
     @property
     def blocking_reason(self) -> BlockingReason:
-        """Why it is not running."""
+        """The reason why it is not running."""
         match self.state:
             case State.WAITING:
                 return BlockingReason.WAITING_FOR_WORKER

@@ -1,8 +1,8 @@
-"""The reference model: what every operation of the contract answers and changes, restated from the specification.
+"""The reference model: the outcome and effect of every operation, written from the specification.
 
-It is plain Python over the records of `world.py`, one thread and one clock, and shares no decision with the engine. Its
-groups and signatures are those of the engine, so that one call can be made on all sides; the namespace comes first.
-Workers are in `working.py`, operators in `operating.py`.
+It is plain Python over the records of `world.py`, with one thread and one clock, and shares no decision with the
+engine. Its groups and signatures are those of the engine, with the namespace first, so that one call can be made on all
+sides. `leases_model.py` and `operator_model.py` contain the calls of workers and operators.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from flowfabric.engine import (
     Submission,
 )
 from flowfabric.testing import VirtualClock
-from tests.model.operating import Operator
+from tests.model.keys_model import Keys, collect
+from tests.model.leases_model import Leases
+from tests.model.operator_model import Operator
 from tests.model.records import Execution
-from tests.model.ringing import Keys, collect
-from tests.model.sides import answer_or_refusal
-from tests.model.signalling import Signals, WaitDuties
-from tests.model.waiting import Waitpoints
-from tests.model.working import Leases
+from tests.model.signals_model import Signals, WaitDuties
+from tests.model.stores import outcome_or_refusal
+from tests.model.waits_model import Waitpoints
 from tests.model.world import Key, World, may_retry, seconds
 
 
@@ -54,90 +54,122 @@ class Reference:
 
 
 class Executions:
-    """Submitting."""
+    """Submit, list and tag executions."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def submit(
-        self, namespace: str, *, kind: str, payload: bytes, lane: str, priority: int, requires: Collection[str],
-        policy: Policy, tags: Mapping[str, str], id: UUID | None, key: str | None, delay: timedelta | None,
-        deadline: datetime | None, signals: Sequence[str],
-    ) -> Created | Duplicate:  # fmt: skip
-        """A key or id that is known answers duplicate, or is refused when the body differs; id, times and priority are
-        not compared. A draining lane takes nothing new."""
+        self,
+        namespace: str,
+        *,
+        kind: str,
+        payload: bytes,
+        lane: str,
+        priority: int,
+        requires: Collection[str],
+        policy: Policy,
+        tags: Mapping[str, str],
+        id: UUID | None,
+        key: str | None,
+        delay: timedelta | None,
+        deadline: datetime | None,
+        signals: Sequence[str],
+    ) -> Created | Duplicate:
+        """Submit an execution. A known key or id returns a duplicate, or is rejected if the body differs. Id, times and
+        priority are not compared. A draining lane rejects new executions."""
         world, now = self._world, self._world.now
         names = (*sorted(tags.items()), tuple(signals))
         body = (namespace, kind, payload, lane, frozenset(requires), policy, names)
         window = seconds(policy.dedup_window)
-        remembers = key is not None and window > timedelta(0)
-        known = world.keys.get((namespace, key or "")) if remembers else None
-        if known and known.expires_at > now:
-            return _duplicate(known.execution_id, known.body == body)
+        is_remembered = key is not None and window > timedelta(0)
+        remembered = world.keys.get((namespace, key or "")) if is_remembered else None
+        if remembered and remembered.expires_at > now:
+            return _duplicate(remembered.execution_id, remembered.body == body)
         existing = world.executions.get(id) if id else None
         if existing and existing.namespace == namespace:
-            answer = _duplicate(existing.id, existing.body == body)
+            outcome = _duplicate(existing.id, existing.body == body)
         elif deadline is not None and deadline <= now:
             raise InvalidRequest("deadline_in_past", "")
         elif world.lane(namespace, lane) is LaneState.DRAINING:
             raise Refused("lane_draining", "")
         else:
-            answer = _duplicate(id, existing is None) if id else Duplicate(world.mint())
-        if remembers and key is not None:
-            world.keys[namespace, key] = Key(answer.id, body, now + window)
+            outcome = _duplicate(id, existing is None) if id else Duplicate(world.mint())
+        if is_remembered and key is not None:
+            world.keys[namespace, key] = Key(outcome.id, body, now + window)
         if existing:
-            return answer
+            return outcome
         if deadline is None and policy.deadline is not None:
             deadline = now + seconds(policy.deadline)
         ready_at = now + delay if delay else None
         execution = Execution(
-            id=answer.id, namespace=namespace, lane=lane, kind=kind, requires=frozenset(requires), payload=payload,
-            policy=policy, priority=min(max(priority, 0), 9000), tags=dict(tags), body=body, created_at=now,
-            state=State.DELAYED if ready_at else State.WAITING, ready_at=ready_at, deadline_at=deadline,
+            id=outcome.id,
+            namespace=namespace,
+            lane=lane,
+            kind=kind,
+            requires=frozenset(requires),
+            payload=payload,
+            policy=policy,
+            priority=min(max(priority, 0), 9000),
+            tags=dict(tags),
+            body=body,
+            created_at=now,
+            state=State.DELAYED if ready_at else State.WAITING,
+            ready_at=ready_at,
+            deadline_at=deadline,
             declared=tuple(signals),
-        )  # fmt: skip
+        )
         world.executions[execution.id] = execution
         world.declare(execution)
         return Created(execution.id, execution.state)
 
     def submit_many(self, namespace: str, *, submissions: Sequence[Submission]) -> list[Any]:
-        """Each for itself, in their order; a refusal is its answer."""
-        return [answer_or_refusal(self.submit, namespace, **_wishes(item)) for item in submissions]
+        """Submit each execution independently, in order. A refusal is returned as its outcome."""
+        return [
+            outcome_or_refusal(self.submit, namespace, **_get_submit_arguments(submission))
+            for submission in submissions
+        ]
 
-    def submit_within(self, namespace: str, *, submission: Submission, commit: bool) -> Created | Duplicate:
-        """As a submit, if the transaction around it is committed; else nothing has happened."""
+    def submit_in_transaction(self, namespace: str, *, submission: Submission, commit: bool) -> Created | Duplicate:
+        """Submit in a transaction, which has no effect unless it is committed."""
         executions, keys = dict(self._world.executions), dict(self._world.keys)
         try:
-            return self.submit(namespace, **_wishes(submission))
+            return self.submit(namespace, **_get_submit_arguments(submission))
         finally:
             if not commit:
                 self._world.executions, self._world.keys = executions, keys
 
     def pages(
-        self, namespace: str, *, limit: int, state: State | None, lane: str | None, kind: str | None,
+        self,
+        namespace: str,
+        *,
+        limit: int,
+        state: State | None,
+        lane: str | None,
+        kind: str | None,
         tags: Mapping[str, str] | None,
-    ) -> list[list[tuple[UUID, State, int]]]:  # fmt: skip
-        """What a list shows page by page: everything that fits, the newest id first."""
-        found = [
-            (item.id, item.state, item.version)
-            for item in sorted(self._world.executions.values(), key=lambda item: item.id, reverse=True)
-            if item.namespace == namespace
-            and state in (None, item.state)
-            and lane in (None, item.lane)
-            and kind in (None, item.kind)
-            and (tags or {}).items() <= item.tags.items()
+    ) -> list[list[tuple[UUID, State, int]]]:
+        """Return the pages of a list of all matching executions, newest id first."""
+        rows = [
+            (execution.id, execution.state, execution.version)
+            for execution in sorted(self._world.executions.values(), key=lambda execution: execution.id, reverse=True)
+            if execution.namespace == namespace
+            and state in (None, execution.state)
+            and lane in (None, execution.lane)
+            and kind in (None, execution.kind)
+            and (tags or {}).items() <= execution.tags.items()
         ]
-        return [found[start : start + limit] for start in range(0, len(found), limit)] or [[]]
+        return [rows[start : start + limit] for start in range(0, len(rows), limit)] or [[]]
 
     def set_tags(self, namespace: str, *, id: UUID, tags: Mapping[str, str | None]) -> dict[str, str]:
-        """In any state, without an event."""
+        """Change the tags in any state, without an event."""
         execution = self._world.find(namespace, id)
         merged = {**execution.tags, **tags}
         execution.tags = {name: value for name, value in merged.items() if value is not None}
         return execution.tags
 
 
-def _wishes(submission: Submission) -> dict[str, Any]:
+def _get_submit_arguments(submission: Submission) -> dict[str, Any]:
     names = "kind payload lane priority requires policy tags id key delay deadline signals"
     return {name: getattr(submission, name) for name in names.split()}
 
@@ -149,7 +181,7 @@ def _duplicate(id_: UUID, same: bool) -> Duplicate:
 
 
 class Lanes:
-    """Pausing gives nothing out, draining takes nothing in; each change leaves an event."""
+    """Pause, drain and resume lanes. Each change writes an event."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -171,13 +203,13 @@ class Lanes:
 
 
 class Duties:
-    """What becomes due with time. Nothing happens early, and nothing twice."""
+    """Apply every due time, never early and never twice."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def tick(self) -> None:
-        """Lease expiry, delayed work, attempt timeouts, deadlines, waits, keys, retention; each over everything."""
+        """Run each duty over all executions: leases, delays, timeouts, deadlines, waits, keys and retention."""
         waits = WaitDuties(self._world)
         for duty in (self._lease_expiry, self._delayed_work, self._attempt_timeout, self._deadline, *waits.all):
             for execution in list(self._world.executions.values()):
@@ -189,21 +221,24 @@ class Duties:
         self._world.keys = {name: key for name, key in self._world.keys.items() if key.expires_at > now}
 
     def due_times(self) -> list[datetime]:
-        """Every moment at which something is going to change."""
+        """Return every time at which something will change."""
         times: list[datetime | None] = [key.expires_at for key in self._world.keys.values()]
         times += [grant.expires_at for grant in self._world.grants.values()]
-        for item in self._world.executions.values():
+        for execution in self._world.executions.values():
             times += [
-                item.lease.expires_at if item.lease else None,
-                item.ready_at,
-                item.attempt_timeout_at,
-                item.deadline_at,
+                execution.lease.expires_at if execution.lease else None,
+                execution.ready_at,
+                execution.attempt_timeout_at,
+                execution.deadline_at,
             ]
-            # A renewed lease is looked at when its first term ends, and must be left alone then.
-            times += [item.purge_at, item.lease.acquired_at + item.lease.ttl if item.lease else None]
-            times += [item.wait.timeout_at if item.wait else None]
-            times += [time for slot in item.slots if slot.is_open for time in (slot.fires_at, slot.expires_at)]
-            times += [slot.token_ends_at for slot in item.slots if slot.is_open]
+            # A renewed lease is checked when its first term ends, and must not change then.
+            times += [
+                execution.purge_at,
+                execution.lease.acquired_at + execution.lease.ttl if execution.lease else None,
+            ]
+            times += [execution.wait.timeout_at if execution.wait else None]
+            times += [time for slot in execution.slots if slot.is_open for time in (slot.fires_at, slot.expires_at)]
+            times += [slot.token_ends_at for slot in execution.slots if slot.is_open]
         times += [key.verifies_until for key in self._world.ring.keys if key.collected_at is None]
         return sorted({time for time in times if time is not None})
 
@@ -237,7 +272,7 @@ class Duties:
         self._world.note(execution, "completion.expired", before)
 
     def _retention(self, execution: Execution) -> None:
-        """The execution goes with its attempts, steps, grants and keys; its events stay."""
+        """Delete the execution with its attempts, steps, grants and keys. Its events stay."""
         world, id_ = self._world, execution.id
         if execution.purge_at is None or execution.purge_at > world.now:
             return

@@ -1,17 +1,20 @@
-"""SQLite, PostgreSQL and a small reference model are driven side by side, under one clock, through every operation in
-any order, and must agree on every answer, every refusal and every stored row.
+"""SQLite, PostgreSQL and a small reference model run the same random calls under one clock. They must agree on every
+outcome, every refusal and every stored row.
 
-`reference.py` is the model, the specification restated without the engine's decisions: `working.py`, `operating.py`,
-`waiting.py`, `signalling.py` and `ringing.py` are its operations, `world.py`, `records.py` and `waits.py` what it
-remembers. `sides.py` drives the stores; `machines.py` draws among the moves of `rules.py`, `together.py` and
-`wait_moves.py`; `stage.py` makes one move on all sides and checks what must hold afterwards: equal answers, equal rows
-(`projection.py`), and the invariants of the reliability reference on the rows alone (`invariants.py`,
-`wait_invariants.py`). Every fence and token that was ever handed out is kept and presented again, long after it was
-lost. Time stands still unless a move advances it, to the microsecond before something is due and to the microsecond of
-it; only ids are random, and compared by the order in which they appear.
+- `reference.py` is the model, written from the specification without the engine's decisions. `leases_model.py`,
+`operator_model.py`, `waits_model.py`, `signals_model.py` and `keys_model.py` are its operations. `world.py`,
+`records.py` and `wait_records.py` are its state.
+- `stores.py` drives the stores. `machines.py` draws among the moves of `rules.py`, `batch_moves.py` and
+`wait_moves.py`.
+- `checks.py` makes one call on all sides. It then checks that outcomes and rows (`projection.py`) are equal and that
+the invariants of the reliability reference hold for the rows alone (`invariants.py`, `wait_invariants.py`).
 
-A failure is shrunk by Hypothesis to a short program of moves, printed with the blob that repeats it. A plain run draws
-the same examples every time; a full one draws others every time, for about twenty seconds with each machine.
+Every fence and token that was ever returned is kept and presented again, long after it was lost. Time stands still
+unless a move advances it, also to the microsecond of a due time and the one before it. Only ids are random, and they
+are compared by the order in which they appear.
+
+Hypothesis shrinks a failure to a short program of moves and prints the blob that repeats it. A normal run draws the
+same examples every time. A full run draws different ones, for about twenty seconds with each machine.
 """
 
 from __future__ import annotations
@@ -25,44 +28,49 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machines import Beginning, Machine, WaitingMachine
-from tests.model.sides import Sides, open_sides
+from tests.model.machines import Machine, StartedMachine, WaitingMachine
+from tests.model.stores import Sides, open_sides
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 
 STEPS = 30
-# Hypothesis makes five near copies of every example beyond the first ten of a run, so many short runs see more.
+# Beyond the first ten examples of a run Hypothesis mutates each five times. Many short runs therefore cover more.
 EXAMPLES = 10
 
 
 @pytest.fixture
 def sides(postgres: PostgresServer, tmp_path: Path) -> Iterator[Sides]:
-    """Both stores, opened once: an example empties them."""
+    """Open both stores once; each example empties them."""
     loop = asyncio.new_event_loop()
-    opened = loop.run_until_complete(open_sides(loop, tmp_path, postgres.dsn))
-    yield opened
-    loop.run_until_complete(opened.close())
+    open_stores = loop.run_until_complete(open_sides(loop, tmp_path, postgres.dsn))
+    yield open_stores
+    loop.run_until_complete(open_stores.close())
     loop.close()
 
 
 @pytest.mark.parametrize("machine", [Machine, WaitingMachine])
-def test_both_stores_and_the_model_agree_whatever_happens(
-    sides: Sides, size: Size, machine: type[Beginning], scoreboard: Callable[[str], None]
-) -> None:  # fmt: skip
+def test_both_stores_and_the_model_agree_on_random_histories(
+    sides: Sides, size: Size, machine: type[StartedMachine], scoreboard: Callable[[str], None]
+) -> None:
     examples = EXAMPLES * size.of(1, 4, 1)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    chosen = settings(
-        max_examples=examples, stateful_step_count=STEPS, deadline=None, print_blob=True, suppress_health_check=checks,
-        derandomize=size.name != "long", report_multiple_bugs=False,
+    run_settings = settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=checks,
+        derandomize=size.name != "long",
+        report_multiple_bugs=False,
         phases=[phase for phase in Phase if phase is not Phase.explain],
-    )  # fmt: skip
+    )
 
-    class OnTheseSides(machine):  # type: ignore[valid-type, misc]
+    class BoundMachine(machine):  # type: ignore[valid-type, misc]
         def __init__(self) -> None:
             super().__init__(sides)
 
     seconds, began, runs = size.of(0.0, 0.0, 600.0), time.monotonic(), 0
     while not runs or time.monotonic() - began < seconds:
-        run_state_machine_as_test(OnTheseSides, settings=chosen)
+        run_state_machine_as_test(BoundMachine, settings=run_settings)
         runs += 1
     scoreboard(f"{machine.__name__}: {runs} x {examples} x {STEPS} moves agree")

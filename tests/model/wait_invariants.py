@@ -1,4 +1,4 @@
-"""The invariants of waits, checked on stored rows alone; only what a condition means is asked of the model."""
+"""The invariants of waits, checked on stored rows. Only conditions are evaluated by the model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.engine import Accepted, Effect, Secret, condition_from_json
-from tests.model.sides import FORGED, Row, Rows
-from tests.model.waits import holds
+from tests.model.stores import FORGED, Row, Rows
+from tests.model.wait_records import is_satisfied
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
-# What may change of a signal after it was accepted: which wait it belongs to, and whether it counts there.
-_MOVES = ("suspension", "counts")
+# Columns of a signal that may change after it was accepted: its wait, and whether it counts there.
+_CHANGEABLE = ("suspension", "counts")
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SignalFacts:
     id: UUID
     waitpoint: str
     name: str
@@ -26,7 +26,7 @@ class _Sent:
 
 
 def check_wait_rows(rows: Rows, now_us: int) -> None:
-    """What must be true of the rows at any time."""
+    """Check what must always be true of the rows."""
     suspensions, waitpoints, signals = (_by_execution(rows[table]) for table in ("suspension", "waitpoint", "signal"))
     for execution in rows["execution"]:
         id_ = execution["id"]
@@ -41,20 +41,20 @@ def check_wait_rows(rows: Rows, now_us: int) -> None:
 
 
 def check_wait_step(before: Rows, after: Rows, now_us: int) -> None:
-    """What no step may do: open what was closed, lose or rewrite a signal, act before a time has come."""
+    """Check that a step reopens nothing, loses or rewrites no signal, and acts on no time early."""
     _check_suspension_steps(before, after, now_us)
     _check_waitpoint_steps(before, after, now_us)
     _check_signal_steps(before, after, now_us)
 
 
-def check_signal(before: Rows, after: Rows, token: Secret | None, answer: Any, now_us: int) -> None:
-    """I-26, I-30, I-31: an accepted signal is stored once, came by an address that was good, and resumed only what was
-    suspended; whatever else is answered changes nothing."""
-    if not isinstance(answer, Accepted):
+def check_signal(before: Rows, after: Rows, token: Secret | None, outcome: Any, now_us: int) -> None:
+    """I-26, I-30, I-31: check that an accepted signal is stored once, arrived at a valid address, and resumed only a
+    suspended execution. Any other outcome changes nothing."""
+    if not isinstance(outcome, Accepted):
         assert before == after, "a signal that was not accepted changed something"
         return
-    known = {(row["execution_id"], row["seq"]) for row in before["signal"]}
-    [signal] = [row for row in after["signal"] if (row["execution_id"], row["seq"]) not in known]
+    earlier = {(row["execution_id"], row["seq"]) for row in before["signal"]}
+    [signal] = [row for row in after["signal"] if (row["execution_id"], row["seq"]) not in earlier]
     [slot] = [row for row in before["waitpoint"] if row["id"] == signal["waitpoint_id"]]
     assert slot["closed_at"] is None, "I-31: a closed waitpoint took a signal"
     overdue = slot["expires_at"] is not None and slot["expires_at"] <= now_us
@@ -69,11 +69,11 @@ def check_signal(before: Rows, after: Rows, token: Secret | None, answer: Any, n
     for row in after["execution"]:
         if row["id"] == signal["execution_id"] and row["state"] != state:
             assert state == "suspended", f"a signal moved an execution from {state} to {row['state']}"
-            assert answer.effect is Effect.SATISFIED, "what a signal does is what it is said to do"
+            assert outcome.effect is Effect.SATISFIED, "the outcome of a signal does not match its effect"
 
 
 def due_of_waits(rows: Rows, execution_id: str) -> list[int | None]:
-    """The times at which a duty may do something about the waits of an execution."""
+    """Return the times at which a duty may change the waits of an execution."""
     timeouts = [row["timeout_at"] for row in _open(rows["suspension"]) if row["execution_id"] == execution_id]
     return timeouts + [row["fires_at"] for row in _open(rows["waitpoint"]) if row["execution_id"] == execution_id]
 
@@ -86,9 +86,12 @@ def _check_suspensions(execution: Row, suspensions: list[Row], signals: list[Row
     keys = [(row["generation"], row["key"]) for row in suspensions if row["key"] is not None]
     assert len(keys) == len(set(keys)), "a key opens one suspension in a generation"
     for row in suspensions:
-        counting = [item for item in signals if item["suspension"] == row["number"] and item["counts"]]
-        facts = [_Sent(UUID(item["id"]), item["waitpoint"], item["name"], item["source"]) for item in counting]
-        satisfied = holds(condition_from_json(row["condition"]), facts)
+        counting = [signal for signal in signals if signal["suspension"] == row["number"] and signal["counts"]]
+        facts = [
+            _SignalFacts(UUID(signal["id"]), signal["waitpoint"], signal["name"], signal["source"])
+            for signal in counting
+        ]
+        satisfied = is_satisfied(condition_from_json(row["condition"]), facts)
         assert row["closed_at"] is not None or not satisfied, "I-33: a wait is open although its condition holds"
         assert row["closed_by"] != "signals" or satisfied, "I-28: signals closed a wait that they do not satisfy"
 
@@ -100,7 +103,7 @@ def _check_waitpoints(execution: Row, waitpoints: list[Row], suspensions: list[R
     for row in opened:
         bound = row["state"] == "active"
         assert not bound or [wait["number"] for wait in waits] == [row["suspension"]], "I-29: bound to no open wait"
-    assert execution["plain"] == 0 or not (waitpoints or suspensions), "what has waits is not plain"
+    assert execution["plain"] == 0 or not (waitpoints or suspensions), "an execution with waits is not standalone"
 
 
 def _check_signals(execution: Row, signals: list[Row]) -> None:
@@ -108,31 +111,33 @@ def _check_signals(execution: Row, signals: list[Row]) -> None:
     assert len({row["id"] for row in signals}) == len(signals), "I-27: a signal is stored once"
     keys = [(row["waitpoint_id"], row["key"]) for row in signals if row["key"] is not None]
     assert len(keys) == len(set(keys)), "I-27: a key is accepted once at a waitpoint"
-    in_order = sorted(signals, key=lambda row: row["seq"])
-    assert [row["accepted_at"] for row in in_order] == sorted(row["accepted_at"] for row in signals)
-    assert all(row["suspension"] is not None or not row["counts"] for row in signals), "what counts belongs to a wait"
+    ordered = sorted(signals, key=lambda row: row["seq"])
+    assert [row["accepted_at"] for row in ordered] == sorted(row["accepted_at"] for row in signals)
+    assert all(row["suspension"] is not None or not row["counts"] for row in signals), (
+        "a counting signal belongs to a wait"
+    )
 
 
 def _check_suspension_steps(before: Rows, after: Rows, now_us: int) -> None:
     later = {(row["execution_id"], row["number"]): row for row in after["suspension"]}
     for row in before["suspension"]:
-        found = later.get((row["execution_id"], row["number"]))
-        if found is None or found == row:
+        row_after = later.get((row["execution_id"], row["number"]))
+        if row_after is None or row_after == row:
             continue
         assert row["closed_at"] is None, "I-29: a closed suspension never changes"
-        if found["closed_by"] == "timeout" or found["timeout_at"] != row["timeout_at"]:
+        if row_after["closed_by"] == "timeout" or row_after["timeout_at"] != row["timeout_at"]:
             assert row["timeout_at"] is not None and row["timeout_at"] <= now_us, "I-35: a wait timed out early"
 
 
 def _check_waitpoint_steps(before: Rows, after: Rows, now_us: int) -> None:
     later = {row["id"]: row for row in after["waitpoint"]}
     for row in before["waitpoint"]:
-        found = later.get(row["id"])
-        if found is None or found == row:
+        row_after = later.get(row["id"])
+        if row_after is None or row_after == row:
             continue
         assert row["closed_at"] is None, "I-31: a closed waitpoint never changes"
-        assert row["kid"] in (None, found["kid"]), "a waitpoint keeps its token"
-        if found["close_reason"] == "expired":
+        assert row["kid"] in (None, row_after["kid"]), "a waitpoint keeps its token"
+        if row_after["close_reason"] == "expired":
             assert row["expires_at"] is not None and row["expires_at"] <= now_us, "I-35: a waitpoint expired early"
 
 
@@ -141,13 +146,15 @@ def _check_signal_steps(before: Rows, after: Rows, now_us: int) -> None:
     later = {(row["execution_id"], row["seq"]): row for row in after["signal"]}
     for row in before["signal"]:
         if row["execution_id"] in living:
-            found = later.get((row["execution_id"], row["seq"]))
-            assert found is not None, "I-26: an accepted signal is never lost"
-            assert {**found, **{name: row[name] for name in _MOVES}} == row, "I-26: an accepted signal is never changed"
-    known = {(row["execution_id"], row["seq"]) for row in before["signal"]}
+            row_after = later.get((row["execution_id"], row["seq"]))
+            assert row_after is not None, "I-26: an accepted signal is never lost"
+            assert {**row_after, **{name: row[name] for name in _CHANGEABLE}} == row, (
+                "I-26: an accepted signal is never changed"
+            )
+    earlier = {(row["execution_id"], row["seq"]) for row in before["signal"]}
     timers = {row["id"]: row["fires_at"] for row in before["waitpoint"] if row["kind"] == "timer"}
-    for place, row in later.items():
-        if place not in known and row["waitpoint_id"] in timers:
+    for key, row in later.items():
+        if key not in earlier and row["waitpoint_id"] in timers:
             due = timers[row["waitpoint_id"]]
             assert due is not None and due <= now_us, "I-35: a timer fired early, or twice"
 

@@ -1,4 +1,4 @@
-"""The reference model's world: all executions, keys, grants and lanes, and the few changes everything is made of."""
+"""The state of the reference model: executions, keys, grants and lanes, and the basic changes of all operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flowfabric.engine import (
     Trigger,
     WaitpointKind,
     WorkerId,
-)  # fmt: skip
+)
 from flowfabric.testing import VirtualClock
 from tests.model.records import (
     KEPT_EXPIRED,
@@ -39,23 +39,23 @@ from tests.model.records import (
     AttemptRow,
     EventRow,
     Execution,
-    Former,
-    Held,
+    FormerLease,
+    LiveLease,
     StepRow,
 )
-from tests.model.waits import Ring, Slot, slot_symbol
+from tests.model.wait_records import Ring, Slot, slot_symbol
 
 _SYMBOLS = 1 << 120
 
 
 def symbol(number: int) -> UUID:
-    """The id that stands for the `number`-th one which a store minted; above every id that a caller chooses."""
+    """Return the symbol of the `number`-th id that a store generated, above every id that a caller chooses."""
     return UUID(int=_SYMBOLS + number)
 
 
 @dataclass
 class Key:
-    """What an idempotency key stands for, until when."""
+    """The execution and body of an idempotency key, with its expiry."""
 
     execution_id: UUID
     body: tuple[Any, ...]
@@ -63,7 +63,7 @@ class Key:
 
 
 class World:
-    """Everything that is stored, and the changes that every operation is made of."""
+    """The stored state, and the basic changes that all operations use."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -81,54 +81,54 @@ class World:
         return self.clock.now()
 
     def mint(self) -> UUID:
-        """A fresh id of an execution, lease or grant."""
+        """Return a new id of an execution, lease or grant."""
         self._minted += 1
         return symbol(self._minted)
 
     def new_slot(self, execution: Execution, key: str, kind: WaitpointKind) -> Slot:
-        """A pending waitpoint."""
+        """Add a pending waitpoint."""
         number = 1 + sum(slot.key == key for slot in execution.slots)
         slot = Slot(slot_symbol(execution.id, key, number), key, kind, self.now)
         execution.slots.append(slot)
-        execution.plain = False
+        execution.is_standalone = False
         return slot
 
     def declare(self, execution: Execution) -> None:
-        """The standing waitpoints of a generation."""
+        """Add the standing waitpoints of a generation."""
         for key in execution.declared:
             self.new_slot(execution, key, WaitpointKind.STANDING)
 
     def find(self, namespace: str, id_: UUID) -> Execution:
-        """The execution; foreign ones are not found."""
-        found = self.executions.get(id_)
-        if found is None or found.namespace != namespace:
+        """Return the execution. Those of other namespaces are not found."""
+        execution = self.executions.get(id_)
+        if execution is None or execution.namespace != namespace:
             raise NotFound("execution_not_found", "")
-        return found
+        return execution
 
     def lane(self, namespace: str, lane: str) -> LaneState:
         return self.lanes.get((namespace, lane), LaneState.ACTIVE)
 
-    def owned(self, namespace: str, fence: Fence) -> Execution:
-        """The execution, if the fence is that of its live lease and the lease has time left. Else, in this order: the
-        last fence is told why it ended, a live lease past its time that it expired, older ones that they are stale."""
-        found = self.find(namespace, fence.execution_id)
-        former = found.former
-        if found.lease and found.fence == fence and found.lease.expires_at > self.now:
-            return found
+    def find_owned(self, namespace: str, fence: Fence) -> Execution:
+        """Return the execution if the fence is that of its unexpired live lease. Otherwise reject, in this order: the
+        former fence with its code, an expired live lease, stale fences, and any other."""
+        execution = self.find(namespace, fence.execution_id)
+        former = execution.former
+        if execution.lease and execution.fence == fence and execution.lease.expires_at > self.now:
+            return execution
         if former and former.fence == fence:
-            raise refused(found, former.code)
-        if found.fence == fence:
-            raise refused(found, "lease_expired")
-        if found.lease or (former and fence.epoch < former.fence.epoch):
-            raise refused(found, "stale_lease")
-        raise refused(found, "execution_not_active")
+            raise make_refusal(execution, former.code)
+        if execution.fence == fence:
+            raise make_refusal(execution, "lease_expired")
+        if execution.lease or (former and fence.epoch < former.fence.epoch):
+            raise make_refusal(execution, "stale_lease")
+        raise make_refusal(execution, "execution_not_active")
 
     def begin_lease(self, execution: Execution, worker: str, ttl: timedelta | None) -> Lease:
-        """A new epoch and a new random id; an interrupted attempt goes on with the time it has left."""
+        """Start a lease with a new epoch and id. An interrupted attempt continues with its remaining timeout."""
         now, policy = self.now, execution.policy
-        term = ttl or seconds(policy.lease_ttl)
+        lease_ttl = ttl or seconds(policy.lease_ttl)
         resumed = execution.attempt_state is AttemptState.INTERRUPTED
-        execution.lease = Held(self.mint(), WorkerId(worker, worker), term, now, now + term, resumed)
+        execution.lease = LiveLease(self.mint(), WorkerId(worker, worker), lease_ttl, now, now + lease_ttl, resumed)
         allowed = execution.time_left
         if allowed is None and policy.attempt_timeout is not None:
             allowed = seconds(policy.attempt_timeout)
@@ -139,17 +139,22 @@ class World:
         execution.attempt_state = AttemptState.RUNNING
         execution.started_at = execution.started_at or now
         execution.attempt_started_at = execution.attempt_started_at or now
-        return lease_of(execution)
+        return view_lease(execution)
 
     def end_lease(
-        self, execution: Execution, code: str, *, moves: bool = True,
-        request: tuple[Any, ...] | None = None, answer: Any = None,
-    ) -> None:  # fmt: skip
-        """The lease, if there is one, is lost or given up; the epoch moves unless the work ended by its holder's
-        completion or final failure. What is left of the attempt's time is kept."""
+        self,
+        execution: Execution,
+        code: str,
+        *,
+        moves: bool = True,
+        request: tuple[Any, ...] | None = None,
+        outcome: Any = None,
+    ) -> None:
+        """End the lease, if any, and keep the remaining timeout of the attempt. The epoch moves unless the holder
+        completed the work or failed it finally."""
         fence, due = execution.fence, execution.attempt_timeout_at
         if fence is not None:
-            execution.former = Former(fence, code, request, answer)
+            execution.former = FormerLease(fence, code, request, outcome)
             execution.resumption = None
         execution.time_left = None if due is None else max(due - self.now, timedelta(0))
         execution.lease = execution.ownership = execution.attempt_timeout_at = None
@@ -158,23 +163,29 @@ class World:
     def end_attempt(
         self, execution: Execution, outcome: AttemptOutcome, result: bytes | None = None, category: str | None = None
     ) -> None:
-        """The current attempt becomes history, if it ever started."""
+        """Add the current attempt to the history if it ever started."""
         started = execution.attempt_started_at
         if started is not None:
             row = AttemptRow(
-                execution.attempt_index, execution.generation, execution.origin, started, self.now, outcome, result,
+                execution.attempt_index,
+                execution.generation,
+                execution.origin,
+                started,
+                self.now,
+                outcome,
+                result,
                 category,
-            )  # fmt: skip
+            )
             execution.attempts.append(row)
 
     def open_attempt(self, execution: Execution, origin: str) -> None:
-        """The next attempt is pending; an index that never started is used again."""
+        """Make the next attempt pending. The index of an attempt that never started is reused."""
         execution.attempt_index += execution.attempt_started_at is not None
         execution.attempt_started_at = execution.time_left = None
         execution.origin = origin
 
     def terminate(self, execution: Execution, state: State) -> None:
-        """The end: nothing is armed or open any more, and retention begins to count."""
+        """End the execution, clear its due times, close its waitpoints and start its retention."""
         if (wait := execution.wait) is not None:
             wait.closed_at, wait.closed_by = self.now, Trigger.ENDED
         for slot in execution.slots:
@@ -187,32 +198,45 @@ class World:
             execution.attempt_state = AttemptState.TERMINAL
 
     def note(
-        self, execution: Execution, event: str, before: Execution, principal: str | None = None,
+        self,
+        execution: Execution,
+        event: str,
+        before: Execution,
+        principal: str | None = None,
         reason: str | None = None,
-    ) -> None:  # fmt: skip
-        """One event row. The one that ends a lease speaks of the attempt that was running."""
+    ) -> None:
+        """Write an event. One that ends a lease has the index of the attempt that was running."""
         family, name = event.split(".")
         lease = execution.lease or before.lease
         ends = before.lease is not None and execution.lease is None
         row = EventRow(
-            execution.version + 1, family, name, self.now, execution.state, execution.epoch, execution.generation,
-            before.attempt_index if ends else execution.attempt_index, lease.id if lease else None, ends, principal,
+            execution.version + 1,
+            family,
+            name,
+            self.now,
+            execution.state,
+            execution.epoch,
+            execution.generation,
+            before.attempt_index if ends else execution.attempt_index,
+            lease.id if lease else None,
+            ends,
+            principal,
             reason,
-        )  # fmt: skip
+        )
         execution.events.append(row)
 
     def lose_lease(
         self, execution: Execution, event: str, principal: str | None = None, reason: str | None = None
     ) -> None:
-        """Expiry or revocation under the policy: kept for a hand-off, or requeued as a new attempt. Expiries count,
-        and past the cap the execution fails."""
+        """Apply an expiry or revocation by the policy. The execution is kept for hand-off or requeued as a new attempt.
+        Expiries count, and beyond the limit the execution fails."""
         before, expired = replace(execution), event == "lease.expired"
-        keeps = execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF
-        if expired and not keeps and execution.reclaims >= execution.policy.max_reclaims:
+        is_kept = execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF
+        if expired and not is_kept and execution.reclaims >= execution.policy.max_reclaims:
             return self.exhaust(execution)
         self.end_lease(execution, "lease_expired" if expired else "lease_revoked")
         execution.attempt_state = AttemptState.PENDING_RECLAIM
-        if keeps:
+        if is_kept:
             execution.ownership = KEPT_EXPIRED if expired else KEPT_REVOKED
         else:
             self.end_attempt(execution, AttemptOutcome.RECLAIMED)
@@ -222,7 +246,7 @@ class World:
         return self.note(execution, event, before, principal, reason)
 
     def exhaust(self, execution: Execution) -> None:
-        """Too many workers died of it."""
+        """Fail an execution whose leases expired too often."""
         before = replace(execution)
         execution.category = "max_reclaims_exceeded"
         self.end_attempt(execution, AttemptOutcome.RECLAIMED, category=execution.category)
@@ -231,10 +255,16 @@ class World:
         self.note(execution, "completion.failed", before)
 
     def fail_attempt(
-        self, execution: Execution, category: str, *, retried: bool, ends: State = State.FAILED, moves: bool,
+        self,
+        execution: Execution,
+        category: str,
+        *,
+        retried: bool,
+        ends: State = State.FAILED,
+        moves: bool,
         request: tuple[Any, ...] | None = None,
-    ) -> datetime | None:  # fmt: skip
-        """The attempt ends badly: a retry after its backoff, whose time is answered, or the end."""
+    ) -> datetime | None:
+        """Fail the attempt. Return the time of the retry, or None if the execution ends."""
         before, at = replace(execution), None
         self.end_attempt(execution, AttemptOutcome.FAILURE, category=category)
         self.end_lease(execution, "execution_not_active", moves=moves or retried, request=request)
@@ -254,37 +284,42 @@ class World:
     def cancel(
         self, execution: Execution, source: str, principal: str, reason: str, request: tuple[Any, ...] | None = None
     ) -> Ended:
-        """The execution ends cancelled, whoever works on it."""
-        before, answer = replace(execution), Ended(State.CANCELLED)
+        """Cancel the execution and end its lease."""
+        before, outcome = replace(execution), Ended(State.CANCELLED)
         self.end_attempt(execution, AttemptOutcome.CANCELLED)
-        self.end_lease(execution, "execution_not_active", request=request, answer=answer)
+        self.end_lease(execution, "execution_not_active", request=request, outcome=outcome)
         self.terminate(execution, State.CANCELLED)
         execution.cancelled_by, execution.cancel_reason = source, reason
         self.note(execution, "completion.cancelled", before, principal, reason)
-        return answer
+        return outcome
 
     def end_grants(self, id_: UUID) -> None:
-        """Grants that were not used end with their generation."""
+        """Expire the unused grants of a generation."""
         for name, grant in self.grants.items():
             if grant.execution_id == id_ and grant.consumed_by is None:
                 self.grants[name] = replace(grant, expires_at=grant.granted_at)
 
     def record(self, execution: Execution, steps: list[Step]) -> None:
-        """Open steps may change, final ones may only be repeated; one contradiction spoils the whole call."""
+        """Record steps. Open ones may change and final ones may only be repeated; one contradiction rejects the whole
+        call."""
         for step in steps:
-            known = answering(execution, step.name)
-            if known and known.status != "open" and (known.status, known.payload) != (step.status, step.payload):
+            recorded = find_step(execution, step.name)
+            if (
+                recorded
+                and recorded.status != "open"
+                and (recorded.status, recorded.payload) != (step.status, step.payload)
+            ):
                 raise Conflict("step_already_recorded", "")
         for step in steps:
-            known = answering(execution, step.name)
-            if known:
-                known.status, known.payload = step.status.value, step.payload
+            recorded = find_step(execution, step.name)
+            if recorded:
+                recorded.status, recorded.payload = step.status.value, step.payload
             else:
                 execution.steps.append(StepRow(step.name, step.status.value, step.payload, execution.generation))
 
 
 def may_retry(execution: Execution, failure_class: FailureClass, category: str) -> bool:
-    """Never after permanent or cancelled failures; else while retries are left, of categories that the policy names."""
+    """Return True if the failure class, the retry count and the category allow a retry."""
     policy = execution.policy
     return (
         failure_class not in (FailureClass.PERMANENT, FailureClass.CANCELLED)
@@ -294,46 +329,65 @@ def may_retry(execution: Execution, failure_class: FailureClass, category: str) 
 
 
 def check_capabilities(execution: Execution, offered: Collection[str]) -> None:
-    """Everything that is required must be offered."""
+    """Raise if a required capability is not offered."""
     if not execution.requires <= set(offered):
         raise Refused("capability_mismatch", "")
 
 
-def answering(execution: Execution, name: str) -> StepRow | None:
-    """The recorded step of that name that answers at present."""
+def find_step(execution: Execution, name: str) -> StepRow | None:
+    """Return the valid recorded step of that name."""
     return next((step for step in execution.steps if step.name == name and step.struck_by is None), None)
 
 
-def lease_of(execution: Execution) -> Lease:
-    """The live lease as its worker sees it."""
+def view_lease(execution: Execution) -> Lease:
+    """Return the live lease as its worker sees it."""
     held, fence = execution.lease, execution.fence
-    assert held is not None and fence is not None, "only a leased execution has a lease to show"
+    assert held is not None and fence is not None, "only a leased execution has a lease"
     return Lease(
-        fence=fence, namespace=execution.namespace, lane=execution.lane, kind=execution.kind,
-        priority=execution.priority, payload=execution.payload, encoding="json", tags=dict(execution.tags),
-        worker=held.worker, origin="resumed" if held.resumed else execution.origin,
-        attempt_index=execution.attempt_index, generation=execution.generation, acquired_at=held.acquired_at,
-        expires_at=held.expires_at, ttl=held.ttl, deadline_at=execution.deadline_at,
-        attempt_timeout_at=execution.attempt_timeout_at, plain=execution.plain, resumption=execution.resumption,
-    )  # fmt: skip
+        fence=fence,
+        namespace=execution.namespace,
+        lane=execution.lane,
+        kind=execution.kind,
+        priority=execution.priority,
+        payload=execution.payload,
+        encoding="json",
+        tags=dict(execution.tags),
+        worker=held.worker,
+        origin="resumed" if held.resumed else execution.origin,
+        attempt_index=execution.attempt_index,
+        generation=execution.generation,
+        acquired_at=held.acquired_at,
+        expires_at=held.expires_at,
+        ttl=held.ttl,
+        deadline_at=execution.deadline_at,
+        attempt_timeout_at=execution.attempt_timeout_at,
+        is_standalone=execution.is_standalone,
+        resumption=execution.resumption,
+    )
 
 
-def refused(execution: Execution, code: str) -> Refused:
-    """A refusal carries the current state, epoch and outcome."""
+def make_refusal(execution: Execution, code: str) -> Refused:
+    """Return a refusal with the current state, epoch and outcome."""
     outcome = OUTCOMES.get(execution.state, TerminalOutcome.NONE)
     return Refused(
-        code, "", execution_id=execution.id, state=execution.state, epoch=execution.epoch, outcome=outcome,
-        attempt_index=execution.attempt_index, generation=execution.generation,
-    )  # fmt: skip
+        code,
+        "",
+        execution_id=execution.id,
+        state=execution.state,
+        epoch=execution.epoch,
+        outcome=outcome,
+        attempt_index=execution.attempt_index,
+        generation=execution.generation,
+    )
 
 
 def backoff(policy: Backoff, retries: int) -> timedelta:
-    """The delay before the next retry, without jitter."""
-    initial, most = seconds(policy.initial), seconds(policy.most)
-    return min(initial if policy.kind is BackoffKind.FIXED else initial * policy.multiplier**retries, most)
+    """Return the delay before the next retry, without jitter."""
+    initial, max_delay = seconds(policy.initial), seconds(policy.max_delay)
+    return min(initial if policy.kind is BackoffKind.FIXED else initial * policy.multiplier**retries, max_delay)
 
 
 def seconds(value: object) -> timedelta:
-    """A duration of a policy, which made it a `timedelta`."""
-    assert isinstance(value, timedelta), "policies normalise their durations"
+    """Return a duration of a policy as a `timedelta`."""
+    assert isinstance(value, timedelta), "policies normalize their durations"
     return value

@@ -1,4 +1,4 @@
-"""The plans of the hot statements on PostgreSQL: by index, whatever the planner knows about the tables."""
+"""Tests that the plans of PostgreSQL use indexes, with and without statistics about the tables."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import asyncpg
 import pytest
 
 from flowfabric.engine import Engine, Submission
-from flowfabric.sqlstore.statements import Dialect, Statement, load
+from flowfabric.store.statements import Dialect, Statement, load_statements
 from tests.stores import PostgresTestStore
 
-# What has no plan of its own; every other statement is looked at.
+# Statements that are only a part of another one have no separate plan.
 UNPLANNED = {
-    "held_as_seen": "a part of the statement that writes what was seen without a lock",
-    "minting": "likewise; it locks the key that a token is minted with",
+    "held_as_seen": "a part of the optimistic write",
+    "minting": "a part of other statements that locks the key for minting a token",
 }
 BY_ID = {
     "renew_if_owned", "renew_noted_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned",
     "save_execution", "complete_linked_if_owned", "release_members", "end_members",
 }  # fmt: skip
-# The index that a statement walks, and the columns by which it finds the place to begin and the one to end.
-WHERE = {
+# The index that a statement uses, and the columns of its index condition.
+INDEX_CONDITIONS = {
     "claim_waiting": ("execution_queue", "route_id"),
     "claim_unlocked": ("execution_queue", "route_id"),
     "list_executions": ("execution_by_state", "namespace state id"),
@@ -48,40 +48,39 @@ WHERE = {
     "events_apart": ("event_apart", "at"),
     "delete_event": ("event_pkey", "transaction_id id"),
 }
-COPIES = 100_000
+EXECUTION_COPIES = 100_000
 Plan = dict[str, Any]
 Plans = dict[str, Plan]
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")
 SMALL = {"lane", "route", "signing_key", "subscriber", "worker", "store"}
-# What a worker holds is looked for among the live leases, which are all that this index has.
-WALKED = {"held_executions": {"execution_lease_check"}}
+# This index contains only live leases, among which those of a worker are searched.
+FULL_INDEX_SCANS = {"held_executions": {"execution_lease_check"}}
 
 
-@pytest.fixture(scope="module", params=["empty", "unknown to the planner", "analysed"])
+@pytest.fixture(scope="module", params=["empty", "without statistics", "analysed"])
 def plans(request: pytest.FixtureRequest, postgres: Any) -> Plans:
-    """The plan of every statement, in each condition that the planner may find a schema in when it makes one for
-    good."""
-    return asyncio.run(plans_of(PostgresTestStore(postgres.dsn), request.param))
+    """The plan of every statement, in each state in which the planner may prepare it."""
+    return asyncio.run(make_plans(PostgresTestStore(postgres.dsn), request.param))
 
 
-async def plans_of(store: PostgresTestStore, condition: str) -> Plans:
+async def make_plans(store: PostgresTestStore, condition: str) -> Plans:
     try:
-        await prepare(store, condition)
-        return await generic_plans(store)
+        await prepare_store(store, condition)
+        return await make_generic_plans(store)
     finally:
         await store.drop()
 
 
-async def prepare(store: PostgresTestStore, condition: str) -> None:
+async def prepare_store(store: PostgresTestStore, condition: str) -> None:
     async with store.connecting() as engine:
         if condition != "empty":
-            await fill(engine)
+            await add_executions(engine)
         if condition == "analysed":
-            await copy_executions(store, COPIES)
+            await copy_executions(store, EXECUTION_COPIES)
             await store.query("ANALYZE ff.execution")
 
 
-async def fill(engine: Engine) -> None:
+async def add_executions(engine: Engine) -> None:
     for _ in range(3):
         await engine.executions.submit_many([Submission(kind="job", payload=b"x" * 200) for _ in range(1000)])
     leases = await engine.leases.claim(["default"], "w", limit=1000)
@@ -89,12 +88,12 @@ async def fill(engine: Engine) -> None:
 
 
 async def copy_executions(store: PostgresTestStore, number: int) -> None:
-    """So many that reading them all is never cheap."""
-    found = await store.query(
+    """Copy an execution `number` times, so that a full scan is never cheap."""
+    rows = await store.query(
         "SELECT attname FROM pg_attribute WHERE attrelid = 'ff.execution'::REGCLASS AND attnum > 0 AND NOT attisdropped"
     )
-    columns = [row["attname"] for row in found]
-    # Ids in order of time, as the engine's own are: walking their index is cheap then, and the more tempting.
+    columns = [row["attname"] for row in rows]
+    # Ids are in order of time like those of the engine, which makes a scan of their index look cheap.
     id_ = "(lpad(to_hex(number), 12, '0') || substr(md5(number::TEXT), 1, 20))::UUID"
     values = [id_ if name == "id" else f"one.{name}" for name in columns]
     await store.query(
@@ -104,73 +103,77 @@ async def copy_executions(store: PostgresTestStore, number: int) -> None:
     )
 
 
-def test_no_statement_reads_a_table_whole(plans: Plans) -> None:
+def test_no_statement_scans_a_whole_table(plans: Plans) -> None:
     for name, plan in plans.items():
-        whole = [node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
-        assert set(whole) <= SMALL, f"{name} reads {whole}"
+        full_scans = [node["Relation Name"] for node in iterate_nodes(plan) if node["Node Type"] == "Seq Scan"]
+        assert set(full_scans) <= SMALL, f"{name} reads {full_scans}"
 
 
-def test_no_statement_walks_an_index_whole(plans: Plans) -> None:
+def test_no_statement_scans_a_whole_index(plans: Plans) -> None:
     for name, plan in plans.items():
-        whole = {node["Index Name"] for node in nodes(plan) if "Index Name" in node and "Index Cond" not in node}
-        assert {index for index in whole if index.split("_")[0] not in SMALL} <= WALKED.get(name, set()), name
+        full_scans = {
+            node["Index Name"] for node in iterate_nodes(plan) if "Index Name" in node and "Index Cond" not in node
+        }
+        assert {index for index in full_scans if index.split("_")[0] not in SMALL} <= FULL_INDEX_SCANS.get(
+            name, set()
+        ), name
 
 
-def test_guarded_writes_find_their_rows_by_id_alone(plans: Plans) -> None:
+def test_guarded_writes_find_their_rows_by_id_only(plans: Plans) -> None:
     for name in BY_ID:
-        used = conditions(plans[name], "execution")
+        used = find_index_conditions(plans[name], "execution")
         assert set(used) == {"execution_pkey"}, f"{name} uses {set(used)}"
-        assert all(re.fullmatch(r"\(id = [^()]+\)", found) for found in used["execution_pkey"]), used
+        assert all(re.fullmatch(r"\(id = [^()]+\)", condition) for condition in used["execution_pkey"]), used
 
 
-def test_guarded_writes_never_compare_every_item_of_a_batch_with_every_other(plans: Plans) -> None:
+def test_guarded_writes_have_no_join_filter(plans: Plans) -> None:
     for name in BY_ID:
-        compared = [node["Join Filter"] for node in nodes(plans[name]) if "Join Filter" in node]
+        compared = [node["Join Filter"] for node in iterate_nodes(plans[name]) if "Join Filter" in node]
         assert not compared, f"{name} compares {compared}"
 
 
-@pytest.mark.parametrize("name", WHERE)
-def test_an_index_is_entered_where_the_statement_says(plans: Plans, name: str) -> None:
-    index, columns = WHERE[name]
-    used = conditions(plans[name], index.split("_")[0])
+@pytest.mark.parametrize("name", INDEX_CONDITIONS)
+def test_index_condition_has_the_expected_columns(plans: Plans, name: str) -> None:
+    index, columns = INDEX_CONDITIONS[name]
+    used = find_index_conditions(plans[name], index.split("_")[0])
     assert index in used
     for condition in used[index]:
         assert set(re.findall(r"\b([a-z_]+) [<>=]", condition)) == set(columns.split()), condition
 
 
 @pytest.mark.parametrize("name", ["claim_waiting", "claim_unlocked"])
-def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(plans: Plans, name: str) -> None:
+def test_claim_reads_the_queue_in_order_and_sorts_only_the_heads(plans: Plans, name: str) -> None:
     plan = plans[name]
-    walks = [node for node in nodes(plan) if node.get("Index Name") == "execution_queue"]
-    assert walks
-    assert all(node["Node Type"] in ("Index Scan", "Index Only Scan") for node in walks)
+    queue_scans = [node for node in iterate_nodes(plan) if node.get("Index Name") == "execution_queue"]
+    assert queue_scans
+    assert all(node["Node Type"] in ("Index Scan", "Index Only Scan") for node in queue_scans)
     assert not reads_without_limit(plan)
 
 
 def reads_without_limit(node: Plan) -> bool:
-    """True if the node is fed from the queue by anything but a limited number of heads."""
+    """Return True if the node reads the queue without a limit."""
     if node["Node Type"] == "Limit":
         return False
     return node.get("Index Name") == "execution_queue" or any(map(reads_without_limit, node.get("Plans", ())))
 
 
 @pytest.mark.parametrize("noted", [False, True])
-async def test_renewals_stay_inside_their_page(postgres: Any, noted: bool) -> None:
+async def test_renewals_are_heap_only_updates(postgres: Any, noted: bool) -> None:
     store = PostgresTestStore(postgres.dsn)
     async with store.connecting() as engine:
         await engine.executions.submit_many([Submission(kind="job", payload=b"x" * 100) for _ in range(200)])
         leases = await engine.leases.claim(["default"], "w", limit=200)
-    claimed = await updates(store, at_least=200)
+    claimed = await wait_for_updates(store, at_least=200)
     async with store.connecting(renewal_events=noted) as engine:
         for _ in range(10):
             await engine.leases.renew_many([lease.fence for lease in leases])
-    renewed = await updates(store, at_least=2200)
+    renewed = await wait_for_updates(store, at_least=2200)
     await store.drop()
     assert (renewed["n_tup_hot_upd"] - claimed["n_tup_hot_upd"]) / 2000 >= 0.9
 
 
-async def updates(store: PostgresTestStore, at_least: int) -> dict[str, Any]:
-    """The counts of row updates, once the server has taken in what the closed connections did."""
+async def wait_for_updates(store: PostgresTestStore, at_least: int) -> dict[str, Any]:
+    """Return the counts of row updates when the statistics include those of closed connections."""
     query = f"""SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
         WHERE relname = 'execution' AND schemaname = '{store.schema}'"""
     async with asyncio.timeout(20):
@@ -180,28 +183,28 @@ async def updates(store: PostgresTestStore, at_least: int) -> dict[str, Any]:
                 return row
 
 
-def conditions(plan: Plan, table: str) -> dict[str, list[str]]:
-    """By which conditions a statement enters the indexes of a table."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for node in nodes(plan):
+def find_index_conditions(plan: Plan, table: str) -> dict[str, list[str]]:
+    """Return the index conditions on a table, by index."""
+    conditions_by_index: dict[str, list[str]] = defaultdict(list)
+    for node in iterate_nodes(plan):
         if node.get("Index Name", "").startswith(f"{table}_"):
-            found[node["Index Name"]].append(node.get("Index Cond", ""))
-    return found
+            conditions_by_index[node["Index Name"]].append(node.get("Index Cond", ""))
+    return conditions_by_index
 
 
-async def generic_plans(store: PostgresTestStore) -> Plans:
-    """The plans that a connection of the engine makes once and keeps."""
-    known = statements(store)
+async def make_generic_plans(store: PostgresTestStore) -> Plans:
+    """Return the generic plans, as a connection of the engine prepares them."""
+    by_name = load_postgres_statements(store)
     connection = await asyncpg.connect(store.url)
     try:
         for setting in SETTINGS:
             await connection.execute(f"SET {setting}")
-        return {name: await generic_plan(connection, known[name]) for name in known if name not in UNPLANNED}
+        return {name: await make_generic_plan(connection, by_name[name]) for name in by_name if name not in UNPLANNED}
     finally:
         await connection.close()
 
 
-async def generic_plan(connection: asyncpg.Connection[Any], statement: Statement) -> Plan:
+async def make_generic_plan(connection: asyncpg.Connection[Any], statement: Statement) -> Plan:
     [part] = statement.parts
     await connection.execute(f"PREPARE probe AS {part.text}")
     nulls = ", ".join("NULL" for _ in (part.parameters[:1] if part.rows else part.parameters))
@@ -211,11 +214,11 @@ async def generic_plan(connection: asyncpg.Connection[Any], statement: Statement
     return plan
 
 
-def statements(store: PostgresTestStore) -> Mapping[str, Statement]:
-    return load(Dialect(f'"{store.schema}".', numbered=True), "flowfabric.backends.postgres")
+def load_postgres_statements(store: PostgresTestStore) -> Mapping[str, Statement]:
+    return load_statements(Dialect(f'"{store.schema}".', numbered=True), "flowfabric.backends.postgres")
 
 
-def nodes(plan: Plan) -> Iterator[Plan]:
+def iterate_nodes(plan: Plan) -> Iterator[Plan]:
     yield plan
-    for below in plan.get("Plans", ()):
-        yield from nodes(below)
+    for child in plan.get("Plans", ()):
+        yield from iterate_nodes(child)

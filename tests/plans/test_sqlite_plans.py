@@ -1,7 +1,7 @@
-"""The plans of all statements on SQLite: by index, the hot ones by the id alone, whatever SQLite knows of the tables.
+"""Tests that the plans of SQLite use indexes, and those of hot statements only the id, with and without statistics.
 
-The engine is led through every operation and read, and its connections write down what they execute; so a statement
-is looked at as it runs, however it is put together. What did not run is looked at as it is loaded.
+The engine performs every operation and read while its connections record the statements that they execute. So each
+statement is explained as it ran. Statements that did not run are explained as they are loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from flowfabric.backends.sqlite.store import DIALECT
 from flowfabric.engine import Conflict, Engine, Graph
-from flowfabric.sqlstore.statements import Part, load
+from flowfabric.store.statements import Part, load_statements
 from flowfabric.testing import VirtualClock
 from tests import scenarios
 from tests.faults.flow_operations import EVERY_OPERATION
@@ -47,8 +47,8 @@ Executed = dict[str, Any]
 Plans = Mapping[str, list[str]]
 
 
-class Recording(sqlite3.Connection):
-    """A connection that remembers the last arguments of each text that it executed."""
+class RecordingConnection(sqlite3.Connection):
+    """A connection that records the last arguments of each text that it executed."""
 
     executed: Executed
 
@@ -59,45 +59,45 @@ class Recording(sqlite3.Connection):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> SqliteTestStore:
-    """One store for all of these tests, since they only look at it."""
+    """One store for all tests, since they only read it."""
     return SqliteTestStore(tmp_path_factory.mktemp("plans"))
 
 
 @pytest.fixture(scope="module")
 def executed(store: SqliteTestStore) -> Executed:
-    """What an engine executes in all its operations, reads and duties."""
+    """The statements that an engine executes in all its operations, reads and duties."""
     recorded: Executed = {}
-    factory = type("RecordingHere", (Recording,), {"executed": recorded})
+    factory = type("BoundRecordingConnection", (RecordingConnection,), {"executed": recorded})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=factory))
-        asyncio.run(do_everything(store))
+        asyncio.run(run_all_operations(store))
     return recorded
 
 
-@pytest.fixture(scope="module", params=["as it is", "analysed"])
+@pytest.fixture(scope="module", params=["without statistics", "analysed"])
 def plans(request: pytest.FixtureRequest, store: SqliteTestStore, executed: Executed) -> Plans:
-    """The steps of the plan of each named statement."""
+    """The plan steps of each named statement."""
     if request.param == "analysed":
         with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
             connection.execute("ANALYZE")
-            # The few rows of a test would be cheaper to read whole, and rightly so; it has learnt of many instead.
+            # A full scan would be right for the few rows of a test, so pretend that there are many.
             connection.execute("UPDATE sqlite_stat1 SET stat = '1000' || stat WHERE tbl NOT IN ('ff_route', 'ff_lane')")
-    statements = load(DIALECT, "flowfabric.backends.sqlite")
+    statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         return {
-            name: [step for part in statement.parts for step in plan_of(connection, part, executed)]
+            name: [step for part in statement.parts for step in explain_part(connection, part, executed)]
             for name, statement in statements.items()
         }
 
 
-async def do_everything(store: SqliteTestStore) -> None:
+async def run_all_operations(store: SqliteTestStore) -> None:
     clock = VirtualClock()
     async with opened(store, clock) as engine:
-        for place, operation in enumerate(EVERY_OPERATION.values()):
-            apart = engine.within(f"space-{place}")
-            # The key ring is the store's, so of those that seed it all but the first are refused.
+        for index, operation in enumerate(EVERY_OPERATION.values()):
+            isolated = engine.for_namespace(f"space-{index}")
+            # All operations share the key ring of the store, so every seed but the first is rejected.
             with suppress(Conflict):
-                await operation.act(apart, await operation.arrange(apart, clock))
+                await operation.act(isolated, await operation.arrange(isolated, clock))
         lease = await scenarios.leased(engine)
         for read in (engine.executions.describe, engine.executions.result, engine.executions.history):
             await read(lease.execution_id)
@@ -107,9 +107,9 @@ async def do_everything(store: SqliteTestStore) -> None:
         await engine.leases.held(scenarios.WORKER)
         await engine.lanes.list()
         await read_flows(engine)
-        async with opened(store, clock, renewal_events=True) as noting:
-            await noting.leases.renew(lease.fence)
-        await engine.reconcilers._round()
+        async with opened(store, clock, renewal_events=True) as with_events:
+            await with_events.leases.renew(lease.fence)
+        await engine.reconcilers._run_overdue()
 
 
 async def read_flows(engine: Engine) -> None:
@@ -124,70 +124,72 @@ async def read_flows(engine: Engine) -> None:
     await engine.operator.explain(created.members["b"])
 
 
-def plan_of(connection: sqlite3.Connection, part: Part, executed: Executed) -> list[str]:
-    """The steps of a plan, with the tables in place of their aliases."""
-    text, arguments = as_executed(part, executed)
+def explain_part(connection: sqlite3.Connection, part: Part, executed: Executed) -> list[str]:
+    """Return the steps of a plan, with tables instead of their aliases."""
+    text, arguments = find_executed(part, executed)
     tables = {alias or f"ff_{table}": table for table, alias in _NAMED.findall(text)}
     steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", *arguments)]
-    return [_READ.sub(lambda found: f"{found[1]} {tables.get(found[2], found[2])}", step) for step in steps]
+    return [_READ.sub(lambda match: f"{match[1]} {tables.get(match[2], match[2])}", step) for step in steps]
 
 
-def as_executed(part: Part, executed: Executed) -> tuple[str, Any]:
-    """The text and arguments of a statement as it ran; a batch is written out only then."""
+def find_executed(part: Part, executed: Executed) -> tuple[str, Any]:
+    """Return the text and arguments of a statement as it ran. A batch is expanded only when it runs."""
     before, items, after = part.text.partition(":items")
     for text, arguments in executed.items():
         if text == part.text or (items and text.startswith(before) and text.endswith(after)):
             return text, arguments
     if items:
-        # An update that ran over fewer columns only.
-        assert "\nSET\n" in part.text, f"a batch that never ran: {part.text}"
+        # This update ran only with fewer columns.
+        assert "\nSET\n" in part.text, f"this batch never ran: {part.text}"
         return part.over(1), ([None] * len(part.parameters),)
     return part.text, (dict.fromkeys(part.parameters),)
 
 
-def reads(steps: list[str], table: str) -> Iterator[str]:
-    """How a plan comes to the rows of a table."""
-    return (step for step in steps if (found := _READ.match(step)) and found[2] == table)
+def find_reads(steps: list[str], table: str) -> Iterator[str]:
+    """Return the steps of a plan that read a table."""
+    return (step for step in steps if (match := _READ.match(step)) and match[2] == table)
 
 
-def test_no_statement_reads_a_table_whole(plans: Plans) -> None:
+def test_no_statement_scans_a_whole_table(plans: Plans) -> None:
     for name, steps in plans.items():
-        whole = [step for table in LARGE for step in reads(steps, table) if step.startswith("SCAN")]
-        assert whole == [], name
+        full_scans = [step for table in LARGE for step in find_reads(steps, table) if step.startswith("SCAN")]
+        assert full_scans == [], name
 
 
 @pytest.mark.parametrize("name", BY_ID)
-def test_guarded_writes_find_their_rows_by_id_alone(plans: Plans, name: str) -> None:
-    assert {*reads(plans[name], "execution")} == {"SEARCH execution USING INDEX sqlite_autoindex_ff_execution_1 (id=?)"}
+def test_guarded_writes_find_their_rows_by_id_only(plans: Plans, name: str) -> None:
+    assert {*find_reads(plans[name], "execution")} == {
+        "SEARCH execution USING INDEX sqlite_autoindex_ff_execution_1 (id=?)"
+    }
 
 
 @pytest.mark.parametrize("duty", DUE)
-def test_a_duty_walks_its_index_up_to_the_present_and_sorts_nothing(plans: Plans, duty: str) -> None:
+def test_duty_reads_its_index_up_to_now_without_a_sort(plans: Plans, duty: str) -> None:
     [step] = plans[f"due_for_{duty}"]
     assert step.replace("COVERING ", "") == f"SEARCH execution USING INDEX ff_execution_{DUE[duty]}"
 
 
-def test_the_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
+def test_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
     tables = ("execution", "submission_key", "flow")
-    heads = [step for table in tables for step in reads(plans["next_due"], table)]
+    heads = [step for table in tables for step in find_reads(plans["next_due"], table)]
     times = [step for step in heads if "ff_execution_queue (route_id=?)" not in step]
-    assert (len(heads), len(times)) == (10, 9)  # The other one looks whether work waits.
+    assert (len(heads), len(times)) == (10, 9)  # The other one checks for waiting executions.
     assert all(re.search(r"_at>\?\)$", step) for step in times)
 
 
-def test_a_claim_walks_the_queue_in_its_order_and_sorts_only_the_heads(plans: Plans) -> None:
+def test_claim_reads_the_queue_in_order_and_sorts_only_the_heads(plans: Plans) -> None:
     steps = plans["claim_candidates"]
-    walks = [step for step in reads(steps, "execution") if "ff_execution_queue" in step]
-    assert [step.replace("COVERING ", "") for step in walks] == [
+    queue_reads = [step for step in find_reads(steps, "execution") if "ff_execution_queue" in step]
+    assert [step.replace("COVERING ", "") for step in queue_reads] == [
         "SEARCH execution USING INDEX ff_execution_queue (route_id=?)"
     ]
     assert sum("TEMP B-TREE" in step for step in steps) == 1
 
 
-def test_a_page_and_a_history_begin_at_their_cursor(plans: Plans) -> None:
-    page = [*reads(plans["list_executions"], "execution")]
+def test_page_and_history_start_at_their_cursor(plans: Plans) -> None:
+    page = [*find_reads(plans["list_executions"], "execution")]
     assert any(step.endswith("ff_execution_by_state (namespace=? AND state=? AND id<?)") for step in page)
-    [history] = reads(plans["history_of"], "event")
+    [history] = find_reads(plans["history_of"], "event")
     assert history.endswith("ff_event_version (execution_id=? AND version>?)")
-    [live] = reads(plans["list_live_flows"], "flow")
+    [live] = find_reads(plans["list_live_flows"], "flow")
     assert live == "SEARCH flow USING INDEX ff_flow_live (namespace=? AND id<?)"

@@ -1,4 +1,4 @@
-"""Records for tests of the pure core: an execution in every situation, its leases, and what must hold of each."""
+"""Builders of records for tests of the pure core, and the invariants of a stored execution."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core.records import AttemptOrigin, Execution, FormerLease, HeldLease
-from flowfabric.core.states import TERMINAL, AttemptState, BlockingReason, Ownership, State
+from flowfabric.core.executions.records import AttemptOrigin, Execution, FormerLease, HeldLease
+from flowfabric.core.executions.states import TERMINAL, AttemptState, BlockingReason, Ownership, State
 from flowfabric.engine import Fence, Policy, WorkerId
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
@@ -24,97 +24,144 @@ FORMER_ID = UUID(int=0xF)
 EPOCH = 5
 
 
-def fresh(**changes: Any) -> Execution:
-    """An execution as it is after its submit: waiting, never attempted."""
+def make_new(**changes: Any) -> Execution:
+    """Return an execution as its submit stores it, waiting and never attempted."""
     base = Execution(
-        id=ID, namespace="default", lane="default", kind="job", route_id=1, priority=0, payload=b"in", encoding="json",
-        tags={"team.owner": "ada"}, policy=Policy(), idempotency_key=None, fingerprint=b"",
-        state=State.WAITING, blocking_reason=BlockingReason.WAITING_FOR_WORKER,
-        attempt_state=AttemptState.PENDING_FIRST, ownership=None, epoch=0, version=0, generation=0, plain=True,
-        created_at=T0 - MINUTE, changed_at=T0 - MINUTE, started_at=None, ended_at=None, ready_at=None,
-        deadline_at=None, attempt_timeout_at=None, attempt_timeout_left=None, purge_at=None, lease=None, former=None,
-        attempt_index=0, attempt_origin=AttemptOrigin.FRESH, attempt_started_at=None, retry_count=0, reclaim_count=0,
-        replay_count=0, step_seq=0, progress_percent=None, progress_message=None, failure_message=None,
-        failure_category=None, cancelled_by=None, cancel_reason=None, hold_reason=None, signal_seq=0,
-        flow_id=None, member_name=None, parent_id=None, has_children=False, cancel_request=None,
-        suspension_count=0, resumption=None,
-    )  # fmt: skip
+        id=ID,
+        namespace="default",
+        lane="default",
+        kind="job",
+        route_id=1,
+        priority=0,
+        payload=b"in",
+        encoding="json",
+        tags={"team.owner": "ada"},
+        policy=Policy(),
+        idempotency_key=None,
+        fingerprint=b"",
+        state=State.WAITING,
+        blocking_reason=BlockingReason.WAITING_FOR_WORKER,
+        attempt_state=AttemptState.PENDING_FIRST,
+        ownership=None,
+        epoch=0,
+        version=0,
+        generation=0,
+        is_standalone=True,
+        created_at=T0 - MINUTE,
+        changed_at=T0 - MINUTE,
+        started_at=None,
+        ended_at=None,
+        ready_at=None,
+        deadline_at=None,
+        attempt_timeout_at=None,
+        attempt_timeout_left=None,
+        purge_at=None,
+        lease=None,
+        former=None,
+        attempt_index=0,
+        attempt_origin=AttemptOrigin.FRESH,
+        attempt_started_at=None,
+        retry_count=0,
+        reclaim_count=0,
+        replay_count=0,
+        step_seq=0,
+        progress_percent=None,
+        progress_message=None,
+        failure_message=None,
+        failure_category=None,
+        cancelled_by=None,
+        cancel_reason=None,
+        hold_reason=None,
+        signal_seq=0,
+        flow_id=None,
+        member_name=None,
+        parent_id=None,
+        has_children=False,
+        cancel_request=None,
+        suspension_count=0,
+        resumption=None,
+    )
     return replace(base, **changes)
 
 
-def live_lease(**changes: Any) -> HeldLease:
-    """A lease that has ten of its thirty seconds behind it at T0."""
-    began = T0 - 10 * SECOND
+def make_live_lease(**changes: Any) -> HeldLease:
+    """Return a lease that has used ten of its thirty seconds at T0."""
+    acquired_at = T0 - 10 * SECOND
     base = HeldLease(
-        id=LEASE_ID, worker=WORKER, ttl=TTL, acquired_at=began, expires_at=began + TTL, check_at=began + TTL,
+        id=LEASE_ID,
+        worker=WORKER,
+        ttl=TTL,
+        acquired_at=acquired_at,
+        expires_at=acquired_at + TTL,
+        check_at=acquired_at + TTL,
         resumed=False,
-    )  # fmt: skip
+    )
     return replace(base, **changes)
 
 
-def former_lease(**changes: Any) -> FormerLease:
-    """The lease of the epoch before the present one."""
+def make_former_lease(**changes: Any) -> FormerLease:
+    """Return the lease of the previous epoch."""
     base = FormerLease(id=FORMER_ID, epoch=EPOCH - 1, worker=OTHER_WORKER, end="release", digest=None, until=None)
     return replace(base, **changes)
 
 
-def started(**changes: Any) -> Execution:
-    """An execution whose first attempt was started a minute ago and given back, and that waits to go on."""
+def make_started(**changes: Any) -> Execution:
+    """Return a waiting execution whose first attempt started a minute ago and released its lease."""
     values: dict[str, Any] = {
         "epoch": EPOCH,
         "version": 7,
         "attempt_state": AttemptState.INTERRUPTED,
         "started_at": T0 - MINUTE,
         "attempt_started_at": T0 - MINUTE,
-        "former": former_lease(),
+        "former": make_former_lease(),
     }
-    return fresh(**(values | changes))
+    return make_new(**(values | changes))
 
 
-def leased(**changes: Any) -> Execution:
-    """An execution whose attempt is running under a live lease."""
+def make_leased(**changes: Any) -> Execution:
+    """Return an execution whose attempt runs under a live lease."""
     values: dict[str, Any] = {
         "state": State.ACTIVE,
         "blocking_reason": BlockingReason.NONE,
         "attempt_state": AttemptState.RUNNING,
         "ownership": Ownership.LEASED,
-        "lease": live_lease(),
+        "lease": make_live_lease(),
     }
-    return started(**(values | changes))
+    return make_started(**(values | changes))
 
 
-def kept(ownership: Ownership, **changes: Any) -> Execution:
-    """An execution that lost its lease and is kept for a hand-off."""
+def make_kept(ownership: Ownership, **changes: Any) -> Execution:
+    """Return an execution that lost its lease and waits for a reclaim."""
     end = "lease_expired" if ownership is Ownership.EXPIRED else "lease_revoked"
     values: dict[str, Any] = {
         "state": State.ACTIVE,
         "attempt_state": AttemptState.PENDING_RECLAIM,
         "ownership": ownership,
-        "former": former_lease(end=end),
+        "former": make_former_lease(end=end),
     }
-    return started(**(values | changes))
+    return make_started(**(values | changes))
 
 
-def delayed(**changes: Any) -> Execution:
-    """An execution whose attempt rests for another minute."""
+def make_delayed(**changes: Any) -> Execution:
+    """Return an execution that is delayed for another minute."""
     values = {"state": State.DELAYED, "blocking_reason": BlockingReason.WAITING_FOR_DELAY, "ready_at": T0 + MINUTE}
-    return started(**(values | changes))
+    return make_started(**(values | changes))
 
 
-def held(**changes: Any) -> Execution:
-    """An execution that an operator holds."""
+def make_held(**changes: Any) -> Execution:
+    """Return an execution that an operator holds."""
     values = {"state": State.BLOCKED, "blocking_reason": BlockingReason.PAUSED_BY_OPERATOR, "hold_reason": "look"}
-    return started(**(values | changes))
+    return make_started(**(values | changes))
 
 
-def suspended(**changes: Any) -> Execution:
-    """An execution that is suspended until a signal comes."""
+def make_suspended(**changes: Any) -> Execution:
+    """Return an execution that is suspended until a signal arrives."""
     values = {"state": State.SUSPENDED, "blocking_reason": BlockingReason.WAITING_FOR_SIGNAL}
-    return started(**(values | changes))
+    return make_started(**(values | changes))
 
 
-def ended(state: State, **changes: Any) -> Execution:
-    """An execution that ended a second ago."""
+def make_ended(state: State, **changes: Any) -> Execution:
+    """Return an execution that ended a second ago."""
     values: dict[str, Any] = {
         "state": state,
         "blocking_reason": BlockingReason.NONE,
@@ -122,69 +169,81 @@ def ended(state: State, **changes: Any) -> Execution:
         "ended_at": T0 - SECOND,
         "purge_at": T0 + timedelta(days=30),
     }
-    return started(**(values | changes))
+    return make_started(**(values | changes))
 
 
-# Every pair of state and ownership that there is, by name.
+# A builder for every pair of state and ownership, by name.
 SITUATIONS: dict[str, Callable[..., Execution]] = {
-    "waiting": started,
-    "delayed": delayed,
-    "blocked": held,
-    "leased": leased,
-    "kept expired": lambda **changes: kept(Ownership.EXPIRED, **changes),
-    "kept revoked": lambda **changes: kept(Ownership.REVOKED, **changes),
-    "suspended": suspended,
-    "completed": lambda **changes: ended(State.COMPLETED, **changes),
-    "failed": lambda **changes: ended(State.FAILED, **changes),
-    "cancelled": lambda **changes: ended(State.CANCELLED, **changes),
-    "expired": lambda **changes: ended(State.EXPIRED, **changes),
-    "skipped": lambda **changes: ended(State.SKIPPED, **changes),
+    "waiting": make_started,
+    "delayed": make_delayed,
+    "blocked": make_held,
+    "leased": make_leased,
+    "kept expired": lambda **changes: make_kept(Ownership.EXPIRED, **changes),
+    "kept revoked": lambda **changes: make_kept(Ownership.REVOKED, **changes),
+    "suspended": make_suspended,
+    "completed": lambda **changes: make_ended(State.COMPLETED, **changes),
+    "failed": lambda **changes: make_ended(State.FAILED, **changes),
+    "cancelled": lambda **changes: make_ended(State.CANCELLED, **changes),
+    "expired": lambda **changes: make_ended(State.EXPIRED, **changes),
+    "skipped": lambda **changes: make_ended(State.SKIPPED, **changes),
 }
 ENDED = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
 LIVE = frozenset(SITUATIONS) - ENDED
 
 
-def fence_of(execution: Execution, **changes: Any) -> Fence:
-    """The fence of the live lease, or one that differs from it."""
+def get_fence(execution: Execution, **changes: Any) -> Fence:
+    """Return the fence of the live lease with the given fields changed."""
     fence = execution.fence
     assert fence is not None, "only a leased execution has a fence"
     return replace(fence, **changes)
 
 
-def broken_invariants(execution: Execution) -> list[str]:
-    """What must hold of every stored execution and does not."""
+def find_broken_invariants(execution: Execution) -> list[str]:
+    """Return the names of the invariants that a stored execution violates."""
     return [name for name, holds in _invariants(execution) if not holds]
 
 
-def _invariants(item: Execution) -> Iterator[tuple[str, bool]]:
-    terminal, is_leased = item.state in TERMINAL, item.ownership is Ownership.LEASED
-    yield "active means owned or kept", (item.state is State.ACTIVE) == (item.ownership is not None)
-    yield "leased means lease columns", is_leased == (item.lease is not None)
-    yield "leased means running", is_leased == (item.attempt_state is AttemptState.RUNNING)
-    yield "running means started", not is_leased or item.attempt_started_at is not None
+def _invariants(execution: Execution) -> Iterator[tuple[str, bool]]:
+    terminal, is_leased = execution.state in TERMINAL, execution.ownership is Ownership.LEASED
     yield (
-        "kept means pending reclaim",
-        item.state is not State.ACTIVE or is_leased or (item.attempt_state is AttemptState.PENDING_RECLAIM),
+        "active means leased or pending reclaim",
+        (execution.state is State.ACTIVE) == (execution.ownership is not None),
     )
-    yield "terminal means an end", terminal == (item.ended_at is not None)
-    yield "terminal means a purge time", terminal == (item.purge_at is not None)
-    yield "terminal means no other due time", not terminal or (item.ready_at, item.attempt_timeout_left) == (None, None)
+    yield "leased means lease columns", is_leased == (execution.lease is not None)
+    yield "leased means running", is_leased == (execution.attempt_state is AttemptState.RUNNING)
+    yield "running means started", not is_leased or execution.attempt_started_at is not None
+    yield (
+        "active without a lease means pending reclaim",
+        execution.state is not State.ACTIVE or is_leased or (execution.attempt_state is AttemptState.PENDING_RECLAIM),
+    )
+    yield "terminal means an end", terminal == (execution.ended_at is not None)
+    yield "terminal means a purge time", terminal == (execution.purge_at is not None)
+    yield (
+        "terminal means no other due time",
+        not terminal or (execution.ready_at, execution.attempt_timeout_left) == (None, None),
+    )
     yield (
         "terminal means attempt ended",
-        not terminal or item.started_at is None or (item.attempt_state is AttemptState.TERMINAL),
+        not terminal or execution.started_at is None or (execution.attempt_state is AttemptState.TERMINAL),
     )
-    yield "delayed means a time", item.state is not State.DELAYED or item.ready_at is not None
-    yield "waiting means no time", item.state is not State.WAITING or item.ready_at is None
-    yield "armed means leased", item.attempt_timeout_at is None or is_leased
-    yield "armed or left, not both", item.attempt_timeout_at is None or item.attempt_timeout_left is None
-    is_held = item.state is State.BLOCKED and item.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
-    yield "held means a reason", (item.hold_reason is not None) == is_held
+    yield "delayed means a time", execution.state is not State.DELAYED or execution.ready_at is not None
+    yield "waiting means no time", execution.state is not State.WAITING or execution.ready_at is None
+    yield "timeout armed means leased", execution.attempt_timeout_at is None or is_leased
+    yield (
+        "timeout armed or paused, not both",
+        execution.attempt_timeout_at is None or execution.attempt_timeout_left is None,
+    )
+    is_held = execution.state is State.BLOCKED and execution.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
+    yield "held means a reason", (execution.hold_reason is not None) == is_held
     yield (
         "interrupted means started",
-        item.attempt_state is not AttemptState.INTERRUPTED or (item.attempt_started_at is not None),
+        execution.attempt_state is not AttemptState.INTERRUPTED or (execution.attempt_started_at is not None),
     )
-    yield "started means an attempt was", item.attempt_started_at is None or item.started_at is not None
-    yield "retries within the policy", item.retry_count <= item.policy.max_retries
-    yield "reclaims within the policy", item.reclaim_count <= item.policy.max_reclaims
-    yield "replays within the policy", item.replay_count <= item.policy.max_replays
-    yield "generation counts replays", item.generation == item.replay_count
+    yield (
+        "attempt started means execution started",
+        execution.attempt_started_at is None or execution.started_at is not None,
+    )
+    yield "retries within the policy", execution.retry_count <= execution.policy.max_retries
+    yield "reclaims within the policy", execution.reclaim_count <= execution.policy.max_reclaims
+    yield "replays within the policy", execution.replay_count <= execution.policy.max_replays
+    yield "generation counts replays", execution.generation == execution.replay_count

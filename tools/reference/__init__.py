@@ -1,1 +1,1 @@
-"""What the pages of docs/reference are written from: the code's own tables, signatures and docstrings."""
+"""Generators of the pages in docs/reference, which read the code's tables, signatures and docstrings."""

@@ -1,4 +1,4 @@
-"""docs/reference/api.md and engine-api.md: every public name, with its signature and docstring."""
+"""Generate docs/reference/api.md and engine-api.md with the signature and docstring of every public name."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ GROUPS = (
     "executions", "leases", "flows", "waitpoints", "signals", "keys", "operator", "lanes", "workers", "events",
     "reconcilers",
 )  # fmt: skip
-# What is neither a class nor a function has no docstring of its own.
+# Values that are neither classes nor functions have no docstring.
 _VALUES = {
-    "flowfabric.Durable": "What durable calls return: `Durable[T]` is `Coroutine[None, None, T]`, so it is awaited.",
-    "flowfabric.logger": "The logger `flowfabric.task`, which is silent while a task only repeats what is recorded.",
-    "flowfabric.step": "Calls a function once: its result is recorded, and answers in every later run.",
+    "flowfabric.Durable": "The type of durable calls. `Durable[T]` is `Coroutine[None, None, T]`, to be awaited.",
+    "flowfabric.logger": "The logger `flowfabric.task`. It logs nothing while a task replays its journal.",
+    "flowfabric.step": "Call a function once and record its result. Later runs return the recorded result.",
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
-# Words that are public for other rooms of the package only.
+# Names that are public only for other packages of flowfabric.
 _HIDDEN = {"hint", "hint_soon", "minting", "newest", "result_form", "submission", "submission_of"}
-# Of what is awaited, only the verbs before the wait are for users.
+# For these awaitables, users need only the methods that are called before the wait.
 _ONLY = {"Approval": {"links", "tokens"}, "Callback": {"token", "url"}}
 _MADE_BY_US = {
     "Approval", "Callback", "Engine", "Flow", "FlowHandle", "Handle", "Node", "Subscription", "SyncKit", "Task", "Undo",
@@ -34,7 +34,7 @@ _LONGEST_LINE = 100
 
 
 def page() -> str:
-    """Durable functions, their sync face, and the testing kit."""
+    """Return the page about durable functions, their synchronous API, and the testing kit."""
     parts = [_HEAD]
     parts += _face("flowfabric", "Durable functions")
     parts += ["## flowfabric.sync", _SYNC.format(names=", ".join(f"`{name}`" for name in _sync_names()))]
@@ -43,7 +43,7 @@ def page() -> str:
 
 
 def engine_page() -> str:
-    """The engine."""
+    """Return the page about the engine."""
     parts = [_ENGINE_HEAD]
     for group in GROUPS:
         kind = _group_class(group)
@@ -190,12 +190,12 @@ _HEAD = """# API: durable functions and tests
 
 <!-- Written by tools/generate_reference.py from signatures and docstrings. Change those. -->
 
-`Durable[X]` is something to await that answers an `X`. `Duration` is a `timedelta`, a number of seconds, or text such
-as `"500ms"`, `"30s"`, `"15m"`, `"2h"`, `"1d"`. `Async` is a coroutine function. The engine below has
-[a page of its own](engine-api.md)."""
+`Durable[X]` is an awaitable that returns an `X`. `Duration` is a `timedelta`, a number of seconds, or text such
+as `"500ms"`, `"30s"`, `"15m"`, `"2h"`, `"1d"`. `Async` is a coroutine function. The engine is documented on
+[a separate page](engine-api.md)."""
 
-_SYNC = """The same calls for tasks that are plain functions. Each answers the value instead of something to await;
-`approval` and `callback` have `.wait()`; `gather`, `settle` and `race` take functions without arguments.
+_SYNC = """The calls for tasks that are plain functions. Each call returns its value directly instead of an awaitable.
+`approval` and `callback` have `.wait()`. `gather`, `settle` and `race` take functions without arguments.
 
 {names}"""
 
@@ -203,5 +203,5 @@ _ENGINE_HEAD = """# API: the engine
 
 <!-- Written by tools/generate_reference.py from signatures and docstrings. Change those. -->
 
-`async with connect(url) as engine:` gives an `Engine`. Its operations are grouped by what they act on. How they work
-together is told in [the engine below durable functions](../engine.md)."""
+`async with connect(url) as engine:` opens an `Engine`. Its operations are grouped by the objects they change.
+[The engine below durable functions](../engine.md) explains how they work together."""

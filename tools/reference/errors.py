@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: every code that an error can have, with its class and what it says."""
+"""Generate docs/reference/errors.md with every error code, its class and its messages."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from functools import cache
 
 import flowfabric
 from flowfabric import FlowFabricError
-from flowfabric.core.transitions import TRANSITIONS
-from flowfabric.sdk.checking import CODES
+from flowfabric.core.executions.transitions import TRANSITIONS
+from flowfabric.lint import CODES
 from tools.reference.sources import Place, advice_beside, argument, filled_in, places, texts, words
 
 CLASSES = ("InvalidRequest", "Refused", "NotFound", "Conflict", "Unavailable")
 _SHOWN = 2
 _MEANING = {
-    "InvalidRequest": "The call can never work, whatever the state. Nothing was written. Change the call.",
-    "Refused": "The present state forbids it. Nothing was written. Look at `error.fields` and decide.",
-    "NotFound": "There is no such thing in this namespace.",
-    "Conflict": "It contradicts something that is already recorded. Nothing was written.",
-    "Unavailable": "The store could not answer. The call may or may not have happened. It is safe to repeat.",
-    "others": "What durable functions see and raise. Most are raised by the call that is awaited.",
+    "InvalidRequest": "The call is invalid in every state. Nothing was written. Change the call.",
+    "Refused": "The current state forbids the call. Nothing was written. Use `error.fields` to decide how to continue.",
+    "NotFound": "The object does not exist in this namespace.",
+    "Conflict": "The call contradicts a recorded fact. Nothing was written.",
+    "Unavailable": "The store is not available. The call may or may not have taken effect. It is safe to repeat.",
+    "others": "Errors in durable functions. The awaited call raises most of them.",
 }
-# What is said where the message is put together elsewhere.
+# Messages that the code assembles in a way this tool cannot read.
 _SAID = {
     "all_failed": "all {count} calls of the race failed: {failures}",
-    "diverged": "the report: what is recorded and what the code calls now, side by side",
+    "diverged": "a report that compares the recorded calls with the calls of the current code",
     "execution_cancelled": "the execution was cancelled: {reason}",
     "execution_expired": "the execution ran out of time: {reason}",
     "execution_failed": "the execution failed: {type}: {message}",
     "execution_skipped": "the execution was skipped: {reason}",
-    "invalid_input": "the input of a submit does not fit the task: {why}",
-    "input_mismatch": "the stored input does not fit the function: {what does not fit}",
+    "invalid_input": "the input of a submit does not fit the task: {reason}",
+    "input_mismatch": "the stored input does not fit {function}: {reason}",
     "permanent_error": "your own message",
     "step_failed": "{path} failed: {type}: {message}; declare raises=[{type}] to catch it by class",
-    "value_refused": "{what} cannot be stored as its annotation says: {why}",
+    "value_refused": "{value} cannot be stored as {type}: {reason}",
     "wait_overridden": "{by} ended the wait: {reason}",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An error as one place raises it."""
+    """An error raised in one place."""
 
     kind: str
     code: str
@@ -51,29 +51,29 @@ class Raised:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [_HEAD]
     for kind in (*CLASSES, "others"):
         rows = sorted({item.code for item in raised() if _group(item.kind) == kind})
         parts += [f"## {'Durable functions' if kind == 'others' else kind}", _MEANING[kind]]
-        parts.append("\n".join(["| code | says |", "|---|---|", *(_row(code, kind) for code in rows)]))
+        parts.append("\n".join(["| code | message |", "|---|---|", *(_row(code, kind) for code in rows)]))
     findings = [f'| <a id="{code}"></a>`{code}` | {_cell(about)} |' for code, about in sorted(CODES.items())]
     parts += ["## Findings of `flowfabric check`", _CHECK, "\n".join(["| code | about |", "|---|---|", *findings])]
     return "\n\n".join(parts) + "\n"
 
 
 def codes() -> set[str]:
-    """Every code."""
+    """Return all error codes."""
     return {item.code for item in raised()}
 
 
 @cache
 def raised() -> tuple[Raised, ...]:
-    """Every error that the sources make."""
+    """Return all errors that the sources raise."""
     found = [item for place in places() for item in _made(place)]
     for code in {item.refusal for item in TRANSITIONS}:
         names = dict.fromkeys(item.name for item in TRANSITIONS if item.refusal == code)
-        said = f"{{{', '.join(names)}}} is not possible: execution {{id}} is {{state}} at epoch {{epoch}}"
+        said = f"execution {{id}} is {{state}} at epoch {{epoch}}: {{{', '.join(names)}}} is not possible in this state"
         found.append(Raised("Refused", code, (said,)))
     return tuple(sorted(set(found), key=lambda item: (item.kind, item.code, item.says)))
 
@@ -92,9 +92,9 @@ def _made(place: Place) -> Iterator[Raised]:
 
 
 def _with_code(place: Place, kind: str, code: ast.expr | None, message: ast.expr | None) -> Iterator[Raised]:
-    """The errors of one place. A code that callers fill in goes with the message that they fill in."""
+    """Yield the errors of one place. A code passed by a caller is combined with the message of the same caller."""
     if place.function is not None and place.function.name == "refusal":
-        return  # Its callers say which code, and are read themselves.
+        return  # Its callers pass the code and are read separately.
     for word in words(code, place):
         said = texts(message, place) or _messages(place, code, message, word)
         advice = advice_beside(word, place)
@@ -114,8 +114,8 @@ def _messages(place: Place, code: ast.expr | None, message: ast.expr | None, wor
 
 
 def _own_classes() -> set[str]:
-    faces = vars(flowfabric).items()
-    own = {name for name, value in faces if inspect.isclass(value) and issubclass(value, FlowFabricError)}
+    values = {name: getattr(flowfabric, name) for name in flowfabric.__all__}
+    own = {name for name, value in values.items() if inspect.isclass(value) and issubclass(value, FlowFabricError)}
     return own - {*CLASSES, "FlowFabricError"}
 
 
@@ -128,7 +128,7 @@ def _row(code: str, group: str) -> str:
     read = dict.fromkeys(text for item in same for text in item.says if not text.startswith("killed by the test"))
     says = [_SAID[code]] if code in _SAID else [*read][:_SHOWN]
     if not says:
-        raise LookupError(f"nothing says what {code} means; add it to _SAID")
+        raise LookupError(f"no message for {code}; add it to _SAID")
     kinds = sorted({item.kind for item in same}) if group == "others" else []
     named = f"`{code}`" + (f" ({', '.join(f'`{kind}`' for kind in kinds)})" if kinds else "")
     return f'| <a id="{code}"></a>{named} | {" / ".join(_cell(text) for text in says)} |'
@@ -138,15 +138,15 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-_CHECK = """These are no errors but lines that the command prints; `# flowfabric: ignore[code]` beside a line says
-that it is meant."""
+_CHECK = """The command prints these findings, which are not errors. The comment `# flowfabric: ignore[code]` on a line
+suppresses a finding."""
 
 _HEAD = """# Errors by code
 
-<!-- Written by tools/generate_reference.py from the sources. Change what it reads. -->
+<!-- Written by tools/generate_reference.py from the sources. Do not edit. -->
 
 Every error of FlowFabric is a `FlowFabricError`. It has a `code` to program against, `fields` with the values behind
-the message, and a `message` that says what to do. Codes are stable; messages are for people and may change.
+the message, and a `message` with the next action. Codes are stable; messages are for people and may change.
 `str(error)` is `code: message`.
 
-What stands in { } is filled in. How to catch errors in a task is in [retries and failures](../guides/retries.md)."""
+Parts in { } are placeholders. [Retries and failures](../guides/retries.md) shows how to catch errors in a task."""

@@ -1,71 +1,71 @@
-"""docs/reference/events.md: every event that a store can hold."""
+"""Generate docs/reference/events.md with every event that a store can hold."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import fields
 
-from flowfabric.core.records import Event
-from flowfabric.core.subscribing import EventFamily
-from flowfabric.core.transitions import TRANSITIONS
+from flowfabric.core.events.subscribers import EventFamily
+from flowfabric.core.executions.records import Event
+from flowfabric.core.executions.transitions import TRANSITIONS
 from tools.reference.sources import argument, places, words
 
 _FAMILIES = {
-    "lease": "Somebody began or stopped working on an execution.",
-    "lifecycle": "An execution moved without a worker.",
+    "lease": "A worker started or stopped working on an execution.",
+    "lifecycle": "An execution changed its state without a worker.",
     "completion": "An execution ended. There is one such event per generation.",
     "signal": "A signal was accepted. `details` has its `name` and `source`, and the `sender` in an approver's place.",
-    "operator": "A person or a program intervened. The event says who (`principal`) and why (`reason`).",
-    "flow": "Something happened to a whole flow. The event has a `flow_id` and no execution.",
+    "operator": "A person or a program intervened. The event names the `principal` and the `reason`.",
+    "flow": "A flow changed as a whole. The event has a `flow_id` and no execution.",
     "worker": "The register of workers changed.",
-    "child": "Shown among the events of a parent, and told from the rows of its children. It is not subscribed to.",
+    "child": "Shown in the history of a parent, derived from the rows of its children. Subscribers do not receive it.",
 }
 _MEANING = {
     "lease.acquired": "a worker claimed the execution",
-    "lease.continued": "the task went on with other arguments and an empty journal (`continue_with`)",
-    "lease.delayed": "the worker gave it up until a time: a sleep, or a step that waits for its next try",
-    "lease.expired": "the worker was silent for the whole lease; another one takes over",
+    "lease.continued": "the task continued with new arguments and an empty journal (`continue_with`)",
+    "lease.delayed": "the worker released it until a given time, for a sleep or the next try of a step",
+    "lease.expired": "the worker did not renew its lease; another one takes over",
     "lease.reclaimed": "a named worker took over an execution that was kept for a hand-off",
-    "lease.released": "the worker gave it back unfinished, as at SIGTERM; no attempt is used",
-    "lease.renewed": "the worker goes on; only where `connect` was told `renewal_events=True`",
-    "lease.retry_scheduled": "the attempt failed and will be tried again",
+    "lease.released": "the worker returned it unfinished, for example at SIGTERM; no attempt is used",
+    "lease.renewed": "the worker renewed its lease; recorded only with `connect(renewal_events=True)`",
+    "lease.retry_scheduled": "the attempt failed and will be retried",
     "lease.revoked": "an operator took the lease away",
-    "lease.suspended": "the worker gave it up until signals satisfy its condition",
-    "lease.waiting_children": "the worker gave it up until its children end",
-    "lifecycle.blocked": "it waits for what comes before it in its flow, or for an operator after a timeout",
-    "lifecycle.ready": "its time has come, or what it waited for has ended; a worker may take it",
+    "lease.suspended": "the worker suspended it until signals satisfy its condition",
+    "lease.waiting_children": "the worker suspended it until its children end",
+    "lifecycle.blocked": "it waits for upstream members of its flow, or for an operator after a timeout",
+    "lifecycle.ready": "its delay is over, or its upstream members have ended; a worker can claim it",
     "lifecycle.resumed": "the condition of its wait is satisfied, or the wait timed out",
     "completion.cancelled": "it was cancelled",
     "completion.completed": "it has a result",
     "completion.expired": "its deadline passed, or a wait that expires it timed out",
-    "completion.failed": "it failed for good",
-    "completion.skipped": "what came before it in its flow did not end as needed",
-    "signal.buffered": "the signal is kept until somebody waits for it",
-    "signal.delivered": "the signal came while the execution waits, and is judged by the condition",
-    "operator.cancel_requested": "it was asked to end, and has some time to clean up",
+    "completion.failed": "it failed permanently",
+    "completion.skipped": "its upstream members did not end as required",
+    "signal.buffered": "the signal is stored until the execution waits for it",
+    "signal.delivered": "the signal arrived during a wait, and the condition was evaluated",
+    "operator.cancel_requested": "it was asked to stop, and has a grace period to clean up",
     "operator.held": "an operator or its own worker holds it; a worker does so when code and records diverge",
     "operator.key_rotated": "another key signs tokens from now on",
     "operator.key_seeded": "the store got its first key",
-    "operator.lane_draining": "the lane takes no new work",
-    "operator.lane_paused": "the lane gives out no work",
-    "operator.lane_resumed": "the lane takes and gives out work again",
-    "operator.priority_changed": "it moved to another priority; `details` has the old and the new one",
-    "operator.reclaim_granted": "a named worker may take over what was kept for a hand-off; `details` has the grant",
-    "operator.replayed": "it ended before, and runs again as the next generation",
+    "operator.lane_draining": "the lane accepts no new work",
+    "operator.lane_paused": "workers cannot claim work from the lane",
+    "operator.lane_resumed": "the lane accepts work again, and workers can claim it",
+    "operator.priority_changed": "its priority changed; `details` has the old and the new one",
+    "operator.reclaim_granted": "a named worker may take over an execution kept for hand-off; `details` has the grant",
+    "operator.replayed": "it had ended, and runs again as the next generation",
     "operator.resumed": "an operator ended its wait",
-    "operator.unheld": "it may go on",
+    "operator.unheld": "its hold was removed, and it can continue",
     "operator.waitpoint_closed": "an operator closed one of its waitpoints",
     "flow.cancel_requested": "the flow was cancelled; its members follow",
     "flow.finished": "all members of the sealed flow have ended; `details` has the state",
-    "child.submitted": "a child was submitted; its end is shown as the state that it ended in",
-    "worker.marked_dead": "an operator took the worker out of the register",
-    "worker.registered": "a worker told that it is there",
-    "worker.swept": "the worker was silent for too long and was taken out of the register",
+    "child.submitted": "a child was submitted; the event shows the final state of the child",
+    "worker.marked_dead": "an operator removed the worker from the register",
+    "worker.registered": "a worker registered",
+    "worker.swept": "the worker sent no heartbeat for too long and was removed from the register",
 }
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [_HEAD]
     known = names()
     for family in dict.fromkeys([*EventFamily, *(family for family, _ in known)]):
@@ -75,7 +75,7 @@ def page() -> str:
 
 
 def names() -> list[tuple[str, str]]:
-    """Family and name of every event: those of transitions, and those that are written by themselves."""
+    """Return family and name of every event, both of transitions and of other changes."""
     found = {transition.event for transition in TRANSITIONS}
     for place in places():
         if place.name == "Event":
@@ -90,18 +90,18 @@ def _name(call: ast.Call) -> ast.expr | None:
 
 _HEAD = """# Events
 
-<!-- Written by tools/generate_reference.py from the transition table and the sources. Change what it reads. -->
+<!-- Written by tools/generate_reference.py from the transition table and the sources. Do not edit. -->
 
-A transition of an execution leaves one event, in the transaction that makes it true. So the history of an execution is
-complete, and whoever subscribes sees exactly what was committed. Submitting, telling progress, recording a step and
-changing tags leave none; renewing a lease leaves one only if that is switched on.
+Every transition of an execution writes one event in the same transaction. The history of an execution is therefore
+complete, and subscribers receive exactly the committed events. Submitting, reporting progress, recording a step and
+changing tags write no event. Renewing a lease writes one only if that is enabled.
 
 Read them with `handle.history()`, with `engine.events.subscribe(…)`, or in a terminal. The
-[guide to operating](../guides/operating.md) has a program. `event.family` and `event.name` are the two words below."""
+[guide to operating](../guides/operating.md) has a program. The names below are `event.family` and `event.name`."""
 
 _TAIL = f"""## What an event holds
 
 {", ".join(f"`{field.name}`" for field in fields(Event))}.
 
-`version` counts the events of the execution without a gap. `ends_lease` is true for the event that ended a lease; a
-subscriber to the family `lease` gets those too. Payloads, results and tokens are in no event."""
+`version` counts the events of the execution without a gap. `ends_lease` is true for an event that ended a lease.
+Subscribers to the family `lease` also receive these events. No event contains payloads, results or tokens."""

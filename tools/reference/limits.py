@@ -1,4 +1,4 @@
-"""docs/reference/limits.md: every limit and default, with its present value."""
+"""Generate docs/reference/limits.md with the current value of every limit and default."""
 
 from __future__ import annotations
 
@@ -13,144 +13,159 @@ from types import ModuleType
 from typing import Any
 
 import flowfabric
-from flowfabric.asgi import pages, reading
 from flowfabric.cli import exit_codes
-from flowfabric.core import (
-    conditions,
-    continuing,
-    key_file,
-    keyring,
-    limits,
-    membership,
-    subscribing,
-    suspending,
-    tokens,
-)
+from flowfabric.core import validation as limits
+from flowfabric.core.events import subscribers as subscribing
+from flowfabric.core.executions import attempts as continuing
+from flowfabric.core.flows import resolution as membership
 from flowfabric.core.policy import DEFAULT_BACKOFF, DEFAULT_POLICY, Backoff
-from flowfabric.engine import connecting
+from flowfabric.core.tokens import key_file
+from flowfabric.core.tokens import key_ring as keyring
+from flowfabric.core.tokens import token as tokens
+from flowfabric.core.waits import conditions
+from flowfabric.core.waits import suspend as suspending
+from flowfabric.engine import opener as connecting
 from flowfabric.engine import workers as register
-from flowfabric.ops import backlog
-from flowfabric.ops import reading as counting
-from flowfabric.sdk import failures, parking
+from flowfabric.ops.executions import read as counting
+from flowfabric.runtime import waits as parking
+from flowfabric.values import failures
+from flowfabric.web import request as reading
+from flowfabric.web import responses
 from flowfabric.worker import worker
 
-# Where limits are kept, and what each of them bounds. A public constant of any module that is named neither here nor
-# below is an error.
+# Modules with limits, and the meaning of each limit. A public constant that is missing here and in _NOT_LIMITS is an
+# error.
 _LIMITS: dict[ModuleType, dict[str, str]] = {
     limits: {
-        "PAYLOAD_BYTES": "bytes of the input of an execution, of its result, and of the result of one step",
-        "STEPS_PER_EXECUTION": "records in the journal of one execution; `continue_with` begins an empty one",
-        "SIGNAL_BYTES": "bytes of the payload of a signal or callback",
-        "TEXT_BYTES": "bytes of free text such as a reason or a comment",
-        "NAME_CHARACTERS": "characters of a kind, lane, key or other name; printable, no space at either end",
-        "TAGS": "tags of one execution; keys look like `team.owner`",
-        "TAG_VALUE_BYTES": "bytes of the value of a tag",
-        "CAPABILITIES": "capabilities that an execution requires or a worker offers",
-        "CAPABILITIES_BYTES": "bytes of all of them together",
-        "PRIORITY_MOST": "the highest priority; what is above or below 0 is clamped",
-        "BATCH": "items of one call that takes several, such as `submit_many` of the engine, or names in a list",
-        "GRAPH_MEMBERS": "members of a flow in one submit; more can be added later",
-        "STANDING": "signals that a task declares",
-        "LEASE_TTL_LEAST": "the shortest lease",
-        "LEASE_TTL_MOST": "the longest lease",
-        "DURATION_MOST": "the longest of all other durations",
-        "COUNT_MOST": "the highest number of retries, replays and the like",
-        "EARLIEST": "the earliest time that is accepted",
-        "LATEST": "the latest time that is accepted",
+        "MAX_PAYLOAD_BYTES": "bytes of the input of an execution, of its result, and of the result of one step",
+        "MAX_STEPS": "records in the journal of one execution; `continue_with` starts an empty one",
+        "MAX_SIGNAL_BYTES": "bytes of the payload of a signal or callback",
+        "MAX_TEXT_BYTES": "bytes of free text such as a reason or a comment",
+        "MAX_NAME_CHARACTERS": "characters of a kind, lane, key or other name; printable, no space at either end",
+        "MAX_TAGS": "tags of one execution; keys look like `team.owner`",
+        "MAX_TAG_VALUE_BYTES": "bytes of the value of a tag",
+        "MAX_CAPABILITIES": "capabilities that an execution requires or a worker offers",
+        "MAX_CAPABILITIES_BYTES": "bytes of all of them together",
+        "MAX_PRIORITY": "the highest priority; values outside 0 and this limit are clamped",
+        "MAX_BATCH": "items of one batch call such as `submit_many` of the engine, or names in a list",
+        "MAX_GRAPH_MEMBERS": "members of a flow in one submit; more can be added later",
+        "MAX_DECLARED_SIGNALS": "signals that a task declares",
+        "MIN_LEASE_TTL": "the shortest lease",
+        "MAX_LEASE_TTL": "the longest lease",
+        "MAX_DURATION": "the longest duration of any other kind",
+        "MAX_COUNT": "the highest number of retries, replays and similar counts",
+        "MIN_TIME": "the earliest time that is accepted",
+        "MAX_TIME": "the latest time that is accepted",
     },
     conditions: {
-        "NESTING": "levels of a condition",
-        "LEAVES": "leaves of a condition",
-        "WAITPOINTS": "waitpoints of a condition, and so of one wait",
-        "TOTAL_N": "the n of all `Count`s of a condition together",
+        "MAX_NESTING": "levels of a condition",
+        "MAX_LEAVES": "leaves of a condition",
+        "MAX_WAITPOINTS": "waitpoints of a condition, and therefore of one wait",
+        "MAX_TOTAL_N": "the sum of n over all `Count`s of a condition",
     },
-    suspending: {"MOST_OPEN": "waitpoints that are open at once on one execution"},
-    continuing: {"REPORT_BYTES": "bytes of the report of a divergence"},
+    suspending: {"MAX_OPEN_WAITPOINTS": "open waitpoints of one execution"},
+    continuing: {"MAX_REPORT_BYTES": "bytes of the report of a divergence"},
     keyring: {
-        "GRACE": "how long an old key verifies after a rotation, unless told; open waitpoints keep it longer",
-        "KID_CHARACTERS": "characters of the name of a key, 1 at least: letters, digits, `_` and `-`",
+        "GRACE": "how long an old key stays valid after a rotation by default; open waitpoints keep it longer",
+        "MAX_KID_CHARACTERS": "characters of the name of a key, 1 at least: letters, digits, `_` and `-`",
     },
-    key_file: {"FILE_CHARACTERS": "characters of a key file"},
-    tokens: {"TOKEN_CHARACTERS": "characters of a token", "SOURCE_BYTES": "bytes of an approver's name in a token"},
-    membership: {"MOST_CANCELLED": "siblings that a winner cancels in its own transaction; the rest follow at once"},
-    subscribing: {"HOLD": "how long one process holds the name of a subscriber without a word"},
+    key_file: {"MAX_FILE_CHARACTERS": "characters of a key file"},
+    tokens: {
+        "MAX_TOKEN_CHARACTERS": "characters of a token",
+        "MAX_SOURCE_BYTES": "bytes of an approver's name in a token",
+    },
+    membership: {"MAX_CANCELLED": "siblings that a winner cancels in its own transaction; others follow immediately"},
+    subscribing: {"HOLD_TTL": "how long a process keeps the name of a subscriber without renewing it"},
     reading: {
-        "BODY_BYTES": "bytes of a request to `app.asgi()`",
-        "JSON_DEPTH": "levels of the JSON in such a request",
+        "MAX_BODY_BYTES": "bytes of a request to `app.asgi()`",
+        "MAX_JSON_DEPTH": "levels of the JSON in such a request",
     },
-    pages: {"COMMENT_CHARACTERS": "characters of an approver's comment on the page of a link"},
-    worker: {"MOST_SLOTS": "`concurrency=` of a worker: executions at once"},
-    register: {"MOST_SLOTS": "slots that a worker says to have in the register"},
-    parking: {"MOST_TOGETHER": "waits that the branches of one execution have open at once; children are not counted"},
+    responses: {"MAX_COMMENT_CHARACTERS": "characters of an approver's comment on the page of a link"},
+    worker: {"MAX_SLOTS": "`concurrency=` of a worker: concurrent executions"},
+    register: {"MAX_SLOTS": "slots that a worker registers"},
+    parking: {"MAX_OPEN_WAITS": "concurrent waits of the branches of one execution; children are not counted"},
     failures: {
-        "MESSAGE_CHARACTERS": "characters that are kept of the message of a failure",
-        "TRACEBACK_CHARACTERS": "characters that are kept of its traceback",
+        "MAX_MESSAGE_CHARACTERS": "stored characters of the message of a failure",
+        "MAX_TRACEBACK_CHARACTERS": "stored characters of its traceback",
     },
     connecting: {
-        "STATEMENT_TIMEOUT_MOST": "the longest `statement_timeout=` of a store; 1 second is the shortest",
-        "POOL_SIZE_MOST": "connections of one process to PostgreSQL, `pool_size=`",
+        "MAX_STATEMENT_TIMEOUT": "the longest `statement_timeout=` of a store; 1 second is the shortest",
+        "MAX_POOL_SIZE": "connections of one process to PostgreSQL, `pool_size=`",
     },
-    counting: {"COUNTED_EXACTLY": "executions in one state that `count()` counts one by one; above, it estimates"},
-    backlog: {"COUNTED_EXACTLY": "executions that wait, alike in lane, kind and capabilities, that `backlog()` counts"},
+    counting: {
+        "MAX_EXACT_COUNT": "executions in one state that `count()` counts exactly; it estimates larger numbers",
+        "MAX_EXACT_BACKLOG": "waiting executions of equal lane, kind and capabilities that `backlog()` counts exactly",
+    },
 }
-# Public constants that are numbers or times and bound nothing that a user meets.
+# Public constants that are numbers or durations but do not limit users.
 _NOT_LIMITS = {
-    "batching": {"MOST_TOGETHER", "ENOUGH_FOR_ANOTHER"},
+    "app.app": {"DEFAULT_CONCURRENCY"},
+    "engine.batcher": {"MAX_BATCH", "MAX_IN_FLIGHT", "SECOND_BATCH_MIN"},
     "cli.exit_codes": set(map(str, vars(exit_codes))),
-    "core.flows": {"DEPENDENCIES"},
-    "core.limits": {"LARGEST"},
-    "core.looking": {"MOST_SIGNALS"},
-    "core.subscribing": {"SCAN"},
-    "core.tokens": {"NONCE_BYTES"},
-    "core.purging": {"ROWS"},
-    "core.trimming": {"PAGE", "POSTPONED"},
-    "reconcilers.duty": {"BATCH", "REMOVED"},
-    "sdk.journal": {"KEYED"},
+    "core.flows.records": {"DEPENDENCIES"},
+    "core.validation": {"MAX_INTEGER"},
+    "core.waits.snapshot": {"MAX_SIGNALS"},
+    "core.events.subscribers": {"MAX_SCANNED_EVENTS"},
+    "core.tokens.token": {"NONCE_BYTES"},
+    "core.retention": {"MAX_PURGE_ROWS", "MAX_TRIMMED_EVENTS", "POSTPONE_FOR"},
+    "reconcilers.duty": {"BATCH", "REMOVAL_BATCH"},
+    "runtime.calls.approval": {"MAX_CALLBACK_CODECS"},
+    "runtime.durable_call": {"MAX_RECORDS", "MAX_UNWINDS", "WARN_RECORDS"},
+    "runtime.journal": {"KEYED"},
+    "runtime.suspension": {"MAX_EMPTY_WAKEUPS"},
+    "runtime.sync_bridge": {"MAX_SWALLOWED"},
+    "runtime.threads": {"MIN_BRANCH_THREADS"},
 }
 _POLICY = {
     "max_retries": "`retries=`: tries after the first, of the body and of each step",
     "backoff": "`backoff=`: see below",
-    "retryable_categories": "categories that are retried; none means all",
-    "attempt_timeout": "`timeout=`: how long one attempt may run, waits not counted",
-    "on_attempt_timeout": "what an attempt that ran out of its time means",
-    "deadline": "`deadline=`: how long the whole execution may take, waits counted",
-    "lease_ttl": "`lease=` of the worker: how long it may be silent before another takes over",
-    "on_lease_loss": "what happens then: it is queued again, or kept for a hand-off",
+    "retryable_categories": "categories that are retried; an empty list means all",
+    "attempt_timeout": "`timeout=`: how long one attempt may run, excluding waits",
+    "on_attempt_timeout": "the effect of an attempt timeout",
+    "deadline": "`deadline=`: how long the whole execution may take, including waits",
+    "lease_ttl": "`lease=` of the worker: how long a worker may go without renewal before another takes over",
+    "on_lease_loss": "the effect of a lost lease: the execution is queued again, or kept for a hand-off",
     "max_reclaims": "lost leases before the execution fails",
     "max_replays": "replays of one execution",
-    "max_signals": "signals that one execution takes",
+    "max_signals": "signals that one execution accepts",
     "dedup_window": "how long the key of a submit is remembered",
     "retention": "`retention=`: how long an execution is kept after it has ended",
 }
 _BACKOFF = {
     "kind": "how the delay grows",
     "initial": "the first delay",
-    "multiplier": "by which it grows with each retry",
-    "most": "the longest delay",
-    "jitter": "whether the delay is drawn at random between 0 and its length",
+    "multiplier": "the factor by which the delay grows with each retry",
+    "max_delay": "the longest delay",
+    "jitter": "whether the delay is a random value between 0 and its length",
 }
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     bounds = [
         f"| {what} | {_shown(getattr(module, name), name)} |"
         for module, of in _LIMITS.items()
         for name, what in of.items()
     ]
-    return "\n\n".join([
-        _HEAD, "\n".join(["| what | limit |", "|---|---|", *bounds]),
-        "## Defaults of an execution",
-        "`@app.task(…)` sets what has a keyword here, `.options(…)` some of it; `Policy` of the engine has all of it.",
-        _defaults(DEFAULT_POLICY, _POLICY),
-        "### Backoff",
-        "`Backoff(…)`. The first delay is `initial`; each is `multiplier` times the one before, at most `most`.",
-        _defaults(DEFAULT_BACKOFF, _BACKOFF),
-    ]) + "\n"  # fmt: skip
+    return (
+        "\n\n".join(
+            [
+                _HEAD,
+                "\n".join(["| meaning | limit |", "|---|---|", *bounds]),
+                "## Defaults of an execution",
+                "`@app.task(…)` accepts these keywords, `.options(…)` some of them. `Policy` has all fields.",
+                _defaults(DEFAULT_POLICY, _POLICY),
+                "### Backoff",
+                "`Backoff(…)`. The first delay is `initial`; then `multiplier` times longer, at most `max_delay`.",
+                _defaults(DEFAULT_BACKOFF, _BACKOFF),
+            ]
+        )
+        + "\n"
+    )
 
 
 def missing() -> set[str]:
-    """Limits that the page does not name."""
+    """Return the limits that are missing on the page."""
     known = {module.__name__: set(named) for module, named in _LIMITS.items()}
     return {
         f"{module.__name__}.{name}"
@@ -161,7 +176,7 @@ def missing() -> set[str]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """Every module of the package; `__main__` would run the command."""
+    """Yield every module of the package except `__main__`, which would run the command."""
     for found in pkgutil.walk_packages(flowfabric.__path__, "flowfabric."):
         if not found.name.endswith("__main__"):
             yield importlib.import_module(found.name)
@@ -172,7 +187,7 @@ def _short(module: ModuleType) -> str:
 
 
 def _own_constants(module: ModuleType) -> set[str]:
-    """The public constants that the module itself gives a value."""
+    """Return the public constants that the module itself assigns."""
     body = ast.parse(inspect.getsource(module)).body
     targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
@@ -188,7 +203,7 @@ def _defaults(record: Any, meaning: dict[str, str]) -> str:
     rows = [
         f"| `{item.name}` | {meaning[item.name]} | {_shown(getattr(record, item.name))} |" for item in fields(record)
     ]
-    return "\n".join(["| field | what it says | default |", "|---|---|---|", *rows])
+    return "\n".join(["| field | meaning | default |", "|---|---|---|", *rows])
 
 
 def _shown(value: Any, name: str = "") -> str:
@@ -221,8 +236,8 @@ def _span(value: timedelta) -> str:
 
 _HEAD = """# Limits and defaults
 
-<!-- Written by tools/generate_reference.py from the constants and defaults of the sources. Change what it reads. -->
+<!-- Written by tools/generate_reference.py from the constants and defaults of the sources. Do not edit. -->
 
-All limits are checked before anything is written, and the error says the limit. Most are `InvalidRequest` with the code
-`payload_too_large`, `out_of_range` or `invalid_name`; see [errors by code](errors.md). Larger data belongs elsewhere:
-store it, and pass its address."""
+FlowFabric checks all limits before it writes anything, and the error names the limit. Most errors are `InvalidRequest`
+with the code `payload_too_large`, `out_of_range` or `invalid_name`; see [errors by code](errors.md). Store larger data
+elsewhere and pass its address."""

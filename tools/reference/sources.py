@@ -1,7 +1,7 @@
-"""Reads what words the sources pass on, without running them: codes and messages of errors, names of events.
+"""Read error codes, messages and event names from the sources without running them.
 
-An argument may be a word, a choice between words, a look-up in a table, or a parameter that callers fill in. `words`
-follows it as far as that; what it cannot follow is no word.
+An argument can be a string, a choice between strings, a table look-up, or a parameter of the enclosing function.
+`words` resolves all of these. It returns nothing for other expressions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A call, and where it stands: its module, and the functions and classes around it, the innermost last."""
+    """A call with its module and the enclosing functions and classes, innermost last."""
 
     call: ast.Call
     module: ast.Module
@@ -27,7 +27,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What is called: the last word of it."""
+        """The last part of the called name."""
         match self.call.func:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 return name
@@ -48,12 +48,12 @@ class Place:
 
 @cache
 def places() -> tuple[Place, ...]:
-    """Every call of the package."""
+    """Return every call in the package."""
     return tuple(place for path in sorted(PACKAGE.rglob("*.py")) for place in _places(ast.parse(path.read_text())))
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    """An argument by its keyword, or else by its position."""
+    """Return an argument by keyword, otherwise by position."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -61,7 +61,7 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def words(expression: ast.expr | None, place: Place) -> set[str]:
-    """The words that an argument may be."""
+    """Return the possible strings of an argument."""
     match expression:
         case ast.Constant(value=str(word)):
             return {word}
@@ -77,7 +77,7 @@ def words(expression: ast.expr | None, place: Place) -> set[str]:
 
 
 def texts(expression: ast.expr | None, place: Place) -> list[str]:
-    """The sentences that an argument may be, with {what is filled in}."""
+    """Return the possible messages of an argument, with {placeholders}."""
     match expression:
         case ast.Constant(value=str(text)):
             return [text]
@@ -87,13 +87,13 @@ def texts(expression: ast.expr | None, place: Place) -> list[str]:
             return texts(one, place) + texts(other, place)
         case ast.Name(id=name):
             return [text for value in _assigned(name, place) for text in texts(value, place)]
-        case ast.Call(func=ast.Name(id="_at"), args=[_, said]):
+        case ast.Call(func=ast.Name(id="_prefix_path"), args=[_, said]):
             return [f"{{path}}: {text}" for text in texts(said, place)]
     return []
 
 
 def filled_in(place: Place, name: str) -> Iterator[tuple[Place, ast.expr]]:
-    """What callers of the function around fill in for its parameter of this name."""
+    """Yield the arguments that callers of the enclosing function pass for this parameter."""
     function = place.function
     if function is None:
         return
@@ -110,7 +110,7 @@ def filled_in(place: Place, name: str) -> Iterator[tuple[Place, ast.expr]]:
 
 
 def default_of(place: Place, name: str) -> ast.expr | None:
-    """The default of a keyword parameter of the function around."""
+    """Return the default of a keyword parameter of the enclosing function."""
     function = place.function
     if function is None:
         return None
@@ -119,7 +119,7 @@ def default_of(place: Place, name: str) -> ast.expr | None:
 
 
 def advice_beside(word: str, place: Place) -> str | None:
-    """The last sentence in the row of a table that has this word, if the call is made from such rows."""
+    """Return the last text in the table row that contains this word, if the call is made from such rows."""
     for _, rows in _unpackings(place):
         for row in rows:
             said = [item.value for item in row.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
@@ -152,7 +152,7 @@ def _named(name: str, place: Place) -> set[str]:
 
 
 def _assigned(name: str, place: Place) -> list[ast.expr]:
-    """What a name was given in the function around before the call, or else in the module."""
+    """Return the values assigned to a name in the enclosing function before the call, otherwise in the module."""
     scopes: tuple[ast.AST | None, ...] = (place.function, place.module)
     for scope in scopes:
         if scope is None:
@@ -160,9 +160,10 @@ def _assigned(name: str, place: Place) -> list[ast.expr]:
         found = [
             node
             for node in (ast.walk(scope) if isinstance(scope, Function.__args__) else ast.iter_child_nodes(scope))
-            if isinstance(node, ast.Assign) and _is_name(node.targets[0], name)
+            if isinstance(node, ast.Assign)
+            and _is_name(node.targets[0], name)
             and (scope is place.module or node.lineno <= place.call.lineno)
-        ]  # fmt: skip
+        ]
         if found:
             last = max(found, key=lambda node: node.lineno)
             return [last.value]
@@ -181,7 +182,7 @@ def _table(name: str, place: Place) -> set[str]:
 
 
 def _unpacked(name: str, place: Place) -> set[str]:
-    """What a name may be that is unpacked from the rows of a table of the module: in a loop, or from a look-up."""
+    """Return the possible values of a name that is unpacked from table rows, in a loop or from a look-up."""
     for target, rows in _unpackings(place):
         names = [item.id if isinstance(item, ast.Name) else "" for item in target.elts]
         if name in names:
@@ -240,9 +241,12 @@ def _part(part: ast.expr) -> str:
 
 
 def _short(value: ast.expr) -> str:
-    """A word for what is filled in: its last name."""
-    names = [node.attr if isinstance(node, ast.Attribute) else node.id for node in ast.walk(value)
-             if isinstance(node, ast.Attribute | ast.Name)]  # fmt: skip
+    """Return a placeholder name for an expression: its last name."""
+    names = [
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(value)
+        if isinstance(node, ast.Attribute | ast.Name)
+    ]
     plain = [name for name in names if name not in ("shown", "limits", "self", "len", "type", "str", "join")]
     return (plain or ["…"])[0].strip("_").lower()
 

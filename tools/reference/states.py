@@ -1,22 +1,22 @@
-"""The diagram of states, and the table of transitions, as docs/concepts.md shows them."""
+"""The diagram of states and the table of transitions in docs/concepts.md."""
 
 from __future__ import annotations
 
-from flowfabric.core.states import LIVE, TERMINAL, State
-from flowfabric.core.transitions import TRANSITIONS, Transition
+from flowfabric.core.executions.states import LIVE, TERMINAL, State
+from flowfabric.core.executions.transitions import TRANSITIONS, Transition
 
 BEGIN, END = "<!-- states: written by tools/generate_reference.py -->", "<!-- /states -->"
-_ALL = {"live": "any that has not ended", "ended": "any that has ended"}
+_ALL = {"live": "any non-terminal state", "ended": "any terminal state"}
 _FIRST = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 
 def section() -> str:
-    """Diagram and table, between the marks."""
+    """Return the diagram and the table, enclosed by the marks."""
     return f"{BEGIN}\n\n{diagram()}\n\n{table()}\n\n{END}"
 
 
 def diagram() -> str:
-    """A Mermaid diagram of every transition that leads to another state."""
+    """Return a Mermaid diagram of all transitions that change the state."""
     lines = ["stateDiagram-v2", *(f'    state "{said}" as {name}' for name, said in _ALL.items())]
     lines += [f"    [*] --> {state} : submit" for state in _FIRST]
     for (source, target), names in _arrows().items():
@@ -25,16 +25,16 @@ def diagram() -> str:
 
 
 def table() -> str:
-    """Every transition as a row: from where to where, what event it leaves, and how it is refused elsewhere."""
+    """Return a table with the source states, target states, event and error code of each transition."""
     targets: dict[tuple[str, str, str, str], list[str]] = {}
     for item in TRANSITIONS:
         key = (item.name, _sources(item), ".".join(item.event), item.refusal)
-        targets.setdefault(key, []).append(item.target or "the same")
+        targets.setdefault(key, []).append(item.target or "unchanged")
     rows = [
         f"| `{name}` | {sources} | {' or '.join(dict.fromkeys(to))} | `{event}` | `{code}` |"
         for (name, sources, event, code), to in targets.items()
     ]
-    head = ["| transition | from | to | event | refused elsewhere with |", "|---|---|---|---|---|"]
+    head = ["| transition | from | to | event | error in other states |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows])
 
 
@@ -50,7 +50,7 @@ def _arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def _drawn(item: Transition) -> list[str]:
-    """Where the arrows of a transition begin; one arrow may stand for those of all that have ended, or not."""
+    """Return the start of each arrow of a transition. One arrow can stand for all terminal or all other states."""
     if item.sources == LIVE:
         return ["live"]
     if item.sources == TERMINAL:

@@ -1,1 +1,1 @@
-"""The databases: connections, error translation, and only the SQL that must differ."""
+"""One package per database: connections, error translation, and the SQL that must differ."""

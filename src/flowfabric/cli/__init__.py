@@ -1,1 +1,1 @@
-"""The command line: `flowfabric`, or `python -m flowfabric`."""
+"""The command line: `flowfabric`, `ff` or `python -m flowfabric`."""

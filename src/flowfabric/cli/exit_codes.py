@@ -1,4 +1,4 @@
-"""What the exit code of a command means. These numbers do not change."""
+"""The exit codes of the commands. These numbers do not change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 MEANINGS: Final = {
-    OK: "done as asked",
-    FAILED: "what was asked for failed, or a check found something",
-    USAGE: "the command or its input is wrong, whatever the store holds",
-    NOT_FOUND: "there is no such thing in this namespace",
-    REFUSED: "the state forbids it, it contradicts what is recorded, or nobody confirmed it",
-    UNAVAILABLE: "the store could not be used; repeating the command is safe",
-    TIMED_OUT: "the time of --timeout passed first",
-    INTERNAL: "a fault of the program itself",
+    OK: "success",
+    FAILED: "the execution failed, or a check found a problem",
+    USAGE: "the command or its input is invalid",
+    NOT_FOUND: "the object does not exist in this namespace",
+    REFUSED: "the current state does not allow it, it conflicts with recorded data, or it was not confirmed",
+    UNAVAILABLE: "the store is not available; repeating the command is safe",
+    TIMED_OUT: "the --timeout passed first",
+    INTERNAL: "an internal error of flowfabric",
     INTERRUPTED: "interrupted from the keyboard",
-    BROKEN_PIPE: "whoever read the output has gone",
+    BROKEN_PIPE: "the reader of the output closed the pipe",
 }

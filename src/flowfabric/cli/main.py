@@ -1,4 +1,4 @@
-"""The command: what becomes of a call, and of errors: one line, and a code that tells what kind it was."""
+"""The entry point: run one command, print errors on one line and return an exit code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from flowfabric.cli import exit_codes
-from flowfabric.cli.parsing import PROGRAM, parse
-from flowfabric.cli.screen import escaped
+from flowfabric.cli.parser import PROGRAM, parse
+from flowfabric.cli.terminal import escape
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused
 
 _CODES = (
@@ -21,41 +21,41 @@ _CODES = (
     (Refused, exit_codes.REFUSED),
     (Conflict, exit_codes.REFUSED),
 )
-# What the engine says in the words of Python, in those of the command line.
-_HERE = {"unsafe_durability": " (--not-durable)"}
-# For whoever mends the program itself.
+# Some messages name a Python parameter; this adds the option of the command line.
+_OPTION_HINTS = {"unsafe_durability": " (--not-durable)"}
+# For developers of flowfabric: show the traceback of an internal error.
 _TRACEBACK_VARIABLE = "FLOWFABRIC_TRACEBACK"
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Runs one command, and answers its exit code: see `exit_codes`."""
-    if words is None:
-        _behave()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code, as listed in `exit_codes`."""
+    if argv is None:
+        configure_streams()
     try:
-        code = _run(parse(words))
+        code = _run(parse(argv))
         sys.stdout.flush()
-    except SystemExit as ended:
-        return _flushed(_code_at_exit(ended.code))
+    except SystemExit as error:
+        return _flush_output(_code_at_exit(error.code))
     except FlowFabricError as error:
-        _complain(f"{error}{_HERE.get(error.code, '')}")
-        return _flushed(_code_of(error))
+        print_error(f"{error}{_OPTION_HINTS.get(error.code, '')}")
+        return _flush_output(_code_of(error))
     except KeyboardInterrupt:
-        return _flushed(exit_codes.INTERRUPTED)
+        return _flush_output(exit_codes.INTERRUPTED)
     except BrokenPipeError:
-        return _give_up_output(exit_codes.BROKEN_PIPE)
+        return _discard_output(exit_codes.BROKEN_PIPE)
     except Exception as error:
         if os.environ.get(_TRACEBACK_VARIABLE):
             raise
-        _complain(f"internal: {type(error).__name__}: {error}; {_TRACEBACK_VARIABLE}=1 shows where")
-        return _give_up_output(exit_codes.FAILED if isinstance(error, OSError) else exit_codes.INTERNAL)
+        print_error(f"internal: {type(error).__name__}: {error}; set {_TRACEBACK_VARIABLE}=1 to see where")
+        return _discard_output(exit_codes.FAILED if isinstance(error, OSError) else exit_codes.INTERNAL)
     return code
 
 
 def _code_at_exit(code: object) -> int:
-    """As Python itself takes what a program leaves with: nothing is well, and a text is told."""
+    """Interpret the argument of `sys.exit` as Python does: None means success, a text is printed."""
     if code is None or isinstance(code, int):
         return int(code or exit_codes.OK)
-    _complain(str(code))
+    print_error(str(code))
     return exit_codes.FAILED
 
 
@@ -64,18 +64,18 @@ def _code_of(error: FlowFabricError) -> int:
 
 
 def _run(arguments: Namespace) -> int:
-    """Imports only what the verb needs, since the engine takes its time."""
+    """Import only the module of the command, because importing the engine is slow, and run it."""
     import asyncio
     import inspect
 
-    module, _, function = arguments.verb.run.partition(":")
-    answer: Any = getattr(import_module(f"flowfabric.cli.{module}"), function)(arguments)
-    found = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
-    return exit_codes.OK if found is None else int(found)
+    module, _, function = arguments.command.run.partition(":")
+    result: Any = getattr(import_module(f"flowfabric.cli.commands.{module}"), function)(arguments)
+    code = asyncio.run(result) if inspect.iscoroutine(result) else result
+    return exit_codes.OK if code is None else int(code)
 
 
-def _behave() -> None:
-    """Output that cannot be written in the terminal's encoding is escaped, and nobody's log gets between the lines."""
+def configure_streams() -> None:
+    """Escape characters that the terminal cannot encode, and keep log lines of libraries out of the output."""
     import logging
 
     for name in ("stdout", "stderr"):
@@ -87,22 +87,22 @@ def _behave() -> None:
     logging.getLogger().addHandler(logging.NullHandler())
 
 
-def _complain(text: str) -> None:
+def print_error(text: str) -> None:
     with suppress(OSError):
-        print(f"{PROGRAM}: {escaped(text)}", file=sys.stderr)
+        print(f"{PROGRAM}: {escape(text)}", file=sys.stderr)
 
 
-def _flushed(code: int) -> int:
-    """The code, after what was printed before has gone out."""
+def _flush_output(code: int) -> int:
+    """Flush standard output and return the code."""
     try:
         sys.stdout.flush()
     except OSError:
-        return _give_up_output(exit_codes.BROKEN_PIPE)
+        return _discard_output(exit_codes.BROKEN_PIPE)
     return code
 
 
-def _give_up_output(code: int) -> int:
-    """Nothing more can be said there, and Python would complain about that once more at its end."""
+def _discard_output(code: int) -> int:
+    """Redirect standard output to the null device, because Python flushes it again on exit and would fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

@@ -1,1 +1,4 @@
-"""The pure heart: records, the state table and every decision. No I/O, no clock, no randomness."""
+"""Pure records and decisions: states, transitions, conditions, tokens and flows.
+
+Nothing here does I/O, reads a clock or draws random numbers. Times, ids and random values are arguments.
+"""

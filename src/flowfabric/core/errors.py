@@ -1,14 +1,14 @@
-"""Everything that FlowFabric raises, in one tree.
+"""All exceptions that FlowFabric raises.
 
     FlowFabricError
     ├── InvalidRequest   the call can never work; change it
     ├── Refused          the state of the execution forbids it now
-    ├── NotFound         no such thing in this namespace
-    ├── Conflict         it contradicts something that is already recorded
-    └── Unavailable      the store could not answer; safe to repeat
+    ├── NotFound         the object does not exist in this namespace
+    ├── Conflict         it contradicts a record under the same id, key or name
+    └── Unavailable      the store did not respond; safe to repeat
 
-Every error has a stable `code` (a word to program against), `fields` (the values that the message speaks of)
-and a message that says what to do. Errors of the database drivers never leave the backends untranslated.
+Every error has a stable `code` to program against, `fields` with the values in the message, and a message with the
+next action. Backends translate the errors of database drivers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class FlowFabricError(Exception):
-    """What all errors of FlowFabric have in common: a code, a message and the values behind it."""
+    """Base class of all errors: a code, a message and the values in the message."""
 
     def __init__(self, code: str, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -34,25 +34,25 @@ class FlowFabricError(Exception):
 
 
 class InvalidRequest(FlowFabricError):
-    """The request can never work, whatever the state; nothing was written."""
+    """The request can never work, in any state. Nothing was written."""
 
 
 class Refused(FlowFabricError):
-    """The present state of the execution forbids the operation; nothing was written."""
+    """The current state of the execution forbids the operation. Nothing was written."""
 
 
 class NotFound(FlowFabricError):
-    """There is no such execution, lane or grant in this namespace."""
+    """The execution, lane, grant or other object does not exist in this namespace."""
 
 
 class Conflict(FlowFabricError):
-    """The request contradicts what is recorded under the same id, key or name."""
+    """The request contradicts a record under the same id, key or name."""
 
 
 class Unavailable(FlowFabricError):
-    """The store could not answer. The operation may or may not have happened; it is safe to repeat."""
+    """The store did not respond. The operation may have happened; it is safe to repeat."""
 
 
 def _rebuild(kind: type[FlowFabricError], code: str, message: str, fields: dict[str, Any]) -> FlowFabricError:
-    """Pickling support: keyword fields do not survive the default reduction of exceptions."""
+    """Rebuild an error from its pickle; by default, pickling an exception loses keyword arguments."""
     return kind(code, message, **fields)

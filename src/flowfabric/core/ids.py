@@ -2,8 +2,8 @@
 
     | 48 bits: ms since 1970 | 7 | 12 bits: counter high | 2 | 30 bits: counter low | 16 random | 16 placement key |
 
-The ids are minted by the client, so that a submit whose reply was lost can be repeated. The placement key is equal
-for all members of a flow; a sharded store can find an execution by its id alone.
+Clients mint the ids, so a submit can be repeated after its reply was lost. All members of a flow share a placement key,
+so a sharded store can locate an execution by its id.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from uuid import UUID
 from flowfabric.core.errors import InvalidRequest
 
 _TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_NOT_FOR_USE = frozenset({UUID(int=0), UUID(int=2**128 - 1)})
+_RESERVED = frozenset({UUID(int=0), UUID(int=2**128 - 1)})
 _COUNTER_BITS = 42
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
 
 
 class IdMinter:
-    """Mints ids in increasing order from a clock (ms since 1970) and random bits; threads may share it."""
+    """Mints increasing ids from a clock (ms since 1970) and random bits. It is thread-safe."""
 
     def __init__(self, clock_ms: Callable[[], int], random_bits: Callable[[int], int]) -> None:
         self._clock_ms = clock_ms
@@ -34,12 +34,12 @@ class IdMinter:
         self._counter = 0
 
     def mint(self, placement_key: int | None = None) -> UUID:
-        """A new id, greater than every id this minter made before; the placement key is random unless given."""
-        drawn = self._random_bits(32)
-        key = drawn & 0xFFFF if placement_key is None else placement_key
+        """Return an id that is greater than all earlier ones; without `placement_key`, the key is random."""
+        bits = self._random_bits(32)
+        key = bits & 0xFFFF if placement_key is None else placement_key
         with self._lock:
             ms, counter = self._advance()
-        return _assemble(ms, counter, drawn >> 16, key)
+        return _assemble(ms, counter, bits >> 16, key)
 
     def _advance(self) -> tuple[int, int]:
         ms = self._clock_ms()
@@ -54,33 +54,33 @@ class IdMinter:
 
 
 def placement_key(id_: UUID) -> int:
-    """The last two bytes of an id: where it is placed, equal for all members of a flow."""
+    """Return the last two bytes of an id, which all members of a flow share."""
     return id_.int & 0xFFFF
 
 
 def parse_id(value: object, name: str = "id") -> UUID:
-    """The UUID behind a UUID or its text; raises `invalid_id` for anything else."""
+    """Return the UUID for a UUID or its text; raise `invalid_id` for other values."""
     if isinstance(value, UUID):
         return value
     if isinstance(value, str) and _TEXT.fullmatch(value):
         return UUID(value)
-    # What was given is not shown: it may be a token in the wrong place.
-    message = f"{name} must be a UUID or its 36-character text, not {_kind(value)}"
+    # The message does not show the value, which may be a token passed by mistake.
+    message = f"{name} must be a UUID or its 36-character text, not {_describe_type(value)}"
     raise InvalidRequest("invalid_id", message, name=name)
 
 
-def _kind(value: object) -> str:
-    return "another text" if isinstance(value, str) else type(value).__name__
+def _describe_type(value: object) -> str:
+    return "other text" if isinstance(value, str) else type(value).__name__
 
 
 def parse_new_id(value: object) -> UUID:
-    """An id for something new; the nil and the max UUID are not for use, since lists begin and end with them."""
-    found = parse_id(value)
-    if found in _NOT_FOR_USE:
+    """Return the id for a new object. The nil and the max UUID are reserved as the bounds of lists."""
+    id_ = parse_id(value)
+    if id_ in _RESERVED:
         raise InvalidRequest(
-            "invalid_id", "id must be neither the nil nor the max UUID; leave it out to have one made", name="id"
+            "invalid_id", "id must be neither the nil nor the max UUID; omit it to get a new id", name="id"
         )
-    return found
+    return id_
 
 
 def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:
@@ -89,12 +89,14 @@ def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:
 
 
 @lru_cache(maxsize=1 << 14)
-def derived_id(origin: UUID, *parts: str) -> UUID:
-    """The id of something that belongs to another thing and is told apart by these words: always the same one, of the
-    same time and with the same placement key."""
-    named = hashlib.sha256("\0".join((str(origin), *parts)).encode()).digest()
-    drawn = int.from_bytes(named[:8])
-    high, low, random16 = drawn >> 52, (drawn >> 16) & 0x3FFFFFFF, drawn & 0xFFFF
+def derive_id(origin: UUID, *parts: str) -> UUID:
+    """Return the id that follows from an origin and some words, with the origin's time and placement key.
+
+    The same arguments always give the same id.
+    """
+    content_digest = hashlib.sha256("\0".join((str(origin), *parts)).encode()).digest()
+    bits = int.from_bytes(content_digest[:8])
+    high, low, random16 = bits >> 52, (bits >> 16) & 0x3FFFFFFF, bits & 0xFFFF
     time = origin.int & ~((1 << 80) - 1)
     return UUID(
         int=time | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | placement_key(origin)

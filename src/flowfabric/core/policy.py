@@ -1,4 +1,4 @@
-"""The policy stored with an execution. The engine applies it; a worker's word never changes it."""
+"""The policy stored with an execution. The engine applies it; workers cannot change it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Self
 
-from flowfabric.core import limits
+from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.core.frozen import put
+from flowfabric.core.fast_dataclass import put
 
 
 class BackoffKind(StrEnum):
@@ -31,7 +31,7 @@ class OnLeaseLoss(StrEnum):
 
 
 class OnAttemptTimeout(StrEnum):
-    """What an attempt that ran out of its time means."""
+    """What happens when an attempt exceeds its timeout."""
 
     RETRY = "retry"
     EXPIRE = "expire"
@@ -39,86 +39,90 @@ class OnAttemptTimeout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The delay before a retry: `initial`, times `multiplier` per retry taken, never more than `most`, jittered."""
+    """The delay before a retry: `initial`, multiplied by `multiplier` for each retry, at most `max_delay`."""
 
     kind: BackoffKind = BackoffKind.EXPONENTIAL
-    initial: limits.Duration = timedelta(seconds=1)
+    initial: validation.Duration = timedelta(seconds=1)
     multiplier: float = 2.0
-    most: limits.Duration = timedelta(seconds=60)
+    max_delay: validation.Duration = timedelta(seconds=60)
     jitter: bool = True
 
     def __post_init__(self) -> None:
         put(self, kind=_choice(BackoffKind, self.kind, "backoff.kind"))
         put(
             self,
-            initial=limits.duration(self.initial, "backoff.initial"),
-            most=limits.duration(self.most, "backoff.most"),
+            initial=validation.duration(self.initial, "backoff.initial"),
+            max_delay=validation.duration(self.max_delay, "backoff.max_delay"),
         )
-        put(self, multiplier=_multiplier(self.multiplier), jitter=limits.truth(self.jitter, "backoff.jitter"))
+        put(self, multiplier=_multiplier(self.multiplier), jitter=validation.boolean(self.jitter, "backoff.jitter"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Retries, timeouts, lease handling, caps and retention of one execution; the defaults suit most work."""
+    """Retries, timeouts, lease handling, bounds and retention of one execution. The defaults suit most work."""
 
     max_retries: int = 3
     backoff: Backoff = field(default_factory=Backoff)
     retryable_categories: Collection[str] = ()
-    attempt_timeout: limits.Duration | None = None
+    attempt_timeout: validation.Duration | None = None
     on_attempt_timeout: OnAttemptTimeout = OnAttemptTimeout.RETRY
-    deadline: limits.Duration | None = None
-    lease_ttl: limits.Duration = timedelta(seconds=30)
+    deadline: validation.Duration | None = None
+    lease_ttl: validation.Duration = timedelta(seconds=30)
     on_lease_loss: OnLeaseLoss = OnLeaseLoss.REQUEUE
     max_reclaims: int = 100
     max_replays: int = 10
     max_signals: int = 10_000
-    dedup_window: limits.Duration = timedelta(days=1)
-    retention: limits.Duration = timedelta(days=30)
+    dedup_window: validation.Duration = timedelta(days=1)
+    retention: validation.Duration = timedelta(days=30)
 
     def __post_init__(self) -> None:
         if not isinstance(self.backoff, Backoff):
-            raise InvalidRequest("invalid_policy", "backoff must be a Backoff", field="backoff")
+            raise InvalidRequest(
+                "invalid_policy", "backoff must be a Backoff, not " + type(self.backoff).__name__, field="backoff"
+            )
         put(
             self,
-            max_retries=limits.whole(self.max_retries, "max_retries", 0, limits.COUNT_MOST),
-            max_reclaims=limits.whole(self.max_reclaims, "max_reclaims", 0, limits.COUNT_MOST),
-            max_replays=limits.whole(self.max_replays, "max_replays", 0, limits.COUNT_MOST),
-            max_signals=limits.whole(self.max_signals, "max_signals", 0, limits.COUNT_MOST),
+            max_retries=validation.integer(self.max_retries, "max_retries", 0, validation.MAX_COUNT),
+            max_reclaims=validation.integer(self.max_reclaims, "max_reclaims", 0, validation.MAX_COUNT),
+            max_replays=validation.integer(self.max_replays, "max_replays", 0, validation.MAX_COUNT),
+            max_signals=validation.integer(self.max_signals, "max_signals", 0, validation.MAX_COUNT),
             retryable_categories=_categories(self.retryable_categories),
             on_attempt_timeout=_choice(OnAttemptTimeout, self.on_attempt_timeout, "on_attempt_timeout"),
             on_lease_loss=_choice(OnLeaseLoss, self.on_lease_loss, "on_lease_loss"),
             attempt_timeout=_optional_duration(self.attempt_timeout, "attempt_timeout"),
             deadline=_optional_duration(self.deadline, "deadline"),
-            lease_ttl=limits.duration(self.lease_ttl, "lease_ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST),
-            dedup_window=limits.duration(self.dedup_window, "dedup_window"),
-            retention=limits.duration(self.retention, "retention"),
+            lease_ttl=validation.duration(
+                self.lease_ttl, "lease_ttl", validation.MIN_LEASE_TTL, validation.MAX_LEASE_TTL
+            ),
+            dedup_window=validation.duration(self.dedup_window, "dedup_window"),
+            retention=validation.duration(self.retention, "retention"),
         )
 
     def to_text(self) -> str:
-        """The stored form as text; equal policies share it."""
+        """Return the stored JSON text; equal policies have equal texts."""
         return _policy_text(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The readable form that is stored: what differs from the defaults, durations in seconds."""
+        """Return the stored JSON object: fields that differ from the defaults, durations in seconds."""
         return _to_json(self, DEFAULT_POLICY)
 
     @classmethod
     def from_json(cls, document: object) -> Self:
-        """The policy behind its stored form; unknown fields are refused with the nearest known name."""
-        values = _known_fields(cls, document, "policy")
+        """Return the policy parsed from JSON. An unknown field raises an error that suggests the nearest name."""
+        values = _check_fields(cls, document, "policy")
         if "backoff" in values:
-            values["backoff"] = Backoff(**_known_fields(Backoff, values["backoff"], "backoff"))
+            values["backoff"] = Backoff(**_check_fields(Backoff, values["backoff"], "backoff"))
         return cls(**values)
 
 
-def span(value: limits.Duration) -> timedelta:
-    """The `timedelta` behind a checked duration field; after validation it is always one."""
-    assert isinstance(value, timedelta), "policies normalise their durations when they are made"
+def span(value: validation.Duration) -> timedelta:
+    """Return a validated duration as a `timedelta`."""
+    assert isinstance(value, timedelta), "a policy converts its durations when it is created"
     return value
 
 
-def optional_span(value: limits.Duration | None) -> timedelta | None:
-    """The same for a duration that may be absent."""
+def optional_span(value: validation.Duration | None) -> timedelta | None:
+    """Return a validated duration as a `timedelta`, or None if it is absent."""
     return None if value is None else span(value)
 
 
@@ -143,15 +147,17 @@ def _to_json(record: Any, default: Any) -> dict[str, Any]:
     return document
 
 
-def _known_fields(record: type[Any], document: object, what: str) -> dict[str, Any]:
+def _check_fields(record: type[Any], document: object, what: str) -> dict[str, Any]:
     if not isinstance(document, Mapping):
         raise InvalidRequest("invalid_policy", f"{what} must be an object, not {type(document).__name__}", field=what)
-    known = [item.name for item in fields(record)]
+    names = [item.name for item in fields(record)]
     for key in document:
-        if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
-            raise InvalidRequest("unknown_field", f"{what} has no field {limits.shown(key)}{hint}", field=str(key)[:60])
+        if key not in names:
+            nearest = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else f"; the fields are {', '.join(names)}"
+            raise InvalidRequest(
+                "unknown_field", f"{what} has no field {validation.preview(key)}{hint}", field=str(key)[:60]
+            )
     return dict(document)
 
 
@@ -161,14 +167,14 @@ def _choice(kind: type[StrEnum], value: Any, what: str) -> Any:
     except ValueError:
         choices = ", ".join(kind)
         raise InvalidRequest(
-            "invalid_policy", f"{what} must be one of {choices}, not {limits.shown(value)}", field=what
+            "invalid_policy", f"{what} must be one of {choices}, not {validation.preview(value)}", field=what
         ) from None
 
 
 def _multiplier(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 1000:
         field, message = "backoff.multiplier", "backoff.multiplier must be a number between 1 and 1000"
-        raise InvalidRequest("out_of_range", message, field=field, least=1, most=1000)
+        raise InvalidRequest("out_of_range", message, field=field, minimum=1, maximum=1000)
     return float(value)
 
 
@@ -177,12 +183,49 @@ def _categories(value: object) -> tuple[str, ...]:
         raise InvalidRequest(
             "invalid_type", "retryable_categories must be a collection of names", field="retryable_categories"
         )
-    return tuple(sorted({limits.name(item, "retryable_categories") for item in value}))
+    return tuple(sorted({validation.name(item, "retryable_categories") for item in value}))
 
 
 def _optional_duration(value: object, what: str) -> timedelta | None:
-    return None if value is None else limits.duration(value, what, timedelta(milliseconds=1))
+    return None if value is None else validation.duration(value, what, timedelta(milliseconds=1))
 
 
 DEFAULT_BACKOFF = Backoff()
 DEFAULT_POLICY = Policy()
+
+
+class FailureClass(StrEnum):
+    """The class of a failure. Permanent and cancelled ones are never retried."""
+
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    INFRA_CRASH = "infra_crash"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+
+
+_NEVER_RETRIED = frozenset({FailureClass.PERMANENT, FailureClass.CANCELLED})
+
+
+def may_retry(policy: Policy, retries_taken: int, failure_class: FailureClass, category: str) -> bool:
+    """Return True if the policy allows another retry after such a failure."""
+    if failure_class in _NEVER_RETRIED or retries_taken >= policy.max_retries:
+        return False
+    return not policy.retryable_categories or category in policy.retryable_categories
+
+
+def backoff_delay(backoff: Backoff, retries_taken: int, chance: float) -> timedelta:
+    """Return the delay before the next retry; `chance` in [0, 1) is the random number for full jitter."""
+    delay = _base_delay(backoff, retries_taken)
+    return delay * chance if backoff.jitter else delay
+
+
+def _base_delay(backoff: Backoff, retries_taken: int) -> timedelta:
+    initial, max_delay = span(backoff.initial), span(backoff.max_delay)
+    if backoff.kind is BackoffKind.FIXED or not initial:
+        return min(initial, max_delay)
+    try:
+        grown = initial.total_seconds() * backoff.multiplier**retries_taken
+    except OverflowError:
+        return max_delay
+    return timedelta(seconds=min(grown, max_delay.total_seconds()))

@@ -1,19 +1,21 @@
-"""The register of workers: who is there, what they offer, and when they count as gone."""
+"""The registry of workers: their lanes, kinds and capabilities, and when they count as dead."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from flowfabric.core.errors import Conflict, NotFound
-from flowfabric.core.records import WorkerId
+from flowfabric.core.errors import Conflict, NotFound, Refused
+from flowfabric.core.executions.records import WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    """A worker instance as it has registered itself; `busy` of its `slots` are in use by its last word. `kinds` are
-    those that it knows, None if it takes all."""
+class WorkerInfo:
+    """A registered worker instance.
+
+    `busy` of its `slots` were in use at its last heartbeat. `kinds` are the kinds it runs; None means all.
+    """
 
     namespace: str
     id: WorkerId
@@ -30,17 +32,17 @@ class Worker:
     kinds: tuple[str, ...] | None = None
 
     def is_live(self, now: datetime) -> bool:
-        """True while it has been heard of within its time."""
+        """Return True if the worker has sent a heartbeat within its TTL."""
         return self.expires_at > now
 
     def knows(self, kind: str) -> bool:
-        """True if it takes executions of this kind."""
+        """Return True if the worker runs executions of this kind."""
         return self.kinds is None or kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a worker says about itself."""
+    """The registration that a worker sends."""
 
     id: WorkerId
     lanes: tuple[str, ...]
@@ -54,7 +56,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The worker is in the register until then; `refreshed` if it was there before."""
+    """Result of a registration: valid until `expires_at`; `refreshed` if the instance was registered before."""
 
     expires_at: datetime
     refreshed: bool
@@ -62,34 +64,58 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class MarkedDead:
-    """The worker was taken out of the register. Its leases run out by themselves, or are revoked one by one."""
+    """The worker was removed from the registry. Its leases expire as usual, or can be revoked one by one."""
 
     instance: str
 
 
-def decide_registration(known: Worker | None, asked: Registration, namespace: str, now: datetime) -> Worker:
-    """The worker as it is registered now; refused while the instance lives under another name."""
-    refreshed = known if known is not None and known.is_live(now) else None
-    if refreshed is not None and refreshed.id.name != asked.id.name:
+def decide_registration(
+    existing: WorkerInfo | None, request: Registration, namespace: str, now: datetime
+) -> WorkerInfo:
+    """Return the worker as registered now; raise if the instance is live under another name."""
+    refreshed = existing if existing is not None and existing.is_live(now) else None
+    if refreshed is not None and refreshed.id.name != request.id.name:
         message = (
-            f"instance {asked.id.instance!r} is registered by worker {refreshed.id.name!r}; "
-            "draw another instance, or wait until that one is gone"
+            f"instance {request.id.instance!r} is registered by worker {refreshed.id.name!r}; "
+            "use another instance name, or wait until that one expires"
         )
-        raise Conflict("instance_reassigned", message, instance=asked.id.instance, worker=refreshed.id.name)
-    return Worker(
-        namespace=namespace, id=asked.id, lanes=asked.lanes, capabilities=asked.capabilities, version=asked.version,
-        host=asked.host, slots=asked.slots, busy=refreshed.busy if refreshed else 0, ttl=asked.ttl,
-        registered_at=refreshed.registered_at if refreshed else now, seen_at=now, expires_at=now + asked.ttl,
-        kinds=asked.kinds,
-    )  # fmt: skip
+        raise Conflict("instance_reassigned", message, instance=request.id.instance, worker=refreshed.id.name)
+    return WorkerInfo(
+        namespace=namespace,
+        id=request.id,
+        lanes=request.lanes,
+        capabilities=request.capabilities,
+        version=request.version,
+        host=request.host,
+        slots=request.slots,
+        busy=refreshed.busy if refreshed else 0,
+        ttl=request.ttl,
+        registered_at=refreshed.registered_at if refreshed else now,
+        seen_at=now,
+        expires_at=now + request.ttl,
+        kinds=request.kinds,
+    )
 
 
 def worker_not_found(instance: str) -> NotFound:
-    """For an instance that is not in the register, or was not heard of for longer than it had said."""
-    message = f"instance {instance!r} is not registered, or was silent too long; register it again"
+    """Return the error for an instance that is not registered or has missed its heartbeats."""
+    message = f"instance {instance!r} is not registered or has expired; register it again"
     return NotFound("worker_not_found", message, instance=instance)
 
 
-def nobody_offers(requires: Sequence[str], workers: Sequence[Worker]) -> tuple[str, ...]:
-    """The required capabilities that not one of these workers offers."""
+def unoffered_capabilities(requires: Sequence[str], workers: Sequence[WorkerInfo]) -> tuple[str, ...]:
+    """Return the required capabilities that none of the workers offers."""
     return tuple(token for token in requires if not any(token in worker.capabilities for worker in workers))
+
+
+def missing_capabilities(required: Iterable[str], offered: Iterable[str]) -> tuple[str, ...]:
+    """Return the required capabilities that the worker does not offer, sorted."""
+    return tuple(sorted(set(required) - set(offered)))
+
+
+def require_capabilities(required: Iterable[str], offered: Iterable[str]) -> None:
+    """Raise `capability_mismatch` unless the worker offers every required capability."""
+    missing = missing_capabilities(required, offered)
+    if missing:
+        message = f"the execution requires {', '.join(missing)}; use a worker that offers it"
+        raise Refused("capability_mismatch", message, missing=missing)

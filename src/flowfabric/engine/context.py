@@ -1,4 +1,4 @@
-"""What every group of operations shares: the store, the namespace, sources of ids and chance, and the reconcilers."""
+"""The context that all groups of the façade share, and the one entry to operations: `Context.call`."""
 
 from __future__ import annotations
 
@@ -6,125 +6,232 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from flowfabric.batching import Batcher
-from flowfabric.core import limits
+from flowfabric.core import validation
+from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal, Lease, Renewed, Satisfied, Suspended
+from flowfabric.core.executions.records import Fence, Route
+from flowfabric.core.executions.requests import AuditInfo, Submission
 from flowfabric.core.ids import IdMinter
-from flowfabric.core.outcomes import Accepted, DuplicateSignal, Lease, Renewed, Satisfied, Suspended
-from flowfabric.core.records import Fence
-from flowfabric.core.requests import Command
-from flowfabric.core.suspending import Suspend
-from flowfabric.engine.shared_reads import Found, Read, SharedRead
-from flowfabric.ops.deliver_signal import Delivery
-from flowfabric.ops.hot import HotOperation
-from flowfabric.ops.key_ring import KeySource
+from flowfabric.core.waits.suspend import Suspend
+from flowfabric.engine.batcher import Batcher, run_batch
+from flowfabric.notify.hub import NotifyHub
+from flowfabric.ops.executions.submit_in_transaction import ensure_routes
+from flowfabric.ops.keys import KeySource
+from flowfabric.ops.operation import BatchOperation, Operation, SingleOperation
+from flowfabric.ops.waits.deliver_signal import Delivery
 from flowfabric.reconcilers.loop import Reconcilers
-from flowfabric.store.transaction import Store
-from flowfabric.wakeups.wakeups import Wakeups
+from flowfabric.store.ports import Store
 
-Item = TypeVar("Item")
+Request = TypeVar("Request")
 Outcome = TypeVar("Outcome")
-_MOST_BATCHERS = 100
-_MOST_LINKED = 100_000
+_MAX_BATCHERS = 100
+_MAX_LINKED = 100_000
+_MAX_ROUTES = 10_000
+
+
+class Observer(Protocol):
+    """A callback around every call of an operation, for spans, metrics, audit and authorization.
+
+    It returns a context manager. `Context` enters it before the operation runs, and leaves it afterwards, with the
+    exception if the operation raised one. To refuse a call, raise from `__enter__`. For a batch of one caller,
+    `request` is the list of its requests.
+    """
+
+    def __call__(
+        self, operation: Operation[Any, Any], namespace: str, request: object
+    ) -> AbstractContextManager[object]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class WaitOperations:
-    """The operations on waits, which need the keys of their engine."""
+    """The operations on waits, which hold the signing keys of their engine."""
 
-    suspend: HotOperation[Suspend, Suspended | Satisfied]
-    deliver: HotOperation[Delivery, Accepted | DuplicateSignal]
+    suspend: BatchOperation[Suspend, Suspended | Satisfied]
+    deliver: BatchOperation[Delivery, Accepted | DuplicateSignal]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """An engine's surroundings; views of other namespaces share all but the namespace."""
+    """What an engine works with. Views of other namespaces share everything except the namespace.
+
+    Every call of the façade goes through `call`, `call_nowait`, `call_many`, `call_within` or `call_within_sync`.
+    With an `observer`, each of them runs inside its context manager. Without one, the hook costs one comparison.
+    """
 
     store: Store
     namespace: str
     reconcilers: Reconcilers
-    wakeups: Wakeups
+    wakeups: NotifyHub
     keys: KeySource
     waits: WaitOperations
-    renew: HotOperation[Fence, Renewed]
+    renew: BatchOperation[Fence, Renewed]
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
     routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
-    reads: dict[tuple[Read[Any], str], SharedRead[Any]] = field(default_factory=dict)
     linked: set[UUID] = field(default_factory=set)
+    observer: Observer | None = None
 
-    async def one(self, operation: HotOperation[Item, Outcome], item: Item) -> Outcome:
-        """The outcome of one item of a hot operation, which shares its commit with whatever else is under way."""
-        return await self._batcher(operation).submit(item)
+    async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
+        """Run one request of an operation, and return its outcome or raise its refusal.
 
-    def begun(self, operation: HotOperation[Item, Outcome], item: Item) -> asyncio.Future[Outcome]:
-        """The same, to come, of an item that is not solitary."""
-        return self._batcher(operation).enter(item)
+        Requests of batch operations share their commit with others that are under way.
+        """
+        if self.observer is not None:
+            with self.observer(operation, self.namespace, request):
+                return await self._unobserved().call(operation, request)
+        if isinstance(operation, BatchOperation):
+            outcome: Outcome = await self._batcher(operation).submit(request)
+            return outcome
+        assert isinstance(operation, SingleOperation), "there are two kinds of operations"
+        return await self._run(operation, request)
 
-    def _batcher(self, operation: HotOperation[Item, Outcome]) -> Batcher[Item, Outcome]:
+    def call_nowait(self, operation: BatchOperation[Request, Outcome], request: Request) -> asyncio.Future[Outcome]:
+        """Start a request of a batch operation that is not exclusive, and return its future outcome."""
+        if self.observer is not None:
+            return asyncio.ensure_future(self.call(operation, request))
+        return self._batcher(operation).enqueue(request)
+
+    async def call_many(
+        self, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
+    ) -> list[Outcome | FlowFabricError]:
+        """Run many requests of one caller, and return the outcome or the refusal of each, in order."""
+        if self.observer is not None:
+            with self.observer(operation, self.namespace, requests):
+                return await self._unobserved().call_many(operation, requests)
+        return await run_batch(self.store, self.namespace, operation, requests)
+
+    async def call_within(
+        self, connection: object, operation: SingleOperation[Request, Outcome], request: Request, *, savepoint: bool
+    ) -> Outcome:
+        """Run one request in the open transaction of a caller's asynchronous connection."""
+        if self.observer is not None:
+            with self.observer(operation, self.namespace, request):
+                return await self._unobserved().call_within(connection, operation, request, savepoint=savepoint)
+        namespace = self.namespace
+        return await self.store.run_within(
+            connection, lambda tx: operation.run(tx, namespace, request), savepoint=savepoint
+        )
+
+    def call_within_sync(
+        self, connection: object, operation: SingleOperation[Request, Outcome], request: Request, *, savepoint: bool
+    ) -> Outcome:
+        """Run one request in the open transaction of a caller's synchronous connection, in the caller's thread."""
+        if self.observer is not None:
+            with self.observer(operation, self.namespace, request):
+                return self._unobserved().call_within_sync(connection, operation, request, savepoint=savepoint)
+        namespace = self.namespace
+        return self.store.run_within_sync(
+            connection, lambda tx: operation.run(tx, namespace, request), savepoint=savepoint
+        )
+
+    async def _run(self, operation: SingleOperation[Request, Outcome], request: Request) -> Outcome:
+        store, namespace = self.store, self.namespace
+        if operation.runs_user_code:
+            return await store.run_shared(lambda tx: operation.run(tx, namespace, request))
+        if operation.read_only:
+            run = store.read_single if operation.single_statement else store.read
+        else:
+            run = store.run_single if operation.single_statement else store.run
+        return await run(lambda tx: operation.run(tx, namespace, request))
+
+    def _batcher(self, operation: BatchOperation[Request, Outcome]) -> Batcher[Request, Outcome]:
         key = (id(operation), self.namespace)
         batcher = self.batchers.get(key)
         if batcher is None:
-            if len(self.batchers) >= _MOST_BATCHERS:
+            if len(self.batchers) >= _MAX_BATCHERS:
                 self._drop_idle_batchers()
             batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation)
         return batcher
-
-    async def read(self, what: Read[Found], id_: UUID) -> Found:
-        """What is read about an execution, by a statement that callers of this namespace share."""
-        key = (what, self.namespace)
-        if key not in self.reads:
-            if len(self.reads) > _MOST_BATCHERS:
-                self.reads.clear()
-            self.reads[key] = SharedRead(self.store, self.namespace, what)
-        shared: SharedRead[Found] = self.reads[key]
-        return await shared.of(id_)
-
-    def note_leases(self, leases: Sequence[Lease]) -> None:
-        """Remembers which leases are on executions with something attached, so that their ends go the right way at
-        once. It is a hint: a forgotten one only takes the longer way."""
-        if len(self.linked) > _MOST_LINKED:
-            self.linked.clear()
-        self.linked.update(lease.fence.lease_id for lease in leases if not lease.plain)
 
     def _drop_idle_batchers(self) -> None:
         for key in [key for key, batcher in self.batchers.items() if batcher.is_idle]:
             del self.batchers[key]
 
-    def within(self, namespace: str) -> Context:
-        """The same surroundings for another namespace."""
-        return replace(self, namespace=limits.name(namespace, "namespace"))
+    def _unobserved(self) -> Context:
+        return replace(self, observer=None)
+
+    def note_leases(self, leases: Sequence[Lease]) -> None:
+        """Remember which leases are on linked executions, so that `complete` takes the right path immediately.
+
+        It is a hint. The completion of a forgotten one only takes the longer path.
+        """
+        if len(self.linked) > _MAX_LINKED:
+            self.linked.clear()
+        self.linked.update(lease.fence.lease_id for lease in leases if not lease.is_standalone)
+
+    def for_namespace(self, namespace: str) -> Context:
+        """Return the same context for another namespace."""
+        return replace(self, namespace=validation.name(namespace, "namespace"))
 
     def new_lease_id(self) -> UUID:
-        """128 random bits."""
+        """Return an id of 128 random bits."""
         return UUID(bytes=os.urandom(16))
 
     def lease_bits(self, number: int) -> bytes:
-        """128 random bits for each of so many leases; most claims need few of them, so nobody makes ids of all."""
+        """Return 128 random bits for each of `number` leases.
+
+        Most claims use few of them, so they are not turned into ids here.
+        """
         return os.urandom(16 * number)
 
     def chance(self) -> float:
-        """A draw from [0, 1) for jitter."""
+        """Return a random number in [0, 1) for jitter."""
         return random.random()
 
     def due_at(self, due: datetime | None) -> None:
-        """Tells the reconcilers about a due time, None if only the store knows it."""
+        """Notify the reconcilers of a due time, or that there is one that only the store knows."""
         self.wakeups.due_at(due)
 
     def due_in(self, delay: timedelta) -> None:
-        """The same for something that is due so much later than now."""
+        """Notify the reconcilers of work that is due after `delay`."""
         self.wakeups.due_at(self.wakeups.store_now() + delay)
 
 
-def command(principal: object, reason: object) -> Command:
-    """Who does something and why, checked."""
-    return Command(principal=limits.name(principal, "principal"), reason=limits.text(reason, "reason"))
+def audit_info(principal: object, reason: object) -> AuditInfo:
+    """Return who acts and why, after validating both."""
+    return AuditInfo(principal=validation.name(principal, "principal"), reason=validation.text(reason, "reason"))
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# Route ids of submissions. A route is remembered only after it is committed.
+
+
+def cached_route_ids(context: Context, submissions: Sequence[Submission]) -> list[int | None]:
+    """Return the remembered route id of each submission, for operations that create the missing routes themselves."""
+    return [context.routes.get(route) for route in _routes(context, submissions)]
+
+
+async def route_ids(context: Context, submissions: Sequence[Submission]) -> list[int]:
+    """Return the route id of each submission, in order, and create missing routes."""
+    routes = _routes(context, submissions)
+    ids = {route: context.routes[route] for route in routes if route in context.routes}
+    missing = [Route(*route) for route in dict.fromkeys(routes) if route not in ids]
+    if missing:
+        # A route must be committed before it is remembered, so it gets a separate transaction.
+        ids |= remember_routes(context, await context.call(ensure_routes, missing))
+    return [ids[route] for route in routes]
+
+
+def remember_routes(context: Context, committed: Mapping[Route, int]) -> dict[tuple[Any, ...], int]:
+    """Remember the ids of committed routes, and return them by the key they are remembered under."""
+    if len(context.routes) > _MAX_ROUTES:
+        context.routes.clear()
+    ids = {astuple(route): id_ for route, id_ in committed.items()}
+    context.routes.update(ids)
+    return ids
+
+
+def _routes(context: Context, submissions: Sequence[Submission]) -> list[tuple[Any, ...]]:
+    return [
+        (context.namespace, submission.lane, submission.kind, tuple(submission.requires)) for submission in submissions
+    ]

@@ -1,4 +1,4 @@
-"""The engine: one store, one namespace, and the operations grouped by what they act on."""
+"""The engine: one store, one namespace, and its groups of calls."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
+from flowfabric.core import validation
+from flowfabric.core.executions.views import Backlog
 from flowfabric.core.ids import IdMinter
-from flowfabric.core.views import Backlog
 from flowfabric.engine.context import Context
 from flowfabric.engine.events import Events
 from flowfabric.engine.executions import Executions
@@ -19,17 +21,17 @@ from flowfabric.engine.keys import Keys
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.operator import Operator
-from flowfabric.engine.scratch import scratch_context
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
-from flowfabric.ops.backlog import backlog
+from flowfabric.ops.executions.purge import erase_next
+from flowfabric.ops.executions.read import backlog
 from flowfabric.reconcilers.loop import Reconcilers
-from flowfabric.store.facts import StoreFacts
+from flowfabric.store.ports import StoreInfo
 
 
 class Engine:
-    """A durable execution engine over one store, acting in one namespace. Made by `connect`."""
+    """A durable execution engine on one store, in one namespace. `connect` returns it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -51,41 +53,45 @@ class Engine:
 
     @property
     def reconcilers(self) -> Reconcilers:
-        """The background duties; they serve all namespaces of the store."""
+        """The background duties, which serve all namespaces of the store."""
         return self._context.reconcilers
 
-    def within(self, namespace: str) -> Engine:
-        """The same store, seen from another namespace. Closing either closes both."""
-        return Engine(self._context.within(namespace))
+    def for_namespace(self, namespace: str) -> Engine:
+        """Return an engine on the same store in another namespace. Closing either closes both."""
+        return Engine(self._context.for_namespace(namespace))
 
     def now(self) -> datetime:
-        """About what the store's clock says, without asking it; exactly the clock that `connect` was given."""
+        """Return the approximate time of the store without a query, or that of the `clock` given to `connect`."""
         return self._context.wakeups.store_now()
 
-    def minting(self, ids: IdMinter) -> Engine:
-        """The same engine with ids from elsewhere, for tests that want the same ones in every run."""
+    def with_ids(self, ids: IdMinter) -> Engine:
+        """Return the same engine with another source of ids, for tests that need the same ids in every run."""
         return Engine(replace(self._context, ids=ids))
 
     async def ping(self) -> None:
-        """Returns if the store answers, raises `Unavailable` otherwise."""
+        """Raise `Unavailable` unless the store responds."""
         await self._context.store.ping()
 
-    async def facts(self) -> StoreFacts:
-        """What the store runs on, the version of its schema, the settings that durability hangs on, and its time."""
-        return await self._context.store.facts()
+    async def store_info(self) -> StoreInfo:
+        """Return the versions of database and schema, the settings that affect durability, and the store's time."""
+        return await self._context.store.store_info()
 
     async def backlog(self) -> list[Backlog]:
-        """What waits for a worker, by lane, kind and required capabilities."""
-        return await self._context.store.read(lambda tx: backlog(tx, self._context.namespace))
+        """Return how much work waits for a worker, by lane, kind and required capabilities."""
+        return await self._context.call(backlog, None)
 
     @asynccontextmanager
-    async def scratch(self) -> AsyncIterator[Engine]:
-        """The same store in a namespace with a drawn name, which is removed at the end with all of its executions."""
-        async with scratch_context(self._context) as scratch:
-            yield Engine(scratch)
+    async def temporary_namespace(self) -> AsyncIterator[Engine]:
+        """Yield an engine in a namespace with a random name, which is removed at the end with all its executions."""
+        context = self._context.for_namespace(f"scratch-{uuid4()}")
+        try:
+            yield Engine(context)
+        finally:
+            while await context.call(erase_next, validation.MAX_BATCH):
+                pass
 
     async def close(self) -> None:
-        """Ends all connections. What was answered is stored; what was not may or may not be."""
+        """Close all connections. Acknowledged calls are durable; calls without a reply may or may not be."""
         await self._context.wakeups.close()
         await self._context.store.close()
 

@@ -1,160 +1,353 @@
-"""`engine.executions`: submitting work and looking at it."""
+"""`engine.executions`: submit work, wait for it, and read it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 from uuid import UUID
 
-from flowfabric.batching import run_batch
-from flowfabric.core import limits
+from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
+from flowfabric.core.executions.outcomes import Created, Submitted
+from flowfabric.core.executions.records import Event, RecordedStep
+from flowfabric.core.executions.requests import Submission, parse_choice
+from flowfabric.core.executions.states import State
+from flowfabric.core.executions.views import ApproximateCount, Description, Outcome, Page, StateSnapshot, Summary
 from flowfabric.core.ids import parse_id
-from flowfabric.core.outcomes import Created, Submitted
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
-from flowfabric.core.records import Event, RecordedStep
-from flowfabric.core.requests import Submission
-from flowfabric.core.states import State
-from flowfabric.core.views import Description, Glance, Outcome, Page, Summary, Tally
-from flowfabric.engine.awaiting import Awaiting
-from flowfabric.engine.context import Context
-from flowfabric.engine.ending import watched
-from flowfabric.engine.joining import Joining
-from flowfabric.engine.listing import listing_page
-from flowfabric.engine.routes import route_ids
-from flowfabric.ops import reading
-from flowfabric.ops.submit import SUBMIT, Arrival
-from flowfabric.ops.tags import set_tags
-from flowfabric.store.transaction import Answer
-from flowfabric.wakeups.bells import end_of
+from flowfabric.engine.context import Context, route_ids
+from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
+from flowfabric.notify.waiters import Waiter, end_topic
+from flowfabric.ops.executions import read
+from flowfabric.ops.executions.read import IdPage, NumberedPage, list_executions
+from flowfabric.ops.executions.submit import SUBMIT, RoutedSubmission
+from flowfabric.ops.executions.submit_in_transaction import JoinedSubmission, submit_in_transaction
+from flowfabric.ops.executions.update import TagChange, set_tags
+from flowfabric.ops.leases.read import PEEK
+from flowfabric.store.records import Listing
 
+INITIAL_POLL_S = 0.005
+_MAX_POLL_S = 0.25
+_MAX_POLL_NOTIFIED_S = 2.0
+_POLL_INTERVAL = timedelta(seconds=POLL_WHILE_LISTENING_S)
 _NO_TAGS: Mapping[str, str] = {}
+LAST_ID = UUID(int=2**128 - 1)
+Result = TypeVar("Result")
+# Reads again, unless the notification carried a snapshot; returns None if the wait is not over.
+Check = Callable[[StateSnapshot | None], Awaitable[Result | None]]
 
 
-class Executions(Joining, Awaiting):
-    """Submits executions, and reads what became of them."""
+class Executions:
+    """Submits executions, waits for their end, and reads them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def submit(
-        self, kind: str | Submission, payload: bytes = b"", *, encoding: str = "json", lane: str = "default",
-        priority: int = 0, requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY,
+        self,
+        kind: str | Submission,
+        payload: bytes = b"",
+        *,
+        encoding: str = "json",
+        lane: str = "default",
+        priority: int = 0,
+        requires: Collection[str] = (),
+        policy: Policy = DEFAULT_POLICY,
         tags: Mapping[str, str] = _NO_TAGS,
-        id: UUID | str | None = None, key: str | None = None, ready_at: datetime | None = None,
-        delay: limits.Duration | None = None, deadline: datetime | None = None, signals: Sequence[str] = (),
-    ) -> Submitted:  # fmt: skip
-        """Stores one execution: of a kind, or as a `Submission` describes it whole.
+        id: UUID | str | None = None,
+        key: str | None = None,
+        ready_at: datetime | None = None,
+        delay: validation.Duration | None = None,
+        deadline: datetime | None = None,
+        signals: Sequence[str] = (),
+    ) -> Submitted:
+        """Store one execution of a kind, or the one that a `Submission` describes.
 
-        Repeated with the same id or key and the same body it answers `Duplicate`; with another body it raises
-        `Conflict` with code `idempotency_mismatch`. If the store does not answer, the `id` among the fields of the
-        error makes repeating it harmless.
+        Repeated with the same id or key and the same body, it returns `Duplicate`. With another body it raises
+        `Conflict` with code `idempotency_mismatch`. If the store is unavailable, the error has the `id` among its
+        fields; with that id the call can be repeated safely.
         """
-        submission = kind if isinstance(kind, Submission) else Submission(
-            kind=kind, payload=payload, encoding=encoding, lane=lane, priority=priority, requires=requires,
-            policy=policy, tags=tags, id=id, key=key, ready_at=ready_at, delay=delay, deadline=deadline,
-            signals=signals,
-        )  # fmt: skip
-        [arrival] = await self._arrivals([submission])
-        return await self._stored(arrival)
-
-    async def run(self, submission: Submission, enough: Callable[[Glance], bool]) -> tuple[UUID, Glance]:
-        """Stores one execution and waits for it, as `submit` and `wait_until` do; answers its id with the glance. The
-        end is listened for from before it is stored, so nobody has to look whether it was missed."""
-        [arrival] = await self._arrivals([_submission(submission)])
-        wakeups, look = self._context.wakeups, self._look(arrival.id, enough)
-        with wakeups.bell([end_of(arrival.id)]) as bell:
-            answer = await self._stored(arrival)
-            if isinstance(answer, Created):
-                return answer.id, await watched(wakeups, bell, look)
-        found = await self.wait_until(answer.id, enough)
-        assert found is not None, "there was no timeout"
-        return answer.id, found
-
-    async def _stored(self, arrival: Arrival) -> Submitted:
-        try:
-            answer = await self._context.one(SUBMIT, arrival)
-        except Unavailable as error:
-            raise _with_id(error, arrival.id) from error
-        _hint(self._context, answer, arrival.submission)
-        return answer
+        submission = (
+            kind
+            if isinstance(kind, Submission)
+            else Submission(
+                kind=kind,
+                payload=payload,
+                encoding=encoding,
+                lane=lane,
+                priority=priority,
+                requires=requires,
+                policy=policy,
+                tags=tags,
+                id=id,
+                key=key,
+                ready_at=ready_at,
+                delay=delay,
+                deadline=deadline,
+                signals=signals,
+            )
+        )
+        [request] = await self._route([submission])
+        return await self._submit(request)
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
-        """Stores up to 1,000 executions; each is answered for itself, refusals as values in their place."""
-        arrivals = await self._arrivals([_submission(item) for item in limits.batch(submissions, "submissions")])
-        found = await run_batch(self._context.store, self._context.namespace, SUBMIT, arrivals)
-        answers = [
-            _with_id(answer, arrival.id) if isinstance(answer, Unavailable) else answer
-            for answer, arrival in zip(found, arrivals, strict=True)
+        """Store up to 1,000 executions, and return the outcome or the refusal of each, in order."""
+        checked = [_check_submission(submission) for submission in validation.batch(submissions, "submissions")]
+        requests = await self._route(checked)
+        outcomes = [
+            _with_id(outcome, request.id) if isinstance(outcome, Unavailable) else outcome
+            for outcome, request in zip(await self._context.call_many(SUBMIT, requests), requests, strict=True)
         ]
-        for answer, submission in zip(answers, submissions, strict=True):
-            _hint(self._context, answer, submission)
-        return answers
+        for outcome, submission in zip(outcomes, submissions, strict=True):
+            _note_due_times(self._context, outcome, submission)
+        return outcomes
+
+    async def submit_and_wait(
+        self, submission: Submission, until: Callable[[StateSnapshot], bool]
+    ) -> tuple[UUID, StateSnapshot]:
+        """Store one execution, wait for it as `wait_until` does, and return its id with the snapshot.
+
+        The call listens for the end before it stores the execution, so it needs no extra read.
+        """
+        [request] = await self._route([_check_submission(submission)])
+        wakeups, check = self._context.wakeups, self._check_until(request.id, until)
+        with wakeups.waiter([end_topic(request.id)]) as waiter:
+            outcome = await self._submit(request)
+            if isinstance(outcome, Created):
+                return outcome.id, await _wait_for(wakeups, waiter, check)
+        snapshot = await self.wait_until(outcome.id, until)
+        assert snapshot is not None, "there was no timeout"
+        return outcome.id, snapshot
+
+    async def submit_in_transaction(self, connection: object, submission: Submission) -> Submitted:
+        """Store one execution in the open transaction of an asynchronous connection.
+
+        `connection` is an asyncpg connection, a psycopg AsyncConnection, or an AsyncConnection or AsyncSession of
+        SQLAlchemy over one of them. It is never committed or rolled back here, and a refusal leaves the transaction
+        unchanged. On PostgreSQL, a database error aborts the transaction, as after any other statement.
+        """
+        request = self._joined(submission)
+        has_key = submission.key is not None
+        return await self._context.call_within(connection, submit_in_transaction, request, savepoint=has_key)
+
+    def submit_in_transaction_sync(self, connection: object, submission: Submission) -> Submitted:
+        """Store one execution in the open transaction of a synchronous connection, from any thread.
+
+        `connection` is a psycopg Connection, or a Connection or Session of SQLAlchemy over it. For an engine on SQLite
+        it is a sqlite3 Connection to the same file, on which automatic checkpoints stay switched off afterwards. No
+        event loop is needed.
+        """
+        request = self._joined(submission)
+        has_key = submission.key is not None
+        return self._context.call_within_sync(connection, submit_in_transaction, request, savepoint=has_key)
+
+    async def peek(self, id: UUID | str) -> StateSnapshot:
+        """Return the state of the execution. This is cheap, because concurrent callers share one read."""
+        return await self._context.call(PEEK, parse_id(id))
+
+    async def wait(self, id: UUID | str, timeout: validation.Duration | None = None) -> Outcome | None:  # noqa: ASYNC109
+        """Wait until the execution has ended, and return its outcome, or None after `timeout`."""
+        snapshot = await self.wait_until(id, _has_ended, timeout)
+        return None if snapshot is None else snapshot.outcome
+
+    async def wait_until(
+        self,
+        id: UUID | str,
+        until: Callable[[StateSnapshot], bool],
+        timeout: validation.Duration | None = None,  # noqa: ASYNC109
+    ) -> StateSnapshot | None:
+        """Return the first snapshot that satisfies `until`, at the latest that of the end, or None after `timeout`.
+
+        Only the end of the execution notifies the caller. Other changes are noticed within seconds.
+        """
+        id_ = parse_id(id)
+        return await wait_until_ended(self._context.wakeups, id_, self._check_until(id_, until), timeout)
 
     async def describe(self, id: UUID | str) -> Description:
-        """Everything about one execution."""
-        return await self._read(reading.describe, parse_id(id))
+        """Return everything about one execution."""
+        return await self._context.call(read.describe, parse_id(id))
 
     async def result(self, id: UUID | str) -> Outcome | None:
-        """How the execution ended, with its result; None while it has not."""
-        return await self._read(reading.result, parse_id(id))
+        """Return how the execution ended, with its result, or None if it has not ended."""
+        return await self._context.call(read.result, parse_id(id))
 
     async def history(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The events of the execution with a version above `after`, in order."""
-        return await self._read(reading.history, parse_id(id), *_window(after, limit))
+        """Return the events of the execution with a version above `after`, in order."""
+        return await self._context.call(read.history, _numbered_page(id, after, limit))
 
     async def steps(self, id: UUID | str, *, after: int = 0, limit: int = 1000) -> list[RecordedStep]:
-        """The recorded steps that answer at present, with a sequence number above `after`, in order."""
-        return await self._read(reading.steps, parse_id(id), *_window(after, limit))
+        """Return the valid recorded steps with a sequence number above `after`, in order."""
+        return await self._context.call(read.steps, _numbered_page(id, after, limit))
 
     async def children(self, id: UUID | str, *, after: UUID | str | None = None, limit: int = 1000) -> list[Summary]:
-        """The children of the execution with an id above `after`, by id; detached ones belong to nobody."""
+        """Return the children of the execution with an id above `after`, by id; detached ones do not count."""
         last = None if after is None else parse_id(after, "after")
-        return await self._read(reading.children, parse_id(id), last, _window(0, limit)[1])
+        return await self._context.call(read.children, IdPage(parse_id(id), last, _page_limit(limit)))
 
     async def list(
-        self, *, state: State | str | None = None, lane: str | None = None, kind: str | None = None,
-        tags: Mapping[str, str] | None = None, created_from: datetime | None = None,
-        created_until: datetime | None = None, limit: int = 100, cursor: str | None = None,
-    ) -> Page:  # fmt: skip
-        """One page of executions that match all filters, newest id first; pass `next_cursor` on to get the next."""
-        filters: dict[str, object] = {"state": state, "lane": lane, "kind": kind, "tags": tags}
-        filters |= {"created_from": created_from, "created_until": created_until}
-        return await listing_page(self._context, filters, limit, cursor)
+        self,
+        *,
+        state: State | str | None = None,
+        lane: str | None = None,
+        kind: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_until: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return one page of executions that match all filters, newest id first.
 
-    async def count(self) -> dict[State, Tally]:
-        """How many executions are in each state; above 10,000 an estimate that says so."""
-        return await self._context.store.read(lambda tx: reading.count_by_state(tx, self._context.namespace))
+        Pass `next_cursor` of the page to get the next one.
+        """
+        context = self._context
+        filters: dict[str, Any] = {
+            "states": tuple(State) if state is None else (parse_choice(State, state, "state"),),
+            "lane": None if lane is None else validation.name(lane, "lane"),
+            "kind": None if kind is None else validation.name(kind, "kind"),
+            "created_from": None if created_from is None else validation.timestamp(created_from, "created_from"),
+            "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
+            "tags": None if tags is None else validation.tags(tags),
+        }
+        size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        query = query_digest(context.namespace, filters)
+        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        listing = Listing(namespace=context.namespace, before=before, limit=size + 1, **filters)
+        summaries = await context.call(list_executions, listing)
+        page = tuple(summaries[:size])
+        return Page(page, make_cursor(page[-1].id, query) if len(summaries) > size else None)
+
+    async def count(self) -> dict[State, ApproximateCount]:
+        """Return the number of executions in each state: exact up to 10,000, above that marked as an estimate."""
+        return await self._context.call(read.count_by_state, None)
 
     async def set_tags(self, id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
-        """Sets these tags, None removes one; answers all tags. Allowed in every state."""
-        found = parse_id(id)
+        """Set these tags, remove each tag whose value is None, and return all tags. Allowed in every state."""
+        id_ = parse_id(id)
         if not isinstance(tags, Mapping):
             raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
-        limits.tags({key: "" if value is None else value for key, value in tags.items()})
-        return await self._context.store.run(lambda tx: set_tags(tx, self._context.namespace, found, tags))
+        validation.tags({key: "" if value is None else value for key, value in tags.items()})
+        return await self._context.call(set_tags, TagChange(id_, tags))
 
-    async def _read(self, body: Callable[..., Coroutine[Any, Any, Answer]], id_: UUID, *rest: Any) -> Answer:
-        return await self._context.store.read(lambda tx: body(tx, self._context.namespace, id_, *rest))
+    async def _submit(self, request: RoutedSubmission) -> Submitted:
+        try:
+            outcome = await self._context.call(SUBMIT, request)
+        except Unavailable as error:
+            raise _with_id(error, request.id) from error
+        _note_due_times(self._context, outcome, request.submission)
+        return outcome
 
-    async def _arrivals(self, submissions: Sequence[Submission]) -> Sequence[Arrival]:
-        context = self._context
-        routes = await route_ids(context, submissions)
+    async def _route(self, submissions: Sequence[Submission]) -> Sequence[RoutedSubmission]:
+        routes = await route_ids(self._context, submissions)
         return [
-            Arrival(item.id if isinstance(item.id, UUID) else context.ids.mint(), route, item)
-            for item, route in zip(submissions, routes, strict=True)
+            RoutedSubmission(self._id(submission), route, submission)
+            for submission, route in zip(submissions, routes, strict=True)
         ]
 
+    def _joined(self, submission: object) -> JoinedSubmission:
+        if not isinstance(submission, Submission):
+            raise InvalidRequest("invalid_type", f"submission must be a Submission, not {type(submission).__name__}")
+        return JoinedSubmission(self._id(submission), submission, _POLL_INTERVAL)
 
-def _submission(item: object) -> Submission:
-    if not isinstance(item, Submission):
-        raise InvalidRequest("invalid_type", f"a submission must be a Submission record, not {type(item).__name__}")
-    return item
+    def _id(self, submission: Submission) -> UUID:
+        return submission.id if isinstance(submission.id, UUID) else self._context.ids.mint()
+
+    def _check_until(self, id_: UUID, until: Callable[[StateSnapshot], bool]) -> Check[StateSnapshot]:
+        if not callable(until):
+            raise InvalidRequest("invalid_type", f"until must be a function, not {type(until).__name__}", field="until")
+
+        async def check(payload: StateSnapshot | None) -> StateSnapshot | None:
+            snapshot = await self._context.call(PEEK, id_) if payload is None else payload
+            return snapshot if snapshot.outcome is not None or until(snapshot) else None
+
+        return check
 
 
-def _hint(context: Context, answer: object, submission: Submission) -> None:
-    if not isinstance(answer, Created):
+# Waiting for the end of an execution or a flow: notified when it comes, and polled now and then in case that fails.
+
+
+async def wait_until_ended(
+    wakeups: NotifyHub,
+    id_: UUID,
+    check: Check[Result],
+    timeout: validation.Duration | None,  # noqa: ASYNC109
+) -> Result | None:
+    """Return what `check` returns once the wait is over, or None after `timeout`."""
+    limit_s = None if timeout is None else validation.duration(timeout, "timeout").total_seconds()
+    if not wakeups.is_alive:
+        # There is no need to start listening if it has ended already.
+        result = await check(None)
+        if result is not None:
+            return result
+    with wakeups.waiter([end_topic(id_)]) as waiter:
+        result = await check(None)
+        if result is not None:
+            return result
+        if limit_s is None:
+            return await _wait_for(wakeups, waiter, check)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await _wait_for(wakeups, waiter, check)
+        except TimeoutError:
+            return None
+
+
+async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) -> Result:
+    pause_s = INITIAL_POLL_S
+    while True:
+        # While notifications arrive, polling only covers a lost one.
+        max_s = _MAX_POLL_NOTIFIED_S if wakeups.is_alive else pause_s
+        await waiter.wait(random.uniform(max_s / 2, max_s))
+        pause_s = min(2 * pause_s, _MAX_POLL_S)
+        result = await check(waiter.snapshot)
+        if result is not None:
+            return result
+
+
+def _has_ended(snapshot: StateSnapshot) -> bool:
+    return snapshot.outcome is not None
+
+
+# Cursors. A cursor fits only the query that it came from.
+
+
+def query_digest(namespace: str, filters: Mapping[str, Any]) -> str:
+    """Return a digest that identifies a query."""
+    return hashlib.sha256(json.dumps([namespace, filters], default=str, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def make_cursor(last: UUID, query: str) -> str:
+    """Return the cursor after the last record of a page."""
+    return base64.urlsafe_b64encode(last.bytes + bytes.fromhex(query)).decode()
+
+
+def open_cursor(cursor: object, query: str) -> UUID:
+    """Return the id after which a cursor of this query continues."""
+    try:
+        data = base64.b64decode(cursor, altchars=b"-_", validate=True) if isinstance(cursor, str) else b""
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != 24 or data[16:].hex() != query:
+        message = "the cursor does not belong to this query; start without one, or keep the filters unchanged"
+        raise InvalidRequest("cursor_invalid", message)
+    return UUID(bytes=data[:16])
+
+
+def _check_submission(value: object) -> Submission:
+    if not isinstance(value, Submission):
+        raise InvalidRequest("invalid_type", f"a submission must be a Submission record, not {type(value).__name__}")
+    return value
+
+
+def _note_due_times(context: Context, outcome: object, submission: Submission) -> None:
+    if not isinstance(outcome, Created):
         return
     for delay in (submission.delay, submission.policy.deadline):
         if delay is not None:
@@ -165,9 +358,13 @@ def _hint(context: Context, answer: object, submission: Submission) -> None:
 
 
 def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
-    """The same error with the id that was minted for the submission, by which it can be repeated."""
+    """Return the error with the id that was created for the submission, which makes it safe to repeat."""
     return Unavailable(error.code, error.message, **{**error.fields, "id": id_})
 
 
-def _window(after: object, limit: object) -> tuple[int, int]:
-    return limits.whole(after, "after", 0, 2**62), limits.whole(limit, "limit", 1, 10 * limits.BATCH)
+def _numbered_page(id: object, after: object, limit: object) -> NumberedPage:
+    return NumberedPage(parse_id(id), validation.integer(after, "after", 0, 2**62), _page_limit(limit))
+
+
+def _page_limit(limit: object) -> int:
+    return validation.integer(limit, "limit", 1, 10 * validation.MAX_BATCH)

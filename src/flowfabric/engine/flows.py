@@ -1,18 +1,22 @@
-"""`engine.flows`: graphs of executions, submitted whole or grown while they run."""
+"""`engine.flows`: graphs of executions, submitted complete or extended while they run."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from typing import Any
 from uuid import UUID
 
-from flowfabric.core import limits
+from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest, Unavailable
-from flowfabric.core.flow_outcomes import (
+from flowfabric.core.executions.requests import parse_choice
+from flowfabric.core.executions.views import Page
+from flowfabric.core.flows.graph import Edge, EdgeKind, Graph, Join, Member, MemberSpec, make_member
+from flowfabric.core.flows.outcomes import (
     CancelScheduled,
     EdgeAdded,
-    FlowAlreadyCancelled,
+    FlowAlreadyTerminal,
     FlowCancelled,
     FlowCreated,
     FlowDescription,
@@ -23,27 +27,30 @@ from flowfabric.core.flow_outcomes import (
     MemberDuplicate,
     Sealed,
 )
-from flowfabric.core.flows import CancelPolicy, FlowState
-from flowfabric.core.graph import Drawn, Edge, EdgeKind, Graph, Join, Member, draw
-from flowfabric.core.ids import derived_id, parse_id, parse_new_id
+from flowfabric.core.flows.records import CancelPolicy, FlowState
+from flowfabric.core.ids import derive_id, parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
-from flowfabric.core.requests import choice
-from flowfabric.core.views import Page
-from flowfabric.engine.cancelling import cancel_in_batches
-from flowfabric.engine.context import Context, command
-from flowfabric.engine.ending import until_ended
-from flowfabric.engine.flow_pages import flows_page, members_page
-from flowfabric.engine.routes import route_ids
-from flowfabric.ops.cancel_flow import FlowCancelRequest
-from flowfabric.ops.flow_reading import describe_flow, flow_state_of, inputs
-from flowfabric.ops.grow_flow import NewEdge, add_edge, add_to_flow, seal
-from flowfabric.ops.submit_flow import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
+from flowfabric.engine.context import Context, audit_info, route_ids
+from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
+from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
+from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal
+from flowfabric.ops.flows.read import (
+    FlowListing,
+    MemberPage,
+    describe_flow,
+    list_flows,
+    list_members,
+    read_flow_state,
+)
+from flowfabric.ops.flows.submit import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
+from flowfabric.ops.leases.read import READ_INPUTS
 
+_FIRST_ID = UUID(int=0)
 _NO_TAGS: Mapping[str, str] = {}
 
 
 class Flows:
-    """Submits, grows, cancels and shows flows."""
+    """Submits, extends, cancels and reads flows."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -51,160 +58,244 @@ class Flows:
     async def submit(
         self, graph: Graph, *, id: UUID | str | None = None, seal: bool = True
     ) -> FlowCreated | FlowDuplicate:
-        """Stores a flow with all of its members and edges, at once or not at all.
+        """Store a flow with all of its members and edges, or nothing.
 
-        Give an `id` to make repeating it after a lost reply harmless: the same graph answers `FlowDuplicate`. Unless
-        it stays open (`seal=False`), nothing more can be added, no member is a draft, and it finishes by itself.
+        With an `id`, the call can be repeated safely after a lost reply: the same graph returns `FlowDuplicate`. A
+        sealed flow has no drafts, accepts no members, and finishes automatically. With
+        `seal=False` it stays open.
         """
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
-        found, sealed = self._new_id(id), limits.truth(seal, "seal")
-        members = await self._new_members(found, graph.drawn(sealed=sealed))
-        fingerprints = {item.drawn.name: item.fingerprint for item in members}
+        flow_id, sealed = self._new_id(id), validation.boolean(seal, "seal")
+        members = await self._new_members(flow_id, graph.ordered_members(sealed=sealed))
+        fingerprints = {member.drawn.name: member.fingerprint for member in members}
         digest = graph.digest(self._context.namespace, fingerprints, sealed=sealed)
         request = NewFlow(
-            id=found, name=graph.name, tags=dict(graph.tags), digest=digest, seal=sealed, is_given=id is not None,
+            id=flow_id,
+            name=graph.name,
+            tags=dict(graph.tags),
+            digest=digest,
+            seal=sealed,
+            is_given=id is not None,
             members=members,
-        )  # fmt: skip
+        )
         return await self._submit(request)
 
     async def create(
         self, name: str, *, id: UUID | str | None = None, tags: Mapping[str, str] = _NO_TAGS
     ) -> FlowCreated | FlowDuplicate:
-        """Stores an empty flow that stays open until it is sealed."""
+        """Store an empty flow that stays open until it is sealed."""
         graph = Graph(name, tags)
         digest = graph.digest(self._context.namespace, sealed=False)
         request = NewFlow(
-            id=self._new_id(id), name=graph.name, tags=dict(graph.tags), digest=digest, seal=False,
+            id=self._new_id(id),
+            name=graph.name,
+            tags=dict(graph.tags),
+            digest=digest,
+            seal=False,
             is_given=id is not None,
-        )  # fmt: skip
+        )
         return await self._submit(request)
 
     async def add(
-        self, flow_id: UUID | str, name: str, kind: str, payload: bytes = b"", *,
-        after: Sequence[Member | Edge | str] = (), join: Join | None = None, draft: bool = False,
-        expected_revision: int | None = None, encoding: str = "json", lane: str = "default",
-        priority: int = 0, requires: Collection[str] = (), policy: Policy = DEFAULT_POLICY,
-        tags: Mapping[str, str] = _NO_TAGS, ready_at: datetime | None = None, delay: limits.Duration | None = None,
-        deadline: datetime | None = None, signals: Sequence[str] = (),
-    ) -> MemberAdded | MemberDuplicate:  # fmt: skip
-        """Adds a member with its edges to an open flow. It may start when they let it; a draft, when it is sealed.
+        self,
+        flow_id: UUID | str,
+        name: str,
+        kind: str,
+        payload: bytes = b"",
+        *,
+        after: Sequence[Member | Edge | str] = (),
+        join: Join | None = None,
+        draft: bool = False,
+        expected_revision: int | None = None,
+        encoding: str = "json",
+        lane: str = "default",
+        priority: int = 0,
+        requires: Collection[str] = (),
+        policy: Policy = DEFAULT_POLICY,
+        tags: Mapping[str, str] = _NO_TAGS,
+        ready_at: datetime | None = None,
+        delay: validation.Duration | None = None,
+        deadline: datetime | None = None,
+        signals: Sequence[str] = (),
+    ) -> MemberAdded | MemberDuplicate:
+        """Add a member with its edges to an open flow.
 
-        With the revision of the graph that you saw, it is refused (`stale_revision`) if somebody else changed it.
+        It starts when its edges allow it, a draft not before it is sealed. With `expected_revision`, the call is
+        refused with `stale_revision` if another caller has changed the graph since.
         """
-        found, expected = parse_id(flow_id, "flow_id"), _revision(expected_revision)
-        drawn = draw(
-            name, kind, payload, after=after, join=join, draft=draft, encoding=encoding, lane=lane,
-            priority=priority, requires=requires, policy=policy, tags=tags, ready_at=ready_at, delay=delay,
-            deadline=deadline, signals=signals,
-        )  # fmt: skip
-        [member] = await self._new_members(found, [drawn])
-        body = partial(add_to_flow, namespace=self._context.namespace, flow_id=found, member=member, expected=expected)
-        answer = await self._context.store.run(body)
+        id_, expected = parse_id(flow_id, "flow_id"), _check_revision(expected_revision)
+        spec = make_member(
+            name,
+            kind,
+            payload,
+            after=after,
+            join=join,
+            draft=draft,
+            encoding=encoding,
+            lane=lane,
+            priority=priority,
+            requires=requires,
+            policy=policy,
+            tags=tags,
+            ready_at=ready_at,
+            delay=delay,
+            deadline=deadline,
+            signals=signals,
+        )
+        [member] = await self._new_members(id_, [spec])
+        outcome = await self._context.call(add_member, MemberAddition(id_, member, expected))
         self._context.due_at(None)
-        return answer
+        return outcome
 
     async def add_edge(
-        self, flow_id: UUID | str, upstream: Member | UUID | str, downstream: Member | UUID | str, *,
-        kind: EdgeKind | str = EdgeKind.ON_SUCCESS, input: str | None = None, expected_revision: int | None = None,
-    ) -> EdgeAdded:  # fmt: skip
-        """Adds an edge between two members, given by name or id; the downstream must not have started."""
-        found, expected = parse_id(flow_id, "flow_id"), _revision(expected_revision)
+        self,
+        flow_id: UUID | str,
+        upstream: Member | UUID | str,
+        downstream: Member | UUID | str,
+        *,
+        kind: EdgeKind | str = EdgeKind.ON_SUCCESS,
+        input: str | None = None,
+        expected_revision: int | None = None,
+    ) -> EdgeAdded:
+        """Add an edge between two members, given by name or id; the downstream must not have started."""
+        id_ = parse_id(flow_id, "flow_id")
         edge = NewEdge(
-            upstream_id=_member_id(found, upstream, "upstream"),
-            downstream_id=_member_id(found, downstream, "downstream"), kind=choice(EdgeKind, kind, "kind"),
-            input=None if input is None else limits.name(input, "input"),
-        )  # fmt: skip
-        body = partial(add_edge, namespace=self._context.namespace, flow_id=found, new=edge, expected=expected)
-        return await self._context.store.run(body)
+            flow_id=id_,
+            expected_revision=_check_revision(expected_revision),
+            upstream_id=_member_id(id_, upstream, "upstream"),
+            downstream_id=_member_id(id_, downstream, "downstream"),
+            kind=parse_choice(EdgeKind, kind, "kind"),
+            input=None if input is None else validation.name(input, "input"),
+        )
+        return await self._context.call(add_edge, edge)
 
     async def seal(
         self, flow_id: UUID | str, member: Member | UUID | str | None = None, *, expected_revision: int | None = None
     ) -> Sealed:
-        """Lets a draft start when its edges let it; without a member, all of them, and ends the growth of the flow."""
-        found, expected = parse_id(flow_id, "flow_id"), _revision(expected_revision)
-        which = None if member is None else _member_id(found, member, "member")
-        body = partial(seal, namespace=self._context.namespace, flow_id=found, member_id=which, expected=expected)
-        answer = await self._context.store.run(body)
+        """Let a draft member start when its edges allow it. Without a member, seal all drafts and the flow itself."""
+        id_, expected = parse_id(flow_id, "flow_id"), _check_revision(expected_revision)
+        member_id = None if member is None else _member_id(id_, member, "member")
+        outcome = await self._context.call(seal, SealRequest(id_, member_id, expected))
         self._context.due_at(None)
-        return answer
+        return outcome
 
     async def cancel(
-        self, flow_id: UUID | str, reason: str = "", *, policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL,
-        wait: limits.Duration | None = None, source: str = "operator_override", principal: str = "operator",
-    ) -> FlowCancelled | CancelScheduled | FlowAlreadyCancelled:  # fmt: skip
-        """Cancels a flow: all members that have not ended, only those that have not started, or only the flow itself.
+        self,
+        flow_id: UUID | str,
+        reason: str = "",
+        *,
+        policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL,
+        wait: validation.Duration | None = None,
+        source: str = "operator_override",
+        principal: str = "operator",
+    ) -> FlowCancelled | CancelScheduled | FlowAlreadyTerminal:
+        """Cancel a flow: all open members, only members that have not started, or only the flow itself.
 
-        Up to 1,000 are ended at once; the rest by the reconcilers, or, with `wait`, here within that time.
+        The first transaction ends up to 1,000 members. The reconcilers end the rest, or this call does it within
+        `wait`. A flow that was cancelled before returns the first cancellation.
         """
-        found = parse_id(flow_id, "flow_id")
+        context = self._context
         request = FlowCancelRequest(
-            policy=choice(CancelPolicy, policy, "policy"), source=limits.name(source, "source"),
-            command=command(principal, reason),
-        )  # fmt: skip
-        limit = None if wait is None else limits.duration(wait, "wait").total_seconds()
-        return await cancel_in_batches(self._context, found, request, limit)
+            flow_id=parse_id(flow_id, "flow_id"),
+            policy=parse_choice(CancelPolicy, policy, "policy"),
+            source=validation.name(source, "source"),
+            audit=audit_info(principal, reason),
+        )
+        limit_s = 0.0 if wait is None else validation.duration(wait, "wait").total_seconds()
+        stop_at = time.monotonic() + limit_s
+        outcome = await context.call(cancel_flow, request)
+        context.due_at(None)
+        # A second caller that waits cancels the remaining members.
+        done, remaining = (0, 1) if isinstance(outcome, FlowAlreadyTerminal) else outcome
+        while remaining and time.monotonic() < stop_at:
+            more, remaining = await context.call(sweep_flow, request.flow_id)
+            done += more
+        if isinstance(outcome, FlowAlreadyTerminal):
+            return outcome
+        return CancelScheduled(remaining) if remaining else FlowCancelled(done)
 
     async def describe(self, flow_id: UUID | str) -> FlowDescription:
-        """The flow with its graph: every edge and what became of it, every group with its join and counters."""
-        found = parse_id(flow_id, "flow_id")
-        return await self._context.store.read(lambda tx: describe_flow(tx, self._context.namespace, found))
+        """Return the flow with its graph: the state of every edge, and the join and counters of every group."""
+        return await self._context.call(describe_flow, parse_id(flow_id, "flow_id"))
 
     async def members(self, flow_id: UUID | str, *, limit: int = 100, cursor: str | None = None) -> Page:
-        """One page of the flow's members, children included."""
-        return await members_page(self._context, parse_id(flow_id, "flow_id"), limit, cursor)
+        """Return one page of the members of the flow, including children."""
+        id_, size = parse_id(flow_id, "flow_id"), validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        query = query_digest(self._context.namespace, {"members": id_})
+        after = _FIRST_ID if cursor is None else open_cursor(cursor, query)
+        members = await self._context.call(list_members, MemberPage(id_, after, size + 1))
+        page = tuple(members[:size])
+        return Page(page, make_cursor(page[-1].id, query) if len(members) > size else None)
 
     async def list(
-        self, *, state: FlowState | str | None = None, name: str | None = None, tags: Mapping[str, str] | None = None,
-        created_from: datetime | None = None, created_until: datetime | None = None, limit: int = 100,
+        self,
+        *,
+        state: FlowState | str | None = None,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_until: datetime | None = None,
+        limit: int = 100,
         cursor: str | None = None,
-    ) -> FlowPage:  # fmt: skip
-        """One page of flows that match all filters, newest id first; pass `next_cursor` on to get the next."""
-        filters: dict[str, object] = {"state": state, "name": name, "tags": tags}
-        filters |= {"created_from": created_from, "created_until": created_until}
-        return await flows_page(self._context, filters, limit, cursor)
+    ) -> FlowPage:
+        """Return one page of flows that match all filters, newest id first.
+
+        Pass `next_cursor` of the page to get the next one.
+        """
+        filters: dict[str, Any] = {
+            "state": None if state is None else parse_choice(FlowState, state, "state"),
+            "name": None if name is None else validation.name(name, "name"),
+            "tags": None if tags is None else validation.tags(tags),
+            "created_from": None if created_from is None else validation.timestamp(created_from, "created_from"),
+            "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
+        }
+        size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        query = query_digest(self._context.namespace, {"flows": True, **filters})
+        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        flows = await self._context.call(list_flows, FlowListing(before=before, limit=size + 1, **filters))
+        page = tuple(flows[:size])
+        return FlowPage(page, make_cursor(page[-1].id, query) if len(flows) > size else None)
 
     async def inputs(self, execution_id: UUID | str) -> dict[str, Input]:
-        """What the upstreams of a member left for it, by the names of its inputs."""
-        found = parse_id(execution_id, "execution_id")
-        return await self._context.read(inputs, found)
+        """Return the inputs of a member by name: the results of its upstreams."""
+        return await self._context.call(READ_INPUTS, parse_id(execution_id, "execution_id"))
 
-    async def wait(self, flow_id: UUID | str, timeout: limits.Duration | None = None) -> FlowState | None:  # noqa: ASYNC109
-        """Waits until all members of the sealed flow have ended; None if the timeout passes first."""
-        found = parse_id(flow_id, "flow_id")
-        return await until_ended(self._context.wakeups, found, lambda _: self._end(found), timeout)
+    async def wait(self, flow_id: UUID | str, timeout: validation.Duration | None = None) -> FlowState | None:  # noqa: ASYNC109
+        """Wait until all members of the sealed flow have ended, and return its state, or None after `timeout`."""
+        id_ = parse_id(flow_id, "flow_id")
+        return await wait_until_ended(self._context.wakeups, id_, lambda _: self._final_state(id_), timeout)
 
-    async def _end(self, flow_id: UUID) -> FlowState | None:
-        look = partial(flow_state_of, namespace=self._context.namespace, flow_id=flow_id)
-        flow = await self._context.store.read(look)
+    async def _final_state(self, flow_id: UUID) -> FlowState | None:
+        flow = await self._context.call(read_flow_state, flow_id)
         return None if flow.ended_at is None else flow.state
 
     def _new_id(self, id: object) -> UUID:
         return self._context.ids.mint() if id is None else parse_new_id(id)
 
-    async def _new_members(self, flow_id: UUID, drawn: Sequence[Drawn]) -> tuple[NewMember, ...]:
-        routes = await route_ids(self._context, [item.submission for item in drawn])
+    async def _new_members(self, flow_id: UUID, specs: Sequence[MemberSpec]) -> tuple[NewMember, ...]:
+        routes = await route_ids(self._context, [spec.submission for spec in specs])
         namespace = self._context.namespace
         return tuple(
-            NewMember(derived_id(flow_id, item.name), route, item, item.fingerprint(namespace))
-            for item, route in zip(drawn, routes, strict=True)
+            NewMember(derive_id(flow_id, spec.name), route, spec, spec.fingerprint(namespace))
+            for spec, route in zip(specs, routes, strict=True)
         )
 
     async def _submit(self, request: NewFlow) -> FlowCreated | FlowDuplicate:
         try:
-            answer = await self._context.one(SUBMIT_FLOW, request)
+            outcome = await self._context.call(SUBMIT_FLOW, request)
         except Unavailable as error:
             raise Unavailable(error.code, error.message, **{**error.fields, "id": request.id}) from error
         self._context.due_at(None)
-        return answer
+        return outcome
 
 
-def _revision(value: object) -> int | None:
-    return None if value is None else limits.whole(value, "expected_revision", 0, 2**62)
+def _check_revision(value: object) -> int | None:
+    return None if value is None else validation.integer(value, "expected_revision", 0, 2**62)
 
 
 def _member_id(flow_id: UUID, value: object, field: str) -> UUID:
     if isinstance(value, UUID):
         return value
-    name = value.name if isinstance(value, Member) else limits.name(value, field)
+    name = value.name if isinstance(value, Member) else validation.name(value, field)
     return upstream_of(flow_id, name)

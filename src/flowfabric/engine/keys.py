@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
 
-from flowfabric.core import limits
-from flowfabric.core.key_file import FileKey
-from flowfabric.core.keyring import (
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.tokens.key_file import FileKey, parse_key_file
+from flowfabric.core.tokens.key_ring import (
     AlreadySeeded,
     KeyView,
     Rotated,
@@ -16,15 +20,42 @@ from flowfabric.core.keyring import (
     parse_kid,
     parse_secret,
 )
-from flowfabric.core.secret import Secret
-from flowfabric.engine.context import Context, command
-from flowfabric.engine.key_source import draw_key
+from flowfabric.core.tokens.secret import Secret
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
-from flowfabric.ops.key_ring import list_keys, rotate_key, seed_key
+from flowfabric.ops.keys import KeySource, RotateRequest, SeedRequest, WithKeys, list_keys, rotate_key, seed_key
+
+FILE_VARIABLE = "FLOWFABRIC_KEY_FILE"
+KEYS_VARIABLE = "FLOWFABRIC_KEYS"
+
+
+def key_source(key_file: str | None) -> KeySource:
+    """Return the keys of this file, else those of the environment, else those of the store."""
+    path = (os.environ.get(FILE_VARIABLE) or None) if key_file is None else validation.text(key_file, "key_file")
+    if path is not None:
+        return KeySource(draw_key, parse_key_file(_read_file(path), path), path)
+    if text := os.environ.get(KEYS_VARIABLE):
+        where = f"the variable {KEYS_VARIABLE}"
+        return KeySource(draw_key, parse_key_file(Secret(text), where), where)
+    return KeySource(draw_key)
+
+
+def draw_key() -> FileKey:
+    """Return a new key: a kid with the date, and a secret of 32 random bytes."""
+    return FileKey(f"{datetime.now(UTC):%Y%m%d}-{secrets.token_hex(4)}", Secret(secrets.token_hex(32)))
+
+
+def _read_file(path: str) -> Secret:
+    try:
+        return Secret(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        message = f"the key file {path} cannot be read: {reason}"
+        raise InvalidRequest("invalid_key_file", message, where=path) from None
 
 
 class Keys:
-    """Seeds, rotates and lists keys; a store without one draws its first when it must mint a token."""
+    """Seeds, rotates and lists keys. A store without a key creates its first one with the first token."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -32,27 +63,37 @@ class Keys:
     async def seed(
         self, kid: str, secret: str | Secret, *, reason: str = "", principal: str = OPERATOR
     ) -> Seeded | AlreadySeeded:
-        """The first key, of 64 hex characters; the same kid again is answered, another one refused: rotate."""
-        key, who = FileKey(parse_kid(kid), parse_secret(secret)), command(principal, reason)
+        """Store the first key, whose secret has 64 hex characters.
+
+        The same kid again returns `AlreadySeeded`. Another one is refused; use `rotate`.
+        """
+        request = SeedRequest(FileKey(parse_kid(kid), parse_secret(secret)), audit_info(principal, reason))
         del secret
-        source, namespace = self._context.keys, self._context.namespace
-        return await self._context.store.run(lambda tx: seed_key(tx, namespace, source, key, who))
+        return await self._context.call(seed_key, WithKeys(request, self._context.keys))
 
     async def rotate(
-        self, kid: str, secret: str | Secret | None = None, *, grace: limits.Duration | None = None, reason: str = "",
+        self,
+        kid: str,
+        secret: str | Secret | None = None,
+        *,
+        grace: validation.Duration | None = None,
+        reason: str = "",
         principal: str = OPERATOR,
-    ) -> Rotated | Unchanged:  # fmt: skip
-        """Another key, drawn unless given, becomes active. The old one verifies for 24 hours and as long as an open
-        waitpoint has its token from it; with a `grace`, exactly that long."""
-        drawn = secret is None
-        found = draw_key().secret if secret is None else parse_secret(secret)
+    ) -> Rotated | Unchanged:
+        """Make another key the active one, with a random secret unless one is given.
+
+        The old key verifies for 24 hours, and longer while an open waitpoint has a token from it. With a `grace`, it
+        verifies exactly that long.
+        """
+        is_random = secret is None
+        new_secret = draw_key().secret if secret is None else parse_secret(secret)
         del secret
-        rotation = Rotation(kid=kid, secret=found, drawn=drawn, grace=grace)
-        who, source, namespace = command(principal, reason), self._context.keys, self._context.namespace
-        answer = await self._context.store.run(lambda tx: rotate_key(tx, namespace, source, rotation, who))
+        rotation = Rotation(kid=kid, secret=new_secret, is_generated=is_random, grace=grace)
+        request = RotateRequest(rotation, audit_info(principal, reason))
+        outcome = await self._context.call(rotate_key, WithKeys(request, self._context.keys))
         self._context.due_at(None)
-        return answer
+        return outcome
 
     async def list(self) -> tuple[KeyView, ...]:
-        """All keys, the newest first, without their secrets."""
-        return await self._context.store.read(partial(list_keys, source=self._context.keys))
+        """Return all keys without their secrets, the newest first."""
+        return await self._context.call(list_keys, self._context.keys)

@@ -1,23 +1,23 @@
-"""`engine.leases`: what a worker does. Every write presents the fence of its lease."""
+"""`engine.leases`: the calls of a worker. Every write presents the fence of its lease."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from flowfabric.batching import run_batch
-from flowfabric.core import limits, requests
-from flowfabric.core.bindings import Bound
-from flowfabric.core.conditions import Condition
+from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
-from flowfabric.core.flow_outcomes import ChildrenReady, WaitingForChildren
-from flowfabric.core.graph import ALL_OF, ChildSubmission, EdgeKind, Join
-from flowfabric.core.ids import parse_id
-from flowfabric.core.outcomes import (
+from flowfabric.core.executions import requests
+from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
+from flowfabric.core.executions.outcomes import (
+    Continued,
     Delayed,
     Ended,
+    Held,
+    Lease,
     Released,
     Renewed,
     RetryScheduled,
@@ -25,205 +25,452 @@ from flowfabric.core.outcomes import (
     Submitted,
     Suspended,
 )
-from flowfabric.core.records import Fence
-from flowfabric.core.requests import Checkpoint, Completion, OwnCancel, Pause, Progress, Step
-from flowfabric.core.retry import FailureClass
-from flowfabric.core.waits import OnTimeout, Rest, SuspensionReason
-from flowfabric.engine.children import children, wait_request
-from flowfabric.engine.context import command
-from flowfabric.engine.durable import DurableLeases
+from flowfabric.core.executions.records import Fence, Grant, RecordedStep, WorkerId
+from flowfabric.core.executions.requests import (
+    CancelOwnRequest,
+    Checkpoint,
+    Claim,
+    DelayRequest,
+    LeaseTerms,
+    Progress,
+    Step,
+)
+from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
+from flowfabric.core.flows.outcomes import ChildrenReady, WaitingForChildren
+from flowfabric.core.ids import parse_id
+from flowfabric.core.policy import FailureClass
+from flowfabric.core.waits.bindings import Bound
+from flowfabric.core.waits.conditions import Condition
+from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
+from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
+from flowfabric.engine import lease_requests
+from flowfabric.engine.context import Context, audit_info, cached_route_ids, remember_routes
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
-from flowfabric.engine.routes import known_route_ids, remember_routes
-from flowfabric.engine.suspending import suspend_request
-from flowfabric.ops.cancel import cancel_own
-from flowfabric.ops.cancel_children import CancelChildren, cancel_children
-from flowfabric.ops.checkpoint import CHECKPOINT
-from flowfabric.ops.complete import COMPLETE, COMPLETE_LINKED
-from flowfabric.ops.delay import delay
-from flowfabric.ops.fail import fail
-from flowfabric.ops.families import CancelOrder
-from flowfabric.ops.progress import PROGRESS
-from flowfabric.ops.submit_children import SubmitChildren, submit_children
-from flowfabric.ops.wait_children import wait_children
+from flowfabric.engine.work_watch import WorkWatch
+from flowfabric.notify.waiters import lane_topic
+from flowfabric.ops.flows.cancel_children import CancelChildren, cancel_children
+from flowfabric.ops.flows.descendants import CancelCommand
+from flowfabric.ops.flows.submit_children import SubmitChildren, submit_children
+from flowfabric.ops.flows.wait_children import wait_children
+from flowfabric.ops.leases.checkpoint import CHECKPOINT, Transact, transact
+from flowfabric.ops.leases.claim import ClaimAttempt, ClaimById, claim, claim_execution, held
+from flowfabric.ops.leases.complete import COMPLETE, COMPLETE_LINKED
+from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS
+from flowfabric.ops.leases.reclaim import ReclaimRequest, reclaim
+from flowfabric.ops.leases.release import continue_with, delay, fail
+from flowfabric.ops.leases.renew import PROGRESS
+from flowfabric.ops.operator.cancel import cancel_own
+from flowfabric.ops.operator.hold import hold_own
+
+_CLAIM_RETRIES = 3
 
 
-class Leases(DurableLeases):
-    """Claims work, keeps and ends leases, and records what the attempt does."""
+class Leases:
+    """Claims work, renews and ends leases, and records steps."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # Getting leases.
+
+    async def claim(
+        self,
+        lanes: Sequence[str],
+        worker: WorkerId | str,
+        *,
+        capabilities: Collection[str] = (),
+        limit: int = 1,
+        lease_ttl: validation.Duration | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> list[Lease]:
+        """Return up to `limit` leases on waiting executions.
+
+        The highest priority comes first. At equal priority, resumed executions come before new ones, then the oldest.
+        """
+        request = Claim(
+            lanes=validation.names(lanes, "lanes"),
+            worker=requests.parse_worker(worker),
+            capabilities=validation.capabilities(capabilities, "capabilities"),
+            limit=validation.integer(limit, "limit", 1, validation.MAX_BATCH),
+            lease_ttl=lease_requests.lease_ttl(lease_ttl),
+            kinds=None if kinds is None else validation.names(kinds, "kinds"),
+        )
+        context = self._context
+        if request.lease_ttl is not None:
+            context.wakeups.note_lease_ttl(request.lease_ttl)
+        claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), False))
+        for _ in range(_CLAIM_RETRIES):
+            if not claimed.all_locked:
+                break
+            claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), True))
+        if claimed.all_locked:
+            # If these rows are unlocked without a change, no notification follows.
+            context.wakeups.waiters.notify_workers_soon()
+        leases = list(claimed.leases)
+        context.note_leases(leases)
+        self._note_due_times(leases)
+        return leases
+
+    async def claim_execution(
+        self,
+        id: UUID | str,
+        worker: WorkerId | str,
+        *,
+        capabilities: Collection[str] = (),
+        lease_ttl: validation.Duration | None = None,
+    ) -> Lease:
+        """Return a lease on this execution, if it waits and the worker has the required capabilities."""
+        return await self._claim_by_id(id, worker, capabilities, lease_ttl, only_resumed=False)
+
+    async def claim_resumed(
+        self,
+        id: UUID | str,
+        worker: WorkerId | str,
+        *,
+        capabilities: Collection[str] = (),
+        lease_ttl: validation.Duration | None = None,
+    ) -> Lease:
+        """Return a lease on this execution to continue an interrupted attempt.
+
+        Raise `not_a_resumed_execution` if no attempt was interrupted.
+        """
+        return await self._claim_by_id(id, worker, capabilities, lease_ttl, only_resumed=True)
+
+    async def reclaim(
+        self, grant: Grant | UUID | str, worker: WorkerId | str, *, lease_ttl: validation.Duration | None = None
+    ) -> Lease | Ended:
+        """Take over an execution with the grant that this worker was given.
+
+        Past the cap of reclaims, the execution fails and `Ended` is returned.
+        """
+        grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
+        outcome = await self._context.call(reclaim, ReclaimRequest(grant_id, self._terms(worker, lease_ttl)))
+        self._note_due_times([outcome] if isinstance(outcome, Lease) else [])
+        return outcome
+
+    def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
+        """Return a context manager that waits for work on these lanes.
+
+        Enter `with engine.leases.watch(…) as work`, claim, and `await work.wait()` whenever a claim returns no lease.
+        """
+        names = validation.names(lanes, "lanes")
+        offered = validation.capabilities(capabilities, "capabilities")
+        wakeups = self._context.wakeups
+        waiter = wakeups.waiter([lane_topic((self._context.namespace, lane)) for lane in names], offered)
+        return WorkWatch(wakeups, waiter)
+
+    async def held(self, instance: str) -> list[Lease]:
+        """Return the live leases of a worker instance, including those whose claim got no reply."""
+        return await self._context.call(held, validation.name(instance, "instance"))
+
+    # Keeping leases.
 
     async def renew(self, fence: Fence) -> Renewed:
-        """Extends the lease by its own term from now. One that has run out stays lost."""
-        return await self._context.one(self._context.renew, requests.fence(fence))
+        """Extend the lease by its own term from now. An expired lease stays lost."""
+        return await self._context.call(self._context.renew, requests.parse_fence(fence))
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
-        """Extends many leases; each is answered for itself."""
-        items = [requests.fence(item) for item in limits.batch(fences, "fences")]
-        return await run_batch(self._context.store, self._context.namespace, self._context.renew, items)
+        """Extend many leases, and return the outcome or the refusal of each, in order."""
+        checked = [requests.parse_fence(fence) for fence in validation.batch(fences, "fences")]
+        return await self._context.call_many(self._context.renew, checked)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
-        """Stores how far the attempt is; what is absent keeps its last value."""
+        """Store the progress of the attempt; an absent value keeps the last one."""
         report = Progress(
-            fence=requests.fence(fence),
-            percent=None if percent is None else limits.whole(percent, "percent", 0, 100),
-            message=None if message is None else limits.text(message, "message"),
+            fence=requests.parse_fence(fence),
+            percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
+            message=None if message is None else validation.text(message, "message"),
         )
-        await self._context.one(PROGRESS, report)
+        await self._context.call(PROGRESS, report)
+
+    # Recording steps.
 
     async def checkpoint(self, fence: Fence, steps: Sequence[Step]) -> int:
-        """Records step results; answers how many. A final step may be repeated, not changed."""
-        return await self.checkpointing(fence, steps)
+        """Record step results, and return how many. A final step may be repeated, but not changed."""
+        return await self.checkpoint_nowait(fence, steps)
 
-    def checkpointing(self, fence: Fence, steps: Sequence[Step]) -> asyncio.Future[int]:
-        """The same, begun at once: its answer to come."""
-        item = Checkpoint(fence=requests.fence(fence), steps=requests.steps(steps))
-        if not item.steps:
+    def checkpoint_nowait(self, fence: Fence, steps: Sequence[Step]) -> asyncio.Future[int]:
+        """Start to record step results, and return the future of `checkpoint`."""
+        request = Checkpoint(fence=requests.parse_fence(fence), steps=requests.parse_steps(steps))
+        if not request.steps:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
-        return self._context.begun(CHECKPOINT, item)
+        return self._context.call_nowait(CHECKPOINT, request)
+
+    async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
+        """Run `body` on a connection inside the engine's own transaction, and return its result.
+
+        `record` turns the returned value into a step, which is committed together with the writes of `body`. An
+        exception of either rolls everything back and is raised unchanged.
+
+        On PostgreSQL, `body` is an async function of an asyncpg connection. The connection has the defaults of the
+        server and the role, except for the statement timeout and the time zone, which is UTC. After a conflict with
+        another transaction, `body` runs again. On SQLite, `body` is a plain function of the `sqlite3` connection that
+        writes. It runs on the writer thread, and blocks all other writes. `body` must not end the
+        transaction, but it may use savepoints. A step that was recorded before is refused with
+        `step_already_recorded`, and nothing of the call is kept.
+        """
+        for name, function in (("body", body), ("record", record)):
+            if not callable(function):
+                message = f"{name} must be a function, not {type(function).__name__}"
+                raise InvalidRequest("invalid_type", message, field=name)
+        return await self._context.call(transact, Transact(fence=requests.parse_fence(fence), body=body, record=record))
+
+    async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
+        """Return the valid recorded steps in order. This only reads, so a lost lease is not detected."""
+        limit = validation.integer(limit, "limit", 1, validation.MAX_STEPS)
+        return await self._context.call(READ_JOURNAL, JournalRequest(requests.parse_fence(fence).execution_id, limit))
+
+    async def read_waits(
+        self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()
+    ) -> WaitSnapshot:
+        """Return a snapshot of the waits of an execution, in one read.
+
+        The snapshot contains the first hundred signals of each waitpoint of the present generation with one of these
+        keys, after the given position. It also contains the outcomes of those of the executions that have ended, and
+        which of the waits an operator ended. This only reads, so a lost lease is not detected.
+        """
+        id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
+        ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
+        return await self._context.call(READ_WAITS, WaitSnapshotRequest(id_, positions, ids))
+
+    # Children.
+
+    async def submit_children(
+        self, fence: Fence, submissions: Sequence[ChildSubmission], *, steps: Sequence[Step] = ()
+    ) -> list[Submitted]:
+        """Submit executions that belong to this one, with the steps that record it, all or none.
+
+        Repeated under the same keys, in this or a later attempt, it returns the existing children.
+        """
+        children = lease_requests.child_submissions(submissions)
+        routes = cached_route_ids(self._context, [child.submission for child in children])
+        request = SubmitChildren(
+            fence=requests.parse_fence(fence),
+            children=tuple(zip(children, routes, strict=True)),
+            steps=requests.parse_steps(steps),
+        )
+        outcomes, created_routes = await self._context.call(submit_children, request)
+        remember_routes(self._context, created_routes)
+        if not all(child.detached for child in children):
+            self._context.linked.add(request.fence.lease_id)
+        self._context.due_at(None)
+        return outcomes
+
+    async def wait_children(
+        self,
+        fence: Fence,
+        children: Sequence[UUID | str],
+        *,
+        join: Join = ALL_OF,
+        edge: EdgeKind | str = EdgeKind.ON_COMPLETION,
+        key: str | None = None,
+        steps: Sequence[Step] = (),
+    ) -> WaitingForChildren | ChildrenReady:
+        """Give up the lease until the join over these children is decided; the same attempt continues then.
+
+        If it is decided already, keep the lease and return the outcomes of the children.
+
+        `edge` selects which ends count. With `on_success`, the parent also continues as soon as the join can no longer
+        hold. For `all_of` that is the first failure. `any_of` continues at the first success, or when no child can
+        succeed any longer.
+        """
+        request = lease_requests.wait_children_request(fence, children, join, key, steps, edge)
+        return await self._context.call(wait_children, request)
+
+    async def cancel_children(
+        self,
+        fence: Fence,
+        children: Sequence[UUID | str],
+        reason: str = "",
+        *,
+        source: str = OVERRIDE,
+        principal: str = OPERATOR,
+    ) -> list[UUID]:
+        """Cancel children of this execution with all of their descendants, even while workers run them.
+
+        Ended children do not change. Return the ids that are not its children.
+        """
+        request = CancelChildren(
+            fence=requests.parse_fence(fence),
+            children=tuple(parse_id(child, "children") for child in validation.batch(children, "children")),
+            command=CancelCommand(audit=audit_info(principal, reason), source=validation.name(source, "source")),
+        )
+        unrelated = await self._context.call(cancel_children, request)
+        self._context.due_at(None)
+        return unrelated
+
+    # Giving up the lease.
 
     async def complete(
         self, fence: Fence, result: bytes = b"", *, encoding: str = "json", steps: Sequence[Step] = ()
     ) -> Ended:
-        """Ends the execution well, with its result and the steps that are still to be recorded."""
-        item = _completion(fence, result, encoding, steps)
-        is_linked = item.fence.lease_id in self._context.linked
-        self._context.linked.discard(item.fence.lease_id)
-        return await self._context.one(COMPLETE_LINKED if is_linked else COMPLETE, item)
+        """Complete the execution with its result and the steps that remain to be recorded."""
+        request = lease_requests.completion(fence, result, encoding, steps)
+        is_linked = request.fence.lease_id in self._context.linked
+        self._context.linked.discard(request.fence.lease_id)
+        return await self._context.call(COMPLETE_LINKED if is_linked else COMPLETE, request)
 
     async def complete_many(
         self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"
     ) -> list[Ended | FlowFabricError]:
-        """Ends many executions well; each is answered for itself."""
-        label = limits.name(encoding, "encoding")
-        items = [_completion(*_pair(item), label, ()) for item in limits.batch(results, "results")]
-        return await run_batch(self._context.store, self._context.namespace, COMPLETE, items)
+        """Complete many executions, and return the outcome or the refusal of each, in order."""
+        label = validation.name(encoding, "encoding")
+        completions = [
+            lease_requests.completion(*lease_requests.result_pair(pair), label, ())
+            for pair in validation.batch(results, "results")
+        ]
+        return await self._context.call_many(COMPLETE, completions)
 
     async def fail(
-        self, fence: Fence, message: str, *, failure_class: FailureClass | str = FailureClass.TRANSIENT,
-        category: str | None = None, detail: bytes | None = None, steps: Sequence[Step] = (),
-    ) -> RetryScheduled | Ended:  # fmt: skip
-        """Ends the attempt badly; the stored policy decides whether there is another, and when."""
-        kind = requests.choice(FailureClass, failure_class, "failure_class")
+        self,
+        fence: Fence,
+        message: str,
+        *,
+        failure_class: FailureClass | str = FailureClass.TRANSIENT,
+        category: str | None = None,
+        detail: bytes | None = None,
+        steps: Sequence[Step] = (),
+    ) -> RetryScheduled | Ended:
+        """Fail the attempt; the stored policy decides whether and when there is another one."""
+        kind = requests.parse_choice(FailureClass, failure_class, "failure_class")
         report = requests.FailureReport(
-            fence=requests.fence(fence), message=limits.text(message, "message"), failure_class=kind,
-            category=limits.name(kind.value if category is None else category, "category"),
-            chance=self._context.chance(), steps=requests.steps(steps),
-            detail=None if detail is None else limits.payload(detail, "detail"),
-        )  # fmt: skip
-        answer = await self._context.store.run(lambda tx: fail(tx, self._context.namespace, report))
-        if isinstance(answer, RetryScheduled):
-            self._context.due_at(answer.at)
-        return answer
+            fence=requests.parse_fence(fence),
+            message=validation.text(message, "message"),
+            failure_class=kind,
+            category=validation.name(kind.value if category is None else category, "category"),
+            chance=self._context.chance(),
+            steps=requests.parse_steps(steps),
+            detail=None if detail is None else validation.payload(detail, "detail"),
+        )
+        outcome = await self._context.call(fail, report)
+        if isinstance(outcome, RetryScheduled):
+            self._context.due_at(outcome.at)
+        return outcome
 
     async def delay(
         self,
         fence: Fence,
         *,
         until: datetime | None = None,
-        after: limits.Duration | None = None,
+        after: validation.Duration | None = None,
         steps: Sequence[Step] = (),
     ) -> Delayed:
-        """Gives up the lease; the same attempt goes on at that time, or after that long."""
+        """Give up the lease; the same attempt continues at `until`, or after `after`."""
         if (until is None) == (after is None):
             raise InvalidRequest("invalid_request", "give until or after, one of the two")
-        pause = Pause(
-            fence=requests.fence(fence), until=None if until is None else limits.moment(until, "until"),
-            after=None if after is None else limits.duration(after, "after"), steps=requests.steps(steps),
-        )  # fmt: skip
-        answer = await self._context.store.run(lambda tx: delay(tx, self._context.namespace, pause))
-        assert isinstance(answer, Delayed), "a pause with a time is a delay"
-        self._context.due_at(answer.until)
-        return answer
+        request = DelayRequest(
+            fence=requests.parse_fence(fence),
+            until=None if until is None else validation.timestamp(until, "until"),
+            after=None if after is None else validation.duration(after, "after"),
+            steps=requests.parse_steps(steps),
+        )
+        outcome = await self._context.call(delay, request)
+        assert isinstance(outcome, Delayed), "a request with a time is a delay"
+        self._context.due_at(outcome.until)
+        return outcome
 
     async def suspend(
-        self, fence: Fence, waitpoints: Sequence[Bound | str], condition: Condition | None = None, *,
-        reason: SuspensionReason | str = SuspensionReason.WAITING_FOR_SIGNAL, timeout: limits.Duration | None = None,  # noqa: ASYNC109 - the suspension's
-        timeout_at: datetime | None = None, on_timeout: OnTimeout | str = OnTimeout.FAIL,
-        resume_delay: limits.Duration = 0, rest: Rest | str = Rest.CLOSE, key: str | None = None,
+        self,
+        fence: Fence,
+        waitpoints: Sequence[Bound | str],
+        condition: Condition | None = None,
+        *,
+        reason: SuspensionReason | str = SuspensionReason.WAITING_FOR_SIGNAL,
+        timeout: validation.Duration | None = None,  # noqa: ASYNC109 - the suspension's
+        timeout_at: datetime | None = None,
+        on_timeout: OnTimeout | str = OnTimeout.FAIL,
+        resume_delay: validation.Duration = 0,
+        unused_waitpoints: UnusedWaitpoints | str = UnusedWaitpoints.CLOSE,
+        key: str | None = None,
         steps: Sequence[Step] = (),
-    ) -> Suspended | Satisfied:  # fmt: skip
-        """Gives up the lease until signals at these waitpoints satisfy the condition: any signal at all of them, unless
-        told. If they do already, the lease is kept. With a `key`, repeating it is harmless in every later attempt."""
-        request = suspend_request(
-            self._context, fence, waitpoints, condition, timeout, timeout_at,
-            reason=reason, on_timeout=on_timeout, resume_delay=resume_delay, rest=rest, key=key, steps=steps,
-        )  # fmt: skip
-        answer = await self._context.one(self._context.waits.suspend, request)
-        if isinstance(answer, Suspended):
+    ) -> Suspended | Satisfied:
+        """Give up the lease until signals at these waitpoints satisfy the condition.
+
+        Without a condition, that is any signal at each of them. If the signals that have arrived satisfy it already,
+        keep the lease and return `Satisfied`. With a `key`, the call can be repeated safely in every later attempt.
+        """
+        request = lease_requests.suspend_request(
+            self._context,
+            fence,
+            waitpoints,
+            condition,
+            timeout,
+            timeout_at,
+            reason=reason,
+            on_timeout=on_timeout,
+            resume_delay=resume_delay,
+            rest=unused_waitpoints,
+            key=key,
+            steps=steps,
+        )
+        outcome = await self._context.call(self._context.waits.suspend, request)
+        if isinstance(outcome, Suspended):
             self._context.linked.discard(request.fence.lease_id)
         if (due := request.first_due(self._context.wakeups.store_now())) is not None:
             self._context.due_at(due)
-        return answer
+        return outcome
 
-    async def submit_children(
-        self, fence: Fence, submissions: Sequence[ChildSubmission], *, steps: Sequence[Step] = ()
-    ) -> list[Submitted]:
-        """Submits executions that belong to this one, with the steps that record it, or none of them. Repeated under
-        the same keys, in this or a later attempt, it answers the children that there are."""
-        items = children(submissions)
-        routes = known_route_ids(self._context, [item.submission for item in items])
-        request = SubmitChildren(
-            fence=requests.fence(fence), children=tuple(zip(items, routes, strict=True)), steps=requests.steps(steps)
-        )
-        answers, made = await self._context.store.run(lambda tx: submit_children(tx, self._context.namespace, request))
-        remember_routes(self._context, made)
-        if not all(item.detached for item in items):
-            self._context.linked.add(request.fence.lease_id)
-        self._context.due_at(None)
-        return answers
+    async def hold(self, fence: Fence, reason: str, report: str, *, steps: Sequence[Step] = ()) -> Held:
+        """Give up the lease until an operator unholds the execution; the same attempt continues then.
 
-    async def wait_children(
-        self, fence: Fence, children: Sequence[UUID | str], *, join: Join = ALL_OF,
-        edge: EdgeKind | str = EdgeKind.ON_COMPLETION, key: str | None = None, steps: Sequence[Step] = (),
-    ) -> WaitingForChildren | ChildrenReady:  # fmt: skip
-        """Gives up the lease until these children have ended, or as many as the join says; the same attempt goes on
-        then. If they have already, the answer is how, and the lease is kept.
-
-        `edge` says which ends count. With `on_success` the parent goes on as soon as too many children have ended
-        otherwise for the join to hold: with the first failure of all, or with the first success of any, or when there
-        is none.
+        The report describes the problem for the operator. It is shown with the execution and kept in its history.
+        `unhold_all` can select executions by the reason.
         """
-        request = wait_request(fence, children, join, key, steps, edge)
-        return await self._context.store.run(lambda tx: wait_children(tx, self._context.namespace, request))
-
-    async def cancel_children(
-        self, fence: Fence, children: Sequence[UUID | str], reason: str = "", *, source: str = OVERRIDE,
-        principal: str = OPERATOR,
-    ) -> list[UUID]:  # fmt: skip
-        """Ends children of this execution as cancelled, whoever works on them, with all that they have started; those
-        that have ended stay as they are. Answers those that are not its children, which are left alone."""
-        request = CancelChildren(
-            fence=requests.fence(fence),
-            children=tuple(parse_id(item, "children") for item in limits.batch(children, "children")),
-            order=CancelOrder(command=command(principal, reason), source=limits.name(source, "source")),
+        request = HoldRequest(
+            fence=requests.parse_fence(fence),
+            reason=validation.text(reason, "reason"),
+            report=validation.text(report, "report", MAX_REPORT_BYTES),
+            steps=requests.parse_steps(steps),
         )
-        strangers = await self._context.store.run(lambda tx: cancel_children(tx, self._context.namespace, request))
-        self._context.due_at(None)
-        return strangers
+        return await self._context.call(hold_own, request)
+
+    async def continue_with(
+        self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()
+    ) -> Continued:
+        """Give up the lease, and start the same execution again with this input, as its next generation.
+
+        Its journal then contains only these steps. Its waiting callers, its children and its standing waitpoints with
+        their signals stay. Other waitpoints close. No attempt is used.
+        """
+        request = Continuation(
+            fence=requests.parse_fence(fence),
+            payload=validation.payload(payload, "payload"),
+            encoding=validation.name(encoding, "encoding"),
+            steps=requests.parse_steps(steps),
+        )
+        return await self._context.call(continue_with, request)
 
     async def release(self, fence: Fence) -> Released:
-        """Gives the lease back unused or on shutdown; the same attempt goes on elsewhere, and nothing is counted."""
-        pause = Pause(fence=requests.fence(fence))
-        answer = await self._context.store.run(lambda tx: delay(tx, self._context.namespace, pause))
-        assert isinstance(answer, Released), "a pause without a time is a release"
-        return answer
+        """Give the lease back, unused or on shutdown; another worker continues the same attempt."""
+        outcome = await self._context.call(delay, DelayRequest(fence=requests.parse_fence(fence)))
+        assert isinstance(outcome, Released), "a request without a time is a release"
+        return outcome
 
     async def cancel(self, fence: Fence, reason: str = "", *, steps: Sequence[Step] = ()) -> Ended:
-        """The worker cancels the execution that it works on."""
-        request = OwnCancel(
-            fence=requests.fence(fence), reason=limits.text(reason, "reason"), steps=requests.steps(steps)
+        """Cancel the execution of this lease."""
+        request = CancelOwnRequest(
+            fence=requests.parse_fence(fence),
+            reason=validation.text(reason, "reason"),
+            steps=requests.parse_steps(steps),
         )
-        return await self._context.store.run(lambda tx: cancel_own(tx, self._context.namespace, request))
+        return await self._context.call(cancel_own, request)
 
+    async def _claim_by_id(
+        self, id: object, worker: object, capabilities: object, lease_ttl: object, *, only_resumed: bool
+    ) -> Lease:
+        id_, offered = parse_id(id), validation.capabilities(capabilities, "capabilities")
+        request = ClaimById(id_, self._terms(worker, lease_ttl), offered, only_resumed)
+        lease = await self._context.call(claim_execution, request)
+        self._note_due_times([lease])
+        return lease
 
-def _completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step]) -> Completion:
-    return Completion(
-        fence=requests.fence(fence),
-        result=limits.payload(result, "result"),
-        encoding=limits.name(encoding, "encoding"),
-        steps=requests.steps(steps),
-    )
+    def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:
+        ttl = lease_requests.lease_ttl(lease_ttl)
+        return LeaseTerms(worker=requests.parse_worker(worker), lease_id=self._context.new_lease_id(), ttl=ttl)
 
-
-def _pair(item: object) -> tuple[Fence, bytes]:
-    if not isinstance(item, tuple) or len(item) != 2:
-        raise InvalidRequest("invalid_type", "results must hold pairs of a fence and a result", field="results")
-    return item
+    def _note_due_times(self, leases: Sequence[Lease]) -> None:
+        if leases:
+            self._context.wakeups.note_lease_ttl(min(lease.ttl for lease in leases))
+        due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
+        if due:
+            self._context.due_at(min(due))

@@ -1,4 +1,4 @@
-"""One reader of events: an async iterator that resumes where it was, and under a name remembers where that is."""
+"""One reader of events: an async iterator that survives outages, and under a name stores its position."""
 
 from __future__ import annotations
 
@@ -12,49 +12,53 @@ from types import TracebackType
 from typing import Self
 
 from flowfabric.core.errors import InvalidRequest, NotFound, Refused, Unavailable
-from flowfabric.core.positions import Place, Position, Start, require_in_time, write_cursor
-from flowfabric.core.records import Event
-from flowfabric.core.subscribing import HOLD, EventFilter, EventPage
+from flowfabric.core.events.cursor import CursorScope, Position, Start, require_in_time, write_cursor
+from flowfabric.core.events.subscribers import HOLD_TTL, EventFilter, EventPage
+from flowfabric.core.executions.records import Event
 from flowfabric.engine.context import Context
-from flowfabric.ops import subscribing
-from flowfabric.wakeups.bells import Bell, events_of
+from flowfabric.notify.waiters import Waiter, events_topic
+from flowfabric.ops.events import subscribe
+from flowfabric.ops.events.subscribe import CommitRequest, EventQuery, SubscriberHold, TakeRequest
 
 _COMMIT_EVERY_S = 0.5
-_RENEW_EVERY_S = HOLD.total_seconds() / 3
+_RENEW_EVERY_S = HOLD_TTL.total_seconds() / 3
 _STAND_BY_S = 1.0
-_FIRST_PAUSE_S = 0.005
+INITIAL_PAUSE_S = 0.005
 _HELD_BACK_PAUSE_S = 0.25
-_MOST_BACKOFF_S = 5.0
-# What goes by: the server restarts, is out of connections, or is slow.
-_PASSING = {"connection_lost", "too_many_connections", "statement_timeout", "storage_busy", "retry_exhausted"}
+_MAX_BACKOFF_S = 5.0
+# Errors that pass: the server restarts, is out of connections, or is slow.
+_TRANSIENT = {"connection_lost", "too_many_connections", "statement_timeout", "storage_busy", "retry_exhausted"}
 _log = logging.getLogger("flowfabric.events")
 
 
 class Subscription:
-    """Events in order: `async for event in subscription`. Enter it with `async with` to fix at once where it begins,
-    and to have a name given back at the end.
+    """An async iterator over events in order: `async for event in subscription`.
 
-    Under a name, asking for the next event says that the one before is done; that is stored every half a second and
-    when there is nothing to do, or by `commit`. What was not yet stored comes again: at least once. While another
-    process reads under the same name, this one stands by; it takes over from one that asks for nothing for 30 seconds.
+    Use it with `async with`: entering fixes the position where it starts, and leaving releases its name.
 
-    One that follows asks again, ever more rarely, while the store does not answer, and goes on where it was.
+    Under a name, asking for the next event marks the one before as processed. The position is stored every half a
+    second, when there is nothing to do, and by `commit`. Events after the stored position are delivered again, so
+    delivery is at least once. While another process reads under the same name, this one waits. It takes over when the
+    other has not asked for an event for 30 seconds.
+
+    A subscription that follows retries with growing pauses while the store is unavailable, and continues where it was.
     """
 
     def __init__(
-        self, context: Context, wanted: EventFilter, start: Start | str, name: str | None, *, follow: bool
+        self, context: Context, event_filter: EventFilter, start: Start | str, name: str | None, *, follow: bool
     ) -> None:
         self._context = context
-        self._wanted = wanted
+        self._filter = event_filter
         self._start = start
         self._name = name
         self._follow = follow
-        self._holder = context.new_lease_id()
-        self._place: Place | None = None
+        self._hold = SubscriberHold(name or "", context.new_lease_id())
+        self._scope: CursorScope | None = None
         self._trimmed: Position | None = None
+        # Positions: read from the store, returned to the caller, processed by the caller, and stored.
         self._read: Position | None = None
-        self._at: Position | None = None
-        self._done: Position | None = None
+        self._returned: Position | None = None
+        self._processed: Position | None = None
         self._stored: Position | None = None
         self._stored_at = 0.0
         self._page: deque[tuple[Position, Event]] = deque()
@@ -74,138 +78,136 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        self._done = self._at
+        self._processed = self._returned
         if self._page:
-            # Whoever takes long over a page keeps its name while it does.
+            # Renew the hold on the name for a caller that is slow with a page.
             try:
-                await self._store_if_due(idle=False)
+                await self._store_position_if_due(idle=False)
             except Unavailable as error:
-                await self._outlast(error)
+                await self._wait_out(error)
         while not self._page:
             if self._closed or not await self._fill():
                 raise StopAsyncIteration
         position, event = self._page.popleft()
-        self._at = position
-        assert self._place is not None, "a page comes after the beginning"
-        return replace(event, cursor=write_cursor(self._place, position))
+        self._returned = position
+        assert self._scope is not None, "a page is read after the start"
+        return replace(event, cursor=write_cursor(self._scope, position))
 
     @property
     def cursor(self) -> str | None:
-        """By which a subscription goes on after everything that this one has given; None before it has begun."""
-        return None if self._place is None or self._at is None else write_cursor(self._place, self._at)
+        """The cursor after the last returned event, or None before the start."""
+        return None if self._scope is None or self._returned is None else write_cursor(self._scope, self._returned)
 
     async def commit(self) -> None:
-        """The event that was given last is done as well; stored when this returns."""
+        """Mark the last returned event as processed, and store that."""
         if self._name is None:
             raise InvalidRequest("invalid_request", "only a named subscription is stored; keep `event.cursor` yourself")
-        self._done = self._at
-        await self._store()
+        self._processed = self._returned
+        await self._store_position()
 
     async def close(self) -> None:
-        """Ends the subscription and lets another process have the name at once."""
+        """End the subscription, and let another process take the name immediately."""
         if self._closed:
             return
         self._closed = True
         self._page.clear()
         if self._name is not None and self._stored is not None:
-            if self._done != self._stored:
-                await self._store()
-            namespace, name = self._wanted.namespace, self._name
-            await self._context.store.run(lambda tx: subscribing.release(tx, namespace, name, self._holder))
+            if self._processed != self._stored:
+                await self._store_position()
+            await self._context.call(subscribe.release_subscriber, self._hold)
 
     async def _begin(self) -> bool:
-        """True once it is known where to read on; False while another process has the name."""
+        """Return True once the start position is known, and False while another process has the name."""
         if self._read is not None:
             return True
-        namespace, name = self._wanted.namespace, self._name
-        store = self._context.store
-        if name is None:
-            beginning = await store.read(lambda tx: subscribing.begin(tx, namespace, self._start))
-            self._place, self._trimmed = beginning.place, beginning.trimmed
-            self._read = self._at = beginning.position
+        if self._name is None:
+            start = await self._context.call(subscribe.start_position, self._start)
+            self._scope, self._trimmed = start.place, start.trimmed
+            self._read = self._returned = start.position
             return True
-        self._place, position = await store.run(
-            lambda tx: subscribing.take(tx, namespace, name, self._holder, self._start)
-        )
-        self._read = self._at = self._done = self._stored = position
+        request = TakeRequest(self._hold, self._start)
+        self._scope, position = await self._context.call(subscribe.take_subscriber, request)
+        self._read = self._returned = self._processed = self._stored = position
         self._stored_at = time.monotonic()
         return position is not None
 
     async def _fill(self) -> bool:
-        """Reads until there is something wanted; False when everything was read and it should not follow."""
-        pause_s = _FIRST_PAUSE_S
-        with self._context.wakeups.bell([events_of(self._wanted.namespace)]) as bell:
+        """Read until a page has events; return False if everything was read and the subscription does not follow."""
+        pause_s = INITIAL_PAUSE_S
+        with self._context.wakeups.waiter([events_topic(self._filter.namespace)]) as waiter:
             while not self._page:
-                bell.clear()
+                waiter.clear()
                 try:
                     if not await self._begin():
                         await asyncio.sleep(random.uniform(_STAND_BY_S / 2, _STAND_BY_S))
                         continue
                     before = self._read
-                    page = await self._read_on()
+                    page = await self._read_page()
                 except Unavailable as error:
-                    await self._outlast(error)
+                    await self._wait_out(error)
                     continue
                 self._outages = 0
                 if self._read != before:
-                    pause_s = _FIRST_PAUSE_S
+                    pause_s = INITIAL_PAUSE_S
                     continue
                 if not self._follow:
                     return False
-                pause_s = await self._pause(bell, page, pause_s)
+                pause_s = await self._pause(waiter, page, pause_s)
         return True
 
-    async def _read_on(self) -> EventPage:
-        assert self._read is not None, "it has begun"
+    async def _read_page(self) -> EventPage:
+        assert self._read is not None, "the start position is known"
         after = self._read
-        page = await self._context.store.read_single(lambda tx: subscribing.read_page(tx, self._wanted, after))
+        page = await self._context.call(subscribe.read_page, EventQuery(self._filter, after))
         if self._trimmed is not None:
             require_in_time(after, self._trimmed, page.trimmed)
             self._trimmed = page.trimmed
         self._page.extend(page.events)
         self._read = page.read_up_to
         if not page.events:
-            # Everything before was done, and what was looked through is not wanted.
-            self._done = self._at = page.read_up_to
-        await self._store_if_due(idle=page.read_up_to == after)
+            # Everything before was processed, and the events that were read do not pass the filter.
+            self._processed = self._returned = page.read_up_to
+        await self._store_position_if_due(idle=page.read_up_to == after)
         return page
 
-    async def _outlast(self, error: Unavailable) -> None:
-        """Waits a little, and ever longer, if the store will be back and this is to follow; raises otherwise."""
-        if not self._follow or error.code not in _PASSING:
+    async def _wait_out(self, error: Unavailable) -> None:
+        """Pause with growing delays if the outage will pass and the subscription follows; raise otherwise."""
+        if not self._follow or error.code not in _TRANSIENT:
             raise error
         if not self._outages:
-            _log.warning("events: the store does not answer and is asked again until it does: %s", error)
+            _log.warning("Events cannot be read, retrying until the store is available: %s", error)
         self._outages += 1
-        await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MOST_BACKOFF_S, 0.05 * 2.0 ** min(self._outages, 10)))
+        await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MAX_BACKOFF_S, 0.05 * 2.0 ** min(self._outages, 10)))
 
-    async def _pause(self, bell: Bell, page: EventPage, pause_s: float) -> float:
-        """Waits for news; answers how long to wait the next time. What a transaction that is still open holds back is
-        not announced when that ends, so it is looked for."""
-        longest_s = _HELD_BACK_PAUSE_S if page.held_back else self._context.wakeups.look_s
+    async def _pause(self, waiter: Waiter, page: EventPage, pause_s: float) -> float:
+        """Wait for a notification, and return how long to wait the next time.
+
+        No notification follows when a transaction ends that held events back, so then the pauses are short.
+        """
+        max_s = _HELD_BACK_PAUSE_S if page.held_back else self._context.wakeups.poll_interval_s
         if self._name is not None:
-            longest_s = min(longest_s, _RENEW_EVERY_S)
-        if self._context.wakeups.alive and not page.held_back:
-            pause_s = longest_s
-        rung = await bell.wait(min(pause_s, longest_s))
-        return _FIRST_PAUSE_S if rung else min(2 * pause_s, longest_s)
+            max_s = min(max_s, _RENEW_EVERY_S)
+        if self._context.wakeups.is_alive and not page.held_back:
+            pause_s = max_s
+        is_notified = await waiter.wait(min(pause_s, max_s))
+        return INITIAL_PAUSE_S if is_notified else min(2 * pause_s, max_s)
 
-    async def _store_if_due(self, *, idle: bool) -> None:
+    async def _store_position_if_due(self, *, idle: bool) -> None:
         if self._name is None:
             return
         age_s = time.monotonic() - self._stored_at
-        moved = self._done != self._stored
-        if (moved and (idle or age_s >= _COMMIT_EVERY_S)) or age_s >= _RENEW_EVERY_S:
-            await self._store()
+        has_moved = self._processed != self._stored
+        if (has_moved and (idle or age_s >= _COMMIT_EVERY_S)) or age_s >= _RENEW_EVERY_S:
+            await self._store_position()
 
-    async def _store(self) -> None:
-        namespace, name, done = self._wanted.namespace, self._name, self._done
-        if name is None or done is None:
+    async def _store_position(self) -> None:
+        position = self._processed
+        if self._name is None or position is None:
             return
         try:
-            await self._context.store.run(lambda tx: subscribing.commit(tx, namespace, name, self._holder, done))
+            await self._context.call(subscribe.commit_position, CommitRequest(self._hold, position))
         except (Refused, NotFound):
-            # What was read under the name is somebody else's now; asked again, it says so again.
+            # Another process has the name now, so its events are no longer ours. Further calls raise the same error.
             self._page.clear()
             raise
-        self._stored, self._stored_at = done, time.monotonic()
+        self._stored, self._stored_at = position, time.monotonic()

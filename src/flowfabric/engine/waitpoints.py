@@ -1,4 +1,4 @@
-"""`engine.waitpoints`: the slots that signals are delivered to, and who waits on them."""
+"""`engine.waitpoints`: the slots that signals are delivered to, and the executions that wait on them."""
 
 from __future__ import annotations
 
@@ -8,110 +8,122 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core import limits, requests
-from flowfabric.core.bindings import Fresh, fresh
+from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions import requests
+from flowfabric.core.executions.outcomes import OpenWaitpoint, WaitpointClosed
+from flowfabric.core.executions.records import Fence
+from flowfabric.core.executions.requests import Step
+from flowfabric.core.executions.views import SuspendedView, WaitpointView
 from flowfabric.core.ids import parse_id
-from flowfabric.core.minting import Drawn
-from flowfabric.core.outcomes import OpenWaitpoint, WaitpointClosed
-from flowfabric.core.records import Fence
-from flowfabric.core.requests import Step
-from flowfabric.core.secret import Secret
-from flowfabric.core.suspending import CreateWaitpoint, CreateWaitpoints
-from flowfabric.core.tokens import NONCE_BYTES, token_source
-from flowfabric.core.views import SuspendedView, WaitpointView
-from flowfabric.engine.context import Context, command
+from flowfabric.core.tokens.secret import Secret
+from flowfabric.core.tokens.token import NONCE_BYTES, WaitpointSeed, token_source
+from flowfabric.core.waits.bindings import NewWaitpoint, parse_new_waitpoints
+from flowfabric.core.waits.suspend import CreateWaitpoint, CreateWaitpoints
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
-from flowfabric.ops.create_waitpoint import create_waitpoint, create_waitpoints
-from flowfabric.ops.observing import list_suspended, list_waitpoints
-from flowfabric.ops.read_tokens import read_tokens
-from flowfabric.ops.resume import close_waitpoint
+from flowfabric.ops.keys import WithKeys
+from flowfabric.ops.operator.hold import OperatorRequest
+from flowfabric.ops.waits.read import SuspendedPage, WaitpointPage, list_suspended, list_waitpoints
+from flowfabric.ops.waits.resume import close_waitpoint
+from flowfabric.ops.waits.waitpoints import TokenQuery, create_waitpoint, create_waitpoints, read_tokens
 
 _FIRST_ID = UUID(int=0)
 
 
 class Waitpoints:
-    """Creates, closes and lists waitpoints, and lists what is suspended on them."""
+    """Creates, closes and lists waitpoints, and lists suspended executions."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def create(
-        self, fence: Fence, key: str, *, expires: limits.Duration | None = None, expires_at: datetime | None = None,
-        approver: str | None = None, token_ends_at: datetime | None = None,
-    ) -> OpenWaitpoint:  # fmt: skip
-        """A waitpoint before anybody waits, with the token to hand out; repeated, the same one with the same token.
+        self,
+        fence: Fence,
+        key: str,
+        *,
+        expires: validation.Duration | None = None,
+        expires_at: datetime | None = None,
+        approver: str | None = None,
+        token_ends_at: datetime | None = None,
+    ) -> OpenWaitpoint:
+        """Return a new waitpoint, before the execution waits on it, with the token to hand out.
 
-        With an `approver` its signals count as that source, whatever the sender says. It closes when it expires, unless
-        a suspension has bound it by then.
+        A repeated call returns the same one with the same token. With an `approver`, its signals have that source,
+        and the claim of the sender is ignored. It closes when it expires, unless a suspension has bound it by then.
         """
         if expires is not None and expires_at is not None:
             raise InvalidRequest("invalid_request", "give expires or expires_at, not both")
         request = CreateWaitpoint(
-            fence=requests.fence(fence), key=limits.name(key, "key"),
-            expires=None if expires is None else limits.duration(expires, "expires"),
-            expires_at=None if expires_at is None else limits.moment(expires_at, "expires_at"),
+            fence=requests.parse_fence(fence),
+            key=validation.name(key, "key"),
+            expires=None if expires is None else validation.duration(expires, "expires"),
+            expires_at=None if expires_at is None else validation.timestamp(expires_at, "expires_at"),
             approver=None if approver is None else token_source(approver),
-            ends_at=None if token_ends_at is None else limits.moment(token_ends_at, "token_ends_at"),
-            drawn=draw_waitpoint(self._context),
-        )  # fmt: skip
-        keys, namespace = self._context.keys, self._context.namespace
-        answer = await self._context.store.run(lambda tx: create_waitpoint(tx, namespace, request, keys))
-        if answer.expires_at is not None:
-            self._context.due_at(answer.expires_at)
-        return answer
+            ends_at=None if token_ends_at is None else validation.timestamp(token_ends_at, "token_ends_at"),
+            seed=draw_waitpoint(self._context),
+        )
+        waitpoint = await self._context.call(create_waitpoint, WithKeys(request, self._context.keys))
+        if waitpoint.expires_at is not None:
+            self._context.due_at(waitpoint.expires_at)
+        return waitpoint
 
     async def create_many(
-        self, fence: Fence, waitpoints: Sequence[Fresh | str], *, steps: Sequence[Step] = ()
+        self, fence: Fence, waitpoints: Sequence[NewWaitpoint | str], *, steps: Sequence[Step] = ()
     ) -> builtins.list[OpenWaitpoint]:
-        """Several waitpoints, in this order, and the steps that record them, in one commit or not at all. Repeated, the
-        same ones with the same tokens."""
-        owner = requests.fence(fence)
-        request = CreateWaitpoints(
-            fence=owner, waitpoints=tuple(self._wish(owner, item) for item in fresh(waitpoints)),
-            steps=requests.steps(steps),
-        )  # fmt: skip
-        keys, namespace = self._context.keys, self._context.namespace
-        return await self._context.store.run(lambda tx: create_waitpoints(tx, namespace, request, keys))
+        """Return new waitpoints in this order, and record the steps with them in one commit, or do nothing.
 
-    def _wish(self, fence: Fence, item: Fresh) -> CreateWaitpoint:
+        A repeated call returns the same ones with the same tokens.
+        """
+        owner = requests.parse_fence(fence)
+        request = CreateWaitpoints(
+            fence=owner,
+            waitpoints=tuple(self._create_request(owner, waitpoint) for waitpoint in parse_new_waitpoints(waitpoints)),
+            steps=requests.parse_steps(steps),
+        )
+        return await self._context.call(create_waitpoints, WithKeys(request, self._context.keys))
+
+    def _create_request(self, fence: Fence, waitpoint: NewWaitpoint) -> CreateWaitpoint:
         return CreateWaitpoint(
-            fence=fence, key=item.key, expires=None, expires_at=None, approver=item.approver, ends_at=item.ends_at,
-            drawn=draw_waitpoint(self._context),
-        )  # fmt: skip
+            fence=fence,
+            key=waitpoint.key,
+            expires=None,
+            expires_at=None,
+            approver=waitpoint.approver,
+            ends_at=waitpoint.ends_at,
+            seed=draw_waitpoint(self._context),
+        )
 
     async def tokens(self, fence: Fence, keys: Sequence[str]) -> dict[str, Secret]:
-        """The tokens that were handed out for waitpoints with these keys, in this generation, closed ones too."""
-        wanted, owner = limits.names(keys, "keys", most=limits.BATCH), requests.fence(fence)
-        source, namespace = self._context.keys, self._context.namespace
-        return await self._context.store.run(lambda tx: read_tokens(tx, namespace, owner, wanted, source))
+        """Return the tokens handed out for waitpoints with these keys in this generation, even for closed ones."""
+        query = TokenQuery(requests.parse_fence(fence), validation.names(keys, "keys", maximum=validation.MAX_BATCH))
+        return await self._context.call(read_tokens, WithKeys(query, self._context.keys))
 
-    async def close(
-        self, waitpoint_id: UUID | str, reason: str = "", *, principal: str = OPERATOR
-    ) -> WaitpointClosed:  # fmt: skip
-        """Takes no more signals for it; whoever waits on others too waits on."""
-        found, who = parse_id(waitpoint_id, "waitpoint_id"), command(principal, reason)
-        return await self._context.store.run(lambda tx: close_waitpoint(tx, self._context.namespace, found, who))
+    async def close(self, waitpoint_id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> WaitpointClosed:
+        """Close a waitpoint for signals. An execution that also waits on others keeps waiting."""
+        request = OperatorRequest(parse_id(waitpoint_id, "waitpoint_id"), audit_info(principal, reason))
+        return await self._context.call(close_waitpoint, request)
 
     async def list(
         self, execution_id: UUID | str, *, after: UUID | str | None = None, limit: int = 100
     ) -> builtins.list[WaitpointView]:
-        """The waitpoints of an execution, closed ones too, in order of their ids; of a token only its fingerprint."""
-        found, start = parse_id(execution_id, "execution_id"), _FIRST_ID if after is None else parse_id(after, "after")
-        size = limits.whole(limit, "limit", 1, limits.BATCH)
-        return await self._context.store.read(
-            lambda tx: list_waitpoints(tx, self._context.namespace, found, start, size)
-        )
+        """Return the waitpoints of an execution, even closed ones, in order of their ids.
+
+        Of a token only the fingerprint is returned.
+        """
+        id_, start = parse_id(execution_id, "execution_id"), _FIRST_ID if after is None else parse_id(after, "after")
+        size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        return await self._context.call(list_waitpoints, WaitpointPage(id_, start, size))
 
     async def list_suspended(
         self, *, after: UUID | str | None = None, limit: int = 100
     ) -> builtins.list[SuspendedView]:
-        """What is suspended, in order of execution ids, with what is still missing."""
+        """Return suspended executions in order of their ids, with the signals that are still missing."""
         start = _FIRST_ID if after is None else parse_id(after, "after")
-        size = limits.whole(limit, "limit", 1, limits.BATCH)
-        return await self._context.store.read(lambda tx: list_suspended(tx, self._context.namespace, start, size))
+        size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        return await self._context.call(list_suspended, SuspendedPage(start, size))
 
 
-def draw_waitpoint(context: Context) -> Drawn:
-    """An id and a nonce for a waitpoint to be."""
-    return Drawn(context.ids.mint(), os.urandom(NONCE_BYTES))
+def draw_waitpoint(context: Context) -> WaitpointSeed:
+    """Return an id and a nonce for a new waitpoint."""
+    return WaitpointSeed(context.ids.mint(), os.urandom(NONCE_BYTES))

@@ -7,61 +7,73 @@ import socket
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from flowfabric.core import limits, requests
-from flowfabric.core.outcomes import AlreadySatisfied
-from flowfabric.core.records import WorkerId
-from flowfabric.core.workers import MarkedDead, Registered, Registration, Worker
-from flowfabric.engine.context import Context, command
+from flowfabric.core import validation
+from flowfabric.core.executions import requests
+from flowfabric.core.executions.outcomes import AlreadySatisfied
+from flowfabric.core.executions.records import WorkerId
+from flowfabric.core.workers import MarkedDead, Registered, Registration, WorkerInfo
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
-from flowfabric.ops.heartbeat_worker import heartbeat_worker
-from flowfabric.ops.list_workers import list_workers
-from flowfabric.ops.register_worker import register_worker
-from flowfabric.ops.remove_worker import mark_worker_dead
+from flowfabric.ops.workers import (
+    Heartbeat,
+    MarkDead,
+    heartbeat_worker,
+    list_workers,
+    mark_worker_dead,
+    register_worker,
+)
 
-MOST_SLOTS = 1_000_000
+MAX_SLOTS = 1_000_000
 
 
 class Workers:
-    """Who is there to do the work. Claiming does not need it; `explain` and operators do."""
+    """Registers and lists live workers. `explain` and operators use the register; claims do not need it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def register(
-        self, worker: WorkerId | str, lanes: Sequence[str], *, capabilities: Collection[str] = (),
-        version: str = "unknown", host: str | None = None, slots: int = 1, ttl: limits.Duration = 60,
+        self,
+        worker: WorkerId | str,
+        lanes: Sequence[str],
+        *,
+        capabilities: Collection[str] = (),
+        version: str = "unknown",
+        host: str | None = None,
+        slots: int = 1,
+        ttl: validation.Duration = 60,
         kinds: Sequence[str] | None = None,
-    ) -> Registered:  # fmt: skip
-        """Tells that the worker is there for so long, what it offers and which kinds it knows, all if none are named;
-        again, it replaces what was said before."""
+    ) -> Registered:
+        """Register a worker for `ttl`, with its capabilities and its kinds. None for `kinds` means all kinds.
+
+        A repeated call replaces the registration.
+        """
         registration = Registration(
-            id=requests.worker(worker), lanes=limits.names(lanes, "lanes"),
-            capabilities=limits.capabilities(capabilities, "capabilities"), version=limits.name(version, "version"),
-            host=limits.name(socket.gethostname() or "unknown" if host is None else host, "host"),
-            slots=limits.whole(slots, "slots", 0, MOST_SLOTS),
-            kinds=None if kinds is None else limits.names(kinds, "kinds"),
-            ttl=limits.duration(ttl, "ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST),
-        )  # fmt: skip
-        answer = await self._context.store.run(
-            lambda tx: register_worker(tx, self._context.namespace, registration)
-        )  # fmt: skip
-        self._context.due_at(answer.expires_at)
-        return answer
+            id=requests.parse_worker(worker),
+            lanes=validation.names(lanes, "lanes"),
+            capabilities=validation.capabilities(capabilities, "capabilities"),
+            version=validation.name(version, "version"),
+            host=validation.name(socket.gethostname() or "unknown" if host is None else host, "host"),
+            slots=validation.integer(slots, "slots", 0, MAX_SLOTS),
+            kinds=None if kinds is None else validation.names(kinds, "kinds"),
+            ttl=validation.duration(ttl, "ttl", validation.MIN_LEASE_TTL, validation.MAX_LEASE_TTL),
+        )
+        outcome = await self._context.call(register_worker, registration)
+        self._context.due_at(outcome.expires_at)
+        return outcome
 
     async def heartbeat(self, instance: str, *, busy: int = 0) -> datetime:
-        """Tells that the worker is still there, and how many of its slots are in use; until when it counts as live."""
-        name, number = limits.name(instance, "instance"), limits.whole(busy, "busy", 0, MOST_SLOTS)
-        namespace = self._context.namespace
-        return await self._context.store.run_single(lambda tx: heartbeat_worker(tx, namespace, name, number))
+        """Extend the registration of a worker, store how many of its slots are busy, and return when it expires."""
+        heartbeat = Heartbeat(validation.name(instance, "instance"), validation.integer(busy, "busy", 0, MAX_SLOTS))
+        return await self._context.call(heartbeat_worker, heartbeat)
 
-    async def list(self, *, lane: str | None = None) -> builtins.list[Worker]:
-        """The workers that are there, by instance; those of one lane if asked."""
-        name = None if lane is None else limits.name(lane, "lane")
-        return await self._context.store.read(lambda tx: list_workers(tx, self._context.namespace, name))
+    async def list(self, *, lane: str | None = None) -> builtins.list[WorkerInfo]:
+        """Return the live workers, of one lane or of all, by instance."""
+        return await self._context.call(list_workers, None if lane is None else validation.name(lane, "lane"))
 
     async def mark_dead(
         self, instance: str, reason: str = "", *, principal: str = OPERATOR
     ) -> MarkedDead | AlreadySatisfied:
-        """Takes a worker out of the register at once. Its leases end by themselves, or are revoked one by one."""
-        name, who = limits.name(instance, "instance"), command(principal, reason)
-        return await self._context.store.run(lambda tx: mark_worker_dead(tx, self._context.namespace, name, who))
+        """Remove a worker from the register immediately. Its leases still have to expire or be revoked one by one."""
+        request = MarkDead(validation.name(instance, "instance"), audit_info(principal, reason))
+        return await self._context.call(mark_worker_dead, request)

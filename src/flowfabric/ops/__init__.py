@@ -1,1 +1,1 @@
-"""One operation per file: read, decide, write. A body awaits nothing but its transaction: it runs on every backend."""
+"""Operations: each reads, decides and writes in one transaction, which is all that it awaits, on every backend."""

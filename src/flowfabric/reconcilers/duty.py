@@ -1,4 +1,4 @@
-"""What a duty is, and how the rows that are due for one are settled: together, and one by one if something is wrong."""
+"""A background duty: find due rows, then reconcile them in one batch, or one by one if the batch fails."""
 
 from __future__ import annotations
 
@@ -6,104 +6,158 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from functools import reduce
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from flowfabric.core.decisions import Decision
 from flowfabric.core.errors import Unavailable
-from flowfabric.core.records import Execution
-from flowfabric.ops.settle import settle
-from flowfabric.reconcilers.backoff import Backoffs
-from flowfabric.store.transaction import Store, Transaction
+from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.records import Execution
+from flowfabric.ops.reconcile import reconcile as reconcile_executions
+from flowfabric.store.ports import Store
+from flowfabric.store.transaction import Transaction
 
 BATCH = 100
-# What is only removed is not decided one by one, and must be removed as fast as it is made.
-REMOVED = 500
+# Removing rows needs no decision for each row, and must keep up with their creation.
+REMOVAL_BATCH = 500
+_MAX_BACKOFF_TICKS = 64
+_MAX_BACKOFF_ROWS = 500
 Row = TypeVar("Row", bound=Hashable)
 Decide = Callable[[Execution, datetime], Decision[Any] | None]
-Find = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
-SettleRows = Callable[[Transaction, Sequence[Row]], Coroutine[Any, Any, int]]
-Settle = SettleRows[UUID]
+FindRows = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
+ReconcileRows = Callable[[Transaction, Sequence[Row]], Coroutine[Any, Any, int]]
 _log = logging.getLogger("flowfabric.reconcilers")
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one run of a duty did; `more` says that it left due work for the next run."""
+    """The result of one run of a duty. `has_more` means that due rows remain for the next run."""
 
     duty: str
     done: int
     failed: int
-    more: bool
+    has_more: bool
 
-    def and_also(self, other: Tick) -> Tick:
-        """What both parts of a duty did."""
-        return Tick(self.duty, self.done + other.done, self.failed + other.failed, more=self.more or other.more)
+    def combine(self, other: Tick) -> Tick:
+        """Return the sum of two parts of a duty."""
+        has_more = self.has_more or other.has_more
+        return Tick(self.duty, self.done + other.done, self.failed + other.failed, has_more=has_more)
+
+
+class Tickable(Protocol):
+    """A duty as the loop uses it."""
+
+    @property
+    def name(self) -> str: ...
+    async def tick(self, store: Store) -> Tick:
+        """Do a bounded part of the due work."""
+
+
+class Duties:
+    """Several parts of one duty."""
+
+    def __init__(self, *parts: Tickable) -> None:
+        self.name, self._parts = parts[0].name, parts
+
+    async def tick(self, store: Store) -> Tick:
+        """Run each part once."""
+        ticks = [await part.tick(store) for part in self._parts]
+        return reduce(Tick.combine, ticks)
 
 
 class RowDuty(Generic[Row]):
-    """Finds rows by a due time, and settles them by a body that locks them and decides again."""
+    """A duty over rows. `find` reads due rows without locks; `reconcile` locks them and decides again."""
 
-    def __init__(self, name: str, find: Find[Row], body: SettleRows[Row], batch: int = BATCH) -> None:
+    def __init__(self, name: str, find: FindRows[Row], reconcile: ReconcileRows[Row], batch: int = BATCH) -> None:
         self.name = name
         self._find = find
-        self._body = body
+        self._reconcile = reconcile
         self._batch = batch
         self._backoffs: Backoffs[Row] = Backoffs()
 
     async def tick(self, store: Store) -> Tick:
-        """Settles up to one batch of what is due. A row that fails is logged and backs off; the others go on."""
-        due = await store.read(self._due)
-        rows = self._backoffs.without_waiting(due)
-        done, failed = await self._settle(store, rows) if rows else (0, 0)
-        return Tick(self.name, done, failed, more=len(due) >= self._batch and done > 0)
+        """Reconcile up to one batch of due rows. A row that fails is logged and backs off, without stopping others."""
+        due = await store.read(self._find_due)
+        rows = self._backoffs.select_ready(due)
+        done, failed = await self._reconcile_batch(store, rows) if rows else (0, 0)
+        return Tick(self.name, done, failed, has_more=len(due) >= self._batch and done > 0)
 
-    async def _due(self, tx: Transaction) -> list[Row]:
+    async def _find_due(self, tx: Transaction) -> list[Row]:
         return await self._find(tx, await tx.now(), self._batch + self._backoffs.waiting)
 
-    async def _settle(self, store: Store, rows: Sequence[Row]) -> tuple[int, int]:
+    async def _reconcile_batch(self, store: Store, rows: Sequence[Row]) -> tuple[int, int]:
         try:
-            return await store.run(lambda tx: self._body(tx, rows)), 0
+            return await store.run(lambda tx: self._reconcile(tx, rows)), 0
         except Exception as error:
             if _is_outage(error):
                 raise
-            # One of them is poisoned; taken one by one, only that one fails.
-            _log.warning("%s: a batch failed, taking its %d rows one by one", self.name, len(rows))
-        answers = [await self._settle_one(store, row) for row in rows]
-        return sum(done for done in answers if done is not None), answers.count(None)
+            # One row makes the batch fail. Taken one by one, only that row fails.
+            _log.warning("Batch of duty %s failed, retrying its %d rows one by one", self.name, len(rows))
+        counts = [await self._reconcile_one(store, row) for row in rows]
+        return sum(count for count in counts if count is not None), counts.count(None)
 
-    async def _settle_one(self, store: Store, row: Row) -> int | None:
+    async def _reconcile_one(self, store: Store, row: Row) -> int | None:
         try:
-            done = await store.run(lambda tx: self._body(tx, [row]))
+            done = await store.run(lambda tx: self._reconcile(tx, [row]))
         except Exception as error:
             if _is_outage(error):
                 raise
             self._backoffs.add(row)
-            _log.exception("%s: %s failed and backs off", self.name, row)
+            _log.exception("Duty %s failed for %s, backing off", self.name, row)
             return None
-        self._backoffs.forget(row)
+        self._backoffs.discard(row)
         return done
 
 
 class Duty(RowDuty[UUID]):
-    """The same for what hangs on executions or flows, which are found by their ids."""
+    """A duty over executions or flows, whose due ids are read by the due query of the same name."""
 
-    def __init__(self, name: str, body: Settle, batch: int = BATCH) -> None:
-        super().__init__(name, self._ids, body, batch)
+    def __init__(self, name: str, reconcile: ReconcileRows[UUID], batch: int = BATCH) -> None:
+        super().__init__(name, self._find_ids, reconcile, batch)
 
-    async def _ids(self, tx: Transaction, now: datetime, limit: int) -> list[UUID]:
-        return await tx.due.ids(self.name, now, limit)
+    async def _find_ids(self, tx: Transaction, now: datetime, limit: int) -> list[UUID]:
+        return await tx.due.list_due(self.name, now, limit)
 
 
-def deciding(decide: Decide) -> Settle:
-    """The body of a duty that moves executions by a pure decision."""
+def reconcile_with(decide: Decide) -> ReconcileRows[UUID]:
+    """Return a function that reconciles executions by a pure decision."""
 
-    async def body(tx: Transaction, ids: Sequence[UUID]) -> int:
-        return await settle(tx, ids, decide)
+    async def reconcile(tx: Transaction, ids: Sequence[UUID]) -> int:
+        return await reconcile_executions(tx, ids, decide)
 
-    return body
+    return reconcile
+
+
+class Backoffs(Generic[Row]):
+    """Failed rows, skipped for 1, 2, 4 … ticks. If there are too many, the oldest rows are dropped."""
+
+    def __init__(self) -> None:
+        self._tick = 0
+        self._until: dict[Row, tuple[int, int]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows that back off."""
+        return len(self._until)
+
+    def select_ready(self, rows: Sequence[Row]) -> list[Row]:
+        """Count one tick and return the rows that do not back off."""
+        self._tick += 1
+        return [row for row in rows if self._until.get(row, (0, 0))[0] <= self._tick]
+
+    def add(self, row: Row) -> None:
+        """Skip a row for twice as many ticks as the last time."""
+        _, last = self._until.pop(row, (0, 0))
+        ticks = min(max(1, 2 * last), _MAX_BACKOFF_TICKS)
+        self._until[row] = (self._tick + 1 + ticks, ticks)
+        if len(self._until) > _MAX_BACKOFF_ROWS:
+            self._until.pop(next(iter(self._until)))
+
+    def discard(self, row: Row) -> None:
+        """Forget a row that succeeded."""
+        self._until.pop(row, None)
 
 
 def _is_outage(error: Exception) -> bool:
-    """True when the store as a whole did not answer, which no other row would change."""
+    """Return True if the whole store is unavailable, so that other rows would fail too."""
     return isinstance(error, Unavailable) and error.code != "storage_error"

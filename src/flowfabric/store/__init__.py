@@ -1,1 +1,1 @@
-"""The ports: what the operations need from a store, one small protocol per aggregate. No decisions here."""
+"""The SQL that both backends share: one class per aggregate, statements, rows and migrations. No decisions."""

@@ -1,132 +1,228 @@
-"""The port for execution rows, and the hot statements on them that guard and write in one."""
+"""Executions, their idempotency keys and grants, and their removal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from flowfabric.core.flows import MemberEnd
-from flowfabric.core.frozen import record
-from flowfabric.core.outcomes import Lease, Renewed
-from flowfabric.core.records import Execution, Fence
-from flowfabric.core.requests import Checkpoint, Claim, Completion, Holds, Progress, Submission
-from flowfabric.core.states import BlockingReason, State
+from flowfabric.core.executions.records import Attempt, Event, Execution, Grant
+from flowfabric.core.executions.requests import HoldFilter
+from flowfabric.core.executions.states import State
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.retention import PurgeBatch
+from flowfabric.core.waits.records import WaitChanges
+from flowfabric.store.records import Listing
+from flowfabric.store.rows import save_parameters, to_datetime, to_execution, to_grant, to_json, to_uuid
+from flowfabric.store.session import Batch, Parameters, Row, Session
 
 
-@record(frozen=True, slots=True)
-class NewExecution:
-    """A submission that is ready to be inserted."""
+@record(frozen=True, slots=True, kw_only=True)
+class WriteSet:
+    """The rows to write for decisions on locked executions. Each execution comes with its former state."""
 
-    id: UUID
-    namespace: str
-    route_id: int
-    submission: Submission
-    state: State
-    blocking_reason: BlockingReason
-    ready_at: datetime | None
-    flow_id: UUID | None = None
-    member_name: str | None = None
-    parent_id: UUID | None = None
-    fingerprint: bytes | None = None
+    executions: Sequence[tuple[Execution, Execution]] = ()
+    attempts: Sequence[Attempt] = ()
+    events: Sequence[Event] = ()
+    waits: Sequence[WaitChanges] = ()
 
 
-@record(frozen=True, slots=True)
-class Claimed:
-    """What a claim found: the leases taken, best first, or the news that all candidates were locked by others."""
+class ExecutionStore:
+    """Reads, locks and saves execution rows."""
 
-    leases: tuple[Lease, ...]
-    all_locked: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """Which executions to list: newest first, those with a smaller id than `before`."""
-
-    namespace: str
-    states: tuple[State, ...]
-    before: UUID
-    limit: int
-    lane: str | None = None
-    kind: str | None = None
-    tags: Mapping[str, str] | None = None
-    created_from: datetime | None = None
-    created_until: datetime | None = None
-
-
-class Executions(Protocol):
-    """Execution rows: read, locked, saved and listed."""
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._locked: dict[UUID, Execution] = {}
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-        """The executions among these ids that exist in the namespace (None: in any)."""
+        """Return the executions with these ids that exist in the namespace; None means any namespace."""
+        return _by_id(await self._session.fetch("get_executions", ids=list(ids), namespace=namespace))
 
     async def fingerprint(self, namespace: str, id_: UUID) -> bytes | None:
-        """What the submission of an execution is compared by; None if there is no such execution."""
+        """Return the fingerprint of an execution's submission, or None if the execution does not exist."""
+        rows = await self._session.fetch("execution_fingerprint", id=id_, namespace=namespace)
+        return rows[0]["fingerprint"] if rows else None
 
     async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-        """The same, locked until the transaction ends; waits for other holders, in id order."""
+        """Lock executions until the transaction ends and return them. Wait for other holders, in id order."""
+        return self._remember_locked(await self._session.fetch("lock_executions", ids=list(ids), namespace=namespace))
 
     async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-        """The same in any namespace, but leaves out rows that others have locked."""
+        """Lock executions of any namespace and return them. Skip rows that other transactions have locked."""
+        return self._remember_locked(await self._session.fetch("lock_free_executions", ids=list(ids)))
 
     async def save(self, changes: Sequence[tuple[Execution, Execution]]) -> None:
-        """Writes each execution over what it was before; exactly that or an error."""
+        """Write each execution over its former state, or raise."""
+        await self._session.write(*self.save_batches(changes))
 
-    async def held(self, namespace: str, instance: str) -> list[Execution]:
-        """The executions that a worker instance has a live lease on."""
+    def save_batches(self, changes: Sequence[tuple[Execution, Execution]]) -> list[Batch]:
+        """Return the rows that save executions. A batch holds rows in which the same columns have changed."""
+        groups: dict[tuple[str, ...], list[Parameters]] = {}
+        for before, after in changes:
+            row = save_parameters(self._locked.get(before.id, before), after)
+            groups.setdefault(tuple(row), []).append(row)
+            self._locked[after.id] = after
+        return [("save_execution", group) for group in groups.values()]
 
-    async def suspended(self, namespace: str, after: UUID, limit: int) -> list[Execution]:
-        """Suspended executions with a greater id, in order."""
+    async def list_leased(self, namespace: str, instance: str) -> list[Execution]:
+        """Return the executions on which a worker instance has a live lease."""
+        now = await self._session.now()
+        rows = await self._session.fetch("held_executions", namespace=namespace, instance=instance, now=now)
+        return [to_execution(row) for row in rows]
 
-    async def held_for_operator(self, namespace: str, holds: Holds, after: UUID, limit: int) -> list[UUID]:
-        """Ids of executions that an operator holds, in id order."""
+    async def list_suspended(self, namespace: str, after: UUID, limit: int) -> list[Execution]:
+        """Return suspended executions with an id above `after`, in id order."""
+        rows = await self._session.fetch("suspended_executions", namespace=namespace, after=after, limit=limit)
+        return [to_execution(row) for row in rows]
+
+    async def list_held(self, namespace: str, holds: HoldFilter, after: UUID, limit: int) -> list[UUID]:
+        """Return the ids of executions that an operator holds, in id order."""
+        rows = await self._session.fetch(
+            "held_for_operator", namespace=namespace, kind=holds.kind, reason=holds.reason, after=after, limit=limit
+        )
+        return [to_uuid(row["id"]) for row in rows]
 
     async def page(self, listing: Listing) -> list[Execution]:
-        """One page of executions, newest id first."""
+        """Return one page of executions, newest id first."""
+        rows = await self._session.fetch(
+            "list_executions",
+            namespace=listing.namespace,
+            states=list(listing.states),
+            before=listing.before,
+            limit=listing.limit,
+            lane=listing.lane,
+            kind=listing.kind,
+            tags=to_json(listing.tags),
+            created_from=listing.created_from,
+            created_until=listing.created_until,
+        )
+        return [to_execution(row) for row in rows]
 
-    async def count(self, namespace: str, state: State, most: int) -> int:
-        """How many executions are in a state, counted up to `most`."""
+    async def count(self, namespace: str, state: State, limit: int) -> int:
+        """Count the executions in a state, up to `limit`."""
+        [row] = await self._session.fetch("count_in_state", namespace=namespace, state=state, limit=limit)
+        return int(row["count"])
 
     async def estimate(self, namespace: str, state: State) -> int:
-        """Roughly how many executions are in a state."""
+        """Return the approximate number of executions in a state."""
+        [row] = await self._session.fetch("estimate_in_state", namespace=namespace, state=state)
+        return int(row["count"])
 
     async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
-        """Replaces the tags of a locked execution."""
+        """Replace the tags of a locked execution."""
+        await self._session.fetch("set_tags", id=id_, tags=to_json(tags))
+
+    def _remember_locked(self, rows: Sequence[Row]) -> dict[UUID, Execution]:
+        locked = _by_id(rows)
+        self._locked |= locked
+        return locked
 
 
-class HotStatements(Protocol):
-    """The operations of the hot path, each one guarded statement over a batch. What they leave out was not written."""
+def _by_id(rows: Sequence[Row]) -> dict[UUID, Execution]:
+    executions = (to_execution(row) for row in rows)
+    return {execution.id: execution for execution in executions}
 
-    async def insert(self, items: Sequence[NewExecution]) -> set[UUID]:
-        """Stores submissions of one namespace; leaves out ids that exist and lanes that drain."""
 
-    async def claim(self, namespace: str, claim: Claim, drawn: bytes, *, past_locked: bool = False) -> Claimed:
-        """Leases the best waiting executions along the routes that the claim may take; their ids are 16 bytes each of
-        those that were drawn. `past_locked` looks for free ones along all routes, which costs more: locked ones of one
-        route do not hide those of another then."""
+class IdempotencyKeyStore:
+    """Idempotency keys of submissions."""
 
-    async def renew_if_owned(
-        self, namespace: str, fences: Sequence[Fence], *, noted: bool = False
-    ) -> dict[UUID, Renewed]:
-        """Extends leases; answers the new expiry of each that was owned, and whether it is asked to stop. If it is to
-        be `noted`, each leaves an event."""
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-    async def progress_if_owned(self, namespace: str, items: Sequence[Progress]) -> set[UUID]:
-        """Stores progress reports; answers which were."""
+    async def take(
+        self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
+    ) -> tuple[UUID, bytes] | None:
+        """Take a free or expired key for `window`. If it is taken, return the holder's id and fingerprint."""
+        now = await self._session.now()
+        taken = await self._session.fetch(
+            "take_key",
+            namespace=namespace,
+            key=key,
+            execution_id=execution_id,
+            fingerprint=fingerprint,
+            now=now,
+            expires_at=now + window,
+        )
+        if not taken:
+            [holder] = await self._session.fetch("key_holder", namespace=namespace, key=key)
+            return to_uuid(holder["execution_id"]), holder["fingerprint"]
+        later = await self._session.now()
+        if later > now:
+            # The statement waited for another transaction. The window begins after that wait.
+            await self._session.fetch("extend_key", namespace=namespace, key=key, expires_at=later + window)
+        return None
 
-    async def complete_if_owned(self, namespace: str, items: Sequence[Completion]) -> set[UUID]:
-        """Completes plain executions; answers which were."""
+    async def list_expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return namespaces and names of expired keys without locking them."""
+        rows = await self._session.fetch("expired_keys", now=now, limit=limit)
+        return [(row["namespace"], row["key"]) for row in rows]
 
-    async def complete_linked_if_owned(
-        self, namespace: str, items: Sequence[Completion], flows: Mapping[UUID, UUID]
-    ) -> tuple[list[MemberEnd], datetime | None]:
-        """Completes executions whatever hangs on them, if their flow is the locked one; answers which, and when."""
+    async def drop_expired(self, keys: Sequence[tuple[str, str]], now: datetime) -> int:
+        """Remove those of `keys` that are expired and not locked. Return how many were removed."""
+        parameters = [{"namespace": namespace, "key": key, "now": now} for namespace, key in keys]
+        return len(await self._session.fetch_each("drop_key", parameters))
 
-    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-        """Goes on in the flows of members that have just completed, where nothing follows but that others start who
-        waited for nobody else; answers whose ends these were. A store may leave them all to be worked out."""
 
-    async def record_steps_if_owned(self, namespace: str, items: Sequence[Checkpoint]) -> dict[UUID, int]:
-        """Records steps; answers how many were recorded per execution."""
+class GrantStore:
+    """Grants for taking over executions."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def add(self, grant: Grant) -> None:
+        """Store a grant."""
+        await self._session.fetch(
+            "add_grant",
+            id=grant.id,
+            execution_id=grant.execution_id,
+            worker=grant.worker.name,
+            instance=grant.worker.instance,
+            granted_at=grant.granted_at,
+            expires_at=grant.expires_at,
+        )
+
+    async def get(self, id_: UUID) -> Grant | None:
+        """Return a grant by its id."""
+        rows = await self._session.fetch("get_grant", id=id_)
+        return to_grant(rows[0]) if rows else None
+
+    async def open(self, execution_id: UUID, now: datetime) -> Grant | None:
+        """Return the grant of an execution that is neither used nor expired."""
+        rows = await self._session.fetch("open_grants", execution_id=execution_id, now=now)
+        return to_grant(rows[0]) if rows else None
+
+    async def end(self, execution_id: UUID) -> None:
+        """Invalidate the unused grants of an execution."""
+        await self._session.fetch("end_grants", execution_id=execution_id)
+
+    async def consume(self, id_: UUID, lease_id: UUID) -> bool:
+        """Mark a grant as used by a lease. Return False if it was already used."""
+        return bool(await self._session.fetch("consume_grant", id=id_, lease_id=lease_id))
+
+
+_DELETE_STATEMENTS = (
+    "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
+    "delete_suspensions", "delete_executions",
+)  # fmt: skip
+
+
+class PurgeStore:
+    """Locks and removes many executions with few statements."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def lock_free(self, ids: Sequence[UUID]) -> list[PurgeBatch]:
+        """Lock and return the executions to remove. Skip rows that other transactions have locked."""
+        rows = await self._session.fetch("lock_remains", ids=list(ids))
+        return [PurgeBatch(to_uuid(row["id"]), to_datetime(row["purge_at"]), row["belongings"]) for row in rows]
+
+    async def remove(self, ids: Sequence[UUID], trim_at: datetime | None) -> None:
+        """Remove executions with everything attached to them.
+
+        With `trim_at`, remember that their events may be removed from then on.
+        """
+        if trim_at is not None:
+            # The statement reads the rows that are deleted below.
+            await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
+        await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _DELETE_STATEMENTS])

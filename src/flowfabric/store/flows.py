@@ -1,179 +1,405 @@
-"""The ports for flows: their rows, which are locked before anything else, and the edges, groups and members of them."""
+"""Flows, edges, edge groups and members."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Protocol
+from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
-from flowfabric.core.flows import EdgeGroup, Flow, MemberFacts, StoredEdge
-from flowfabric.core.frozen import record
-from flowfabric.core.membership import Surrounding
-from flowfabric.core.records import CancelRequest, Execution
-from flowfabric.core.states import BlockingReason, State
-from flowfabric.core.waits import Waitpoint
+from flowfabric.core.executions.records import CancelRequest, Execution
+from flowfabric.core.executions.states import LIVE, State
+from flowfabric.core.flows.graph import EdgeKind, Join, JoinKind, Siblings
+from flowfabric.core.flows.records import (
+    CancelPolicy,
+    EdgeGroup,
+    EdgeState,
+    FlowCancel,
+    FlowRecord,
+    FlowState,
+    GroupState,
+    MemberFacts,
+    StoredEdge,
+)
+from flowfabric.core.flows.resolution import EdgeContext
+from flowfabric.core.waits.records import Waitpoint
+from flowfabric.store.commit_hints import CommitHints
+from flowfabric.store.records import NO_CLOSING, BadEnd, Closing, MemberTermination, Release
+from flowfabric.store.rows import (
+    REASONS,
+    STATES,
+    cancel_columns,
+    parse_tags,
+    picker,
+    to_datetime,
+    to_execution,
+    to_json,
+    to_uuid,
+)
+from flowfabric.store.session import Row, Session
+from flowfabric.store.waits import closing_statements, to_waitpoint
+
+_EDGE_STATES = {item.value: item for item in EdgeState}
+_EDGE_KINDS = {item.value: item for item in EdgeKind}
+_GROUP_STATES = {item.value: item for item in GroupState}
+_BAD_ENDS = [State.FAILED, State.EXPIRED, State.CANCELLED]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Closing:
-    """Executions that have ended, on which suspensions and waitpoints may be open; those that were active have no open
-    suspension."""
+class EdgeStore:
+    """Edges and edge groups."""
 
-    were_active: Sequence[UUID] = ()
-    others: Sequence[UUID] = ()
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
+    async def open_from(self, ids: Sequence[UUID]) -> list[EdgeContext]:
+        """Return the open edges from executions, each with its group and downstream member."""
+        return _to_edge_contexts(await self._session.fetch("edges_from", ids=list(ids)))
 
-NOTHING_OPEN = Closing()
-
-
-@record(frozen=True, slots=True)
-class Release:
-    """A member that may go on: at once, or at its time."""
-
-    id: UUID
-    state: State
-    blocking_reason: BlockingReason
-    ready_at: datetime | None
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A member that its flow ends: skipped or cancelled, by what and why."""
-
-    id: UUID
-    state: State
-    cancelled_by: str | None
-    principal: str | None
-    reason: str
-    details: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class BadEnd:
-    """A member that ended badly, and whether an edge took that up or its parent waited for it."""
-
-    state: State
-    cancelled_by: str | None
-    is_taken_up: bool
-
-
-class Edges(Protocol):
-    """Edges and groups of locked flows, and what must be known of members."""
-
-    async def leading_from(self, ids: Sequence[UUID]) -> list[Surrounding]:
-        """The open edges that lead away from executions, each with its group and its downstream."""
-
-    async def within(self, flow_ids: Sequence[UUID]) -> list[Surrounding]:
-        """All open edges of flows."""
+    async def open_in(self, flow_ids: Sequence[UUID]) -> list[EdgeContext]:
+        """Return all open edges of flows."""
+        return _to_edge_contexts(await self._session.fetch("edges_within", ids=list(flow_ids)))
 
     async def open_into(self, ids: Sequence[UUID]) -> list[tuple[StoredEdge, MemberFacts]]:
-        """The open edges into members, each with its upstream."""
+        """Return the open edges into members, each with its upstream member."""
+        rows = await self._session.fetch("open_edges_into", ids=list(ids))
+        return [(_to_edge(row), _to_member(row)) for row in rows]
 
     async def into(self, ids: Sequence[UUID], seq: int = 0) -> list[tuple[StoredEdge, MemberFacts]]:
-        """All edges of one group of members, each with its upstream."""
+        """Return all edges of one group of members, each with its upstream member."""
+        rows = await self._session.fetch("edges_into", ids=list(ids), seq=seq)
+        return [(_to_edge(row), _to_member(row)) for row in rows]
 
     async def out_of(self, ids: Sequence[UUID]) -> list[StoredEdge]:
-        """All edges that lead away from executions."""
+        """Return all edges from executions."""
+        return [_to_edge(row) for row in await self._session.fetch("edges_out_of", ids=list(ids))]
 
     async def between(self, upstream_id: UUID, downstream_id: UUID) -> StoredEdge | None:
-        """The edge between two members."""
+        """Return the edge between two members."""
+        rows = await self._session.fetch("edge_between", upstream_id=upstream_id, downstream_id=downstream_id)
+        return _to_edge(rows[0]) if rows else None
 
     async def reaches(self, flow_id: UUID, start: UUID, end: UUID) -> bool:
-        """True if edges lead from one member to another."""
+        """Return True if edges lead from one member to another."""
+        return bool(await self._session.fetch("reaches", flow_id=flow_id, start=start, end=end))
 
     async def add(self, edges: Sequence[StoredEdge]) -> None:
-        """Stores new edges."""
+        """Store new edges."""
+        await self._session.fetch_batch("add_edges", [_edge_parameters(edge) for edge in edges])
 
     async def put(self, edges: Sequence[StoredEdge]) -> None:
-        """Writes how edges were resolved, or that they are open again."""
+        """Write the states of edges."""
+        await self._session.fetch_batch("put_edges", [*map(_edge_change_parameters, edges)])
 
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
-        """Stores groups, or writes them over what they were."""
+        """Add groups, or write them over their former state."""
+        await self._session.fetch_batch("put_groups", [_group_parameters(group) for group in groups])
 
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
-        """All groups of members."""
+        """Return all groups of members."""
+        return [_to_group(row) for row in await self._session.fetch("groups_of", ids=list(ids))]
 
-    async def sweeping(self, flow_ids: Sequence[UUID]) -> list[EdgeGroup]:
-        """Decided groups whose remaining siblings are not all cancelled yet."""
+    async def sweeping_groups(self, flow_ids: Sequence[UUID]) -> list[EdgeGroup]:
+        """Return decided groups that still have siblings to cancel."""
+        return [_to_group(row) for row in await self._session.fetch("sweeping_groups", ids=list(flow_ids))]
 
     async def of_flow(self, flow_id: UUID, limit: int) -> tuple[list[StoredEdge], list[EdgeGroup]]:
-        """The edges and groups of a flow."""
+        """Return the edges and groups of a flow."""
+        edges = await self._session.fetch("list_edges", flow_id=flow_id, limit=limit)
+        groups = await self._session.fetch("list_groups", flow_id=flow_id, limit=limit)
+        return [_to_edge(row) for row in edges], [_to_group(row) for row in groups]
 
 
-class Members(Protocol):
-    """Members of locked flows: read, and moved in great number by narrow statements."""
+class MemberStore:
+    """Members of flows."""
+
+    def __init__(self, session: Session, hints: CommitHints) -> None:
+        self._session = session
+        self._hints = hints
 
     async def facts(self, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
-        """What must be known of executions; not locked, since their flow is."""
+        """Return facts about executions without locking them. The lock of the flow covers them."""
+        rows = await self._session.fetch("get_members", ids=list(ids))
+        return {member.id: member for member in map(_to_member, rows)}
 
     async def lock(self, ids: Sequence[UUID]) -> None:
-        """Waits for the rows of members, in id order, and keeps them."""
+        """Lock members in id order, waiting for other holders."""
+        await self._session.fetch("lock_members", ids=list(ids))
 
-    async def release(self, items: Sequence[Release], now: datetime) -> None:
-        """Lets blocked members go on, with an event each."""
+    async def release(self, releases: Sequence[Release], now: datetime) -> None:
+        """Unblock members, with one event each."""
+        for row in await self._session.fetch_batch("release_members", [*map(_release_parameters, releases)], now=now):
+            self._hints.namespaces.add(row["namespace"])
+            if row["state"] == State.WAITING:
+                self._hints.note_work(row["namespace"], row["lane"])
+        for release in releases:
+            if release.ready_at is not None:
+                self._hints.note_due(release.ready_at)
 
-    async def end(self, items: Sequence[Ending], now: datetime) -> None:
-        """Ends members as skipped or cancelled: lease, attempt and event as any other end has them."""
+    async def end(self, terminations: Sequence[MemberTermination], now: datetime) -> None:
+        """Skip or cancel members, and end their leases and attempts with one event each."""
+        # Members that end for one reason share their details, which are encoded once.
+        shared = {id(termination.details): termination.details for termination in terminations}
+        documents = {key: to_json(details) for key, details in shared.items()}
+        parameters = [
+            _termination_parameters(termination) | {"details": documents[id(termination.details)]}
+            for termination in terminations
+        ]
+        for row in await self._session.fetch_batch("end_members", parameters, now=now):
+            self._hints.note_ended(row["namespace"], [to_uuid(row["id"])])
 
     async def page(self, flow_id: UUID, after: UUID, limit: int) -> list[Execution]:
-        """Members with a greater id, in order."""
+        """Return members with an id above `after`, in order."""
+        rows = await self._session.fetch("members_page", flow_id=flow_id, after=after, limit=limit)
+        return [to_execution(row) for row in rows]
 
     async def live(self, flow_id: UUID, *, only_unstarted: bool, limit: int) -> list[UUID]:
-        """Members that have not ended, in id order."""
+        """Return members that have not ended, in id order."""
+        rows = await self._session.fetch(
+            "due_members", flow_id=flow_id, states=sorted(LIVE), only_unstarted=only_unstarted, limit=limit
+        )
+        return [to_uuid(row["id"]) for row in rows]
 
     async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
-        """Has members cancelled when the request is due."""
+        """Request that members are cancelled when `request` is due."""
+        await self._session.fetch("request_cancel", ids=list(ids), **cancel_columns(request))
 
-    async def awaited(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
-        """The open waitpoints of parents that stand for the end of these executions."""
+    async def child_waitpoints(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
+        """Return the open waitpoints of parents that wait for these executions."""
+        return [to_waitpoint(row) for row in await self._session.fetch("child_waitpoints", child_ids=list(child_ids))]
 
     async def children_of(self, ids: Collection[UUID]) -> list[MemberFacts]:
-        """The children of executions."""
+        """Return the children of executions."""
+        return [_to_member(row) for row in await self._session.fetch("children_of", ids=list(ids))]
 
 
-class Flows(Protocol):
-    """Rows of flows, and what belongs to them."""
+class FlowStore:
+    """Flow rows, with their edges and members."""
 
-    @property
-    def edges(self) -> Edges: ...
-    @property
-    def members(self) -> Members: ...
+    def __init__(self, session: Session, hints: CommitHints) -> None:
+        self._session = session
+        self._hints = hints
+        self.edges = EdgeStore(session)
+        self.members = MemberStore(session, hints)
 
-    async def add(self, flows: Sequence[Flow]) -> set[UUID]:
-        """Stores new flows; answers which: ids that are taken are left out."""
+    async def add(self, flows: Sequence[FlowRecord]) -> set[UUID]:
+        """Store new flows whose ids are free. Return their ids."""
+        parameters = [_new_flow_parameters(flow) | {"tags": to_json(flow.tags)} for flow in flows]
+        return {to_uuid(row["id"]) for row in await self._session.fetch_batch("add_flows", parameters)}
 
-    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        """The flows among these ids that exist in the namespace (None: in any)."""
+    async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, FlowRecord]:
+        """Return the flows with these ids that exist in the namespace; None means any namespace."""
+        return _flows_by_id(await self._session.fetch("get_flows", ids=list(ids), namespace=namespace))
 
-    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        """The same, locked until the transaction ends; waits for other holders, in id order."""
+    async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, FlowRecord]:
+        """Lock flows until the transaction ends and return them. Wait for other holders, in id order."""
+        return _flows_by_id(await self._session.fetch("lock_flows", ids=list(ids), namespace=namespace))
 
-    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Flow]:
-        """The same in any namespace, but leaves out flows that others have locked."""
+    async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, FlowRecord]:
+        """Lock flows of any namespace and return them. Skip flows that other transactions have locked."""
+        return _flows_by_id(await self._session.fetch("lock_free_flows", ids=list(ids)))
 
-    async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, Flow]:
-        """The flow of each execution that has one, locked; unless told to wait, busy ones are left out."""
+    async def lock_of(self, execution_ids: Sequence[UUID], *, wait: bool) -> dict[UUID, FlowRecord]:
+        """Lock and return the flow of each execution that has one. Without `wait`, skip locked flows."""
+        rows = await self._session.fetch("lock_flows_of" if wait else "lock_free_flows_of", ids=list(execution_ids))
+        return {to_uuid(row["execution_id"]): _to_flow(row) for row in rows}
 
-    async def put(self, flows: Sequence[Flow]) -> None:
-        """Writes locked flows over what they were."""
+    async def put(self, flows: Sequence[FlowRecord]) -> None:
+        """Write locked flows over their former state."""
+        await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
+        self._note_sweeps(flows)
 
     async def settle(
-        self, edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], flows: Sequence[Flow], now: datetime,
-        closing: Closing = NOTHING_OPEN,
-    ) -> None:  # fmt: skip
-        """Writes what has followed from the ends of members: how edges were resolved, what is known of groups with the
-        same edges, and flows in which nothing but the counts and the end have changed; and closes what is open."""
+        self,
+        edges: Sequence[StoredEdge],
+        groups: Sequence[EdgeGroup],
+        flows: Sequence[FlowRecord],
+        now: datetime,
+        closing: Closing = NO_CLOSING,
+    ) -> None:
+        """Write what follows from the ends of members, by one round trip.
 
-    async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[Flow]:
-        """Flows with a smaller id, newest first; perhaps only those that have not finished."""
+        That is: states of edges, group counts, flow counts and ends, and the closing of waits. Other columns of groups
+        and flows must be unchanged.
+        """
+        await self._session.run_batches(
+            ("put_edges", [*map(_edge_change_parameters, edges)]),
+            ("change_groups", [*map(_group_change_parameters, groups)]),
+            ("count_ends", [*map(_count_parameters, flows)]),
+            beside=closing_statements(closing),
+            now=now,
+        )
+        self._note_sweeps(flows)
+
+    async def page(self, namespace: str, before: UUID, limit: int, *, only_live: bool) -> list[FlowRecord]:
+        """Return flows with an id below `before`, newest first. With `only_live`, skip finished flows."""
+        statement = "list_live_flows" if only_live else "list_flows"
+        rows = await self._session.fetch(statement, namespace=namespace, before=before, limit=limit)
+        return [_to_flow(row) for row in rows]
 
     async def counts(self, ids: Sequence[UUID]) -> dict[UUID, dict[State, int]]:
-        """How many members of each flow are in each state."""
+        """Count the members of each flow by state."""
+        counts: dict[UUID, dict[State, int]] = {}
+        for row in await self._session.fetch("count_members", ids=list(ids)):
+            counts.setdefault(to_uuid(row["flow_id"]), {})[State(row["state"])] = int(row["count"])
+        return counts
 
     async def bad_ends(self, flow_id: UUID) -> list[BadEnd]:
-        """The members that failed, expired or were cancelled."""
+        """Return the members that failed, expired or were cancelled."""
+        rows = await self._session.fetch("bad_ends", flow_id=flow_id, states=_BAD_ENDS)
+        return [
+            BadEnd(State(row["state"]), row["cancelled_by"], bool(row["taken_up"] or row["awaited"])) for row in rows
+        ]
 
     async def purge(self, ids: Sequence[UUID]) -> None:
-        """Removes flows whose members are gone, with their edges and groups."""
+        """Remove flows whose members are gone, with their edges and groups."""
+        for statement in ("delete_edges", "delete_groups", "delete_flows"):
+            await self._session.fetch(statement, ids=list(ids))
+
+    def _note_sweeps(self, flows: Sequence[FlowRecord]) -> None:
+        for flow in flows:
+            if flow.sweep_at is not None:
+                self._hints.note_due(flow.sweep_at)
+
+
+def _flows_by_id(rows: Sequence[Row]) -> dict[UUID, FlowRecord]:
+    return {flow.id: flow for flow in map(_to_flow, rows)}
+
+
+def _to_flow(row: Row) -> FlowRecord:
+    cancel = (
+        FlowCancel(
+            policy=CancelPolicy(row["cancel_policy"]),
+            reason=row["cancel_reason"],
+            source=row["cancel_source"],
+            principal=row["cancel_principal"],
+            at=to_datetime(row["cancelled_at"]),
+        )
+        if row["cancel_policy"]
+        else None
+    )
+    return FlowRecord(
+        id=to_uuid(row["id"]),
+        namespace=row["namespace"],
+        name=row["name"],
+        implicit=bool(row["implicit"]),
+        tags=parse_tags(row["tags"]),
+        digest=row["digest"],
+        sealed=bool(row["sealed"]),
+        revision=row["revision"],
+        open_members=row["open_members"],
+        ended_badly=row["ended_badly"],
+        created_at=to_datetime(row["created_at"]),
+        changed_at=to_datetime(row["changed_at"]),
+        ended_at=to_datetime(row["ended_at"]),
+        finished=FlowState(row["finished"]) if row["finished"] else None,
+        cancel=cancel,
+        sweep_at=to_datetime(row["sweep_at"]),
+        purge_at=to_datetime(row["purge_at"]),
+    )
+
+
+_count_parameters = picker("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
+_flow_change_parameters = picker(
+    "id", "sealed", "revision", "open_members", "ended_badly", "changed_at", "ended_at", "finished", "sweep_at"
+)
+_new_flow_parameters = picker(
+    "id",
+    "namespace",
+    "name",
+    "implicit",
+    "digest",
+    "sealed",
+    "revision",
+    "open_members",
+    "ended_badly",
+    "created_at",
+    "changed_at",
+)
+
+
+def _flow_parameters(flow: FlowRecord) -> dict[str, object]:
+    cancel = flow.cancel
+    return _flow_change_parameters(flow) | {
+        "cancel_policy": cancel and cancel.policy,
+        "cancel_reason": cancel and cancel.reason,
+        "cancel_source": cancel and cancel.source,
+        "cancel_principal": cancel and cancel.principal,
+        "cancelled_at": cancel and cancel.at,
+    }
+
+
+def _to_edge(row: Row) -> StoredEdge:
+    return StoredEdge(
+        flow_id=to_uuid(row["flow_id"]),
+        upstream_id=to_uuid(row["upstream_id"]),
+        downstream_id=to_uuid(row["downstream_id"]),
+        seq=row["seq"],
+        kind=_EDGE_KINDS[row["kind"]],
+        input=row["input"],
+        state=_EDGE_STATES[row["state"]],
+        resolved_at=to_datetime(row["resolved_at"]),
+    )
+
+
+_edge_parameters = picker("upstream_id", "downstream_id", "seq", "flow_id", "kind", "input", "state", "resolved_at")
+_edge_change_parameters = picker("upstream_id", "downstream_id", "seq", "state", "resolved_at")
+
+
+@lru_cache(maxsize=1024)
+def _to_join(kind: str, k: int | None, siblings: str) -> Join:
+    return Join(JoinKind(kind), k, Siblings(siblings))
+
+
+def _to_group(row: Row) -> EdgeGroup:
+    return EdgeGroup(
+        downstream_id=to_uuid(row["downstream_id"]),
+        seq=row["seq"],
+        flow_id=to_uuid(row["flow_id"]),
+        join=_to_join(row["join_kind"], row["k"], row["siblings"]),
+        n=row["n"],
+        satisfied=row["satisfied"],
+        impossible=row["impossible"],
+        state=_GROUP_STATES[row["group_state"]],
+        draft=bool(row["draft"]),
+        sweeping=bool(row["sweeping"]),
+    )
+
+
+_new_group_parameters = picker(
+    "downstream_id", "seq", "flow_id", "state", "draft", "sweeping", "n", "satisfied", "impossible"
+)
+_group_change_parameters = picker("downstream_id", "seq", "state", "draft", "sweeping", "satisfied", "impossible")
+
+
+def _group_parameters(group: EdgeGroup) -> dict[str, object]:
+    join: dict[str, Any] = {"join_kind": group.join.kind, "k": group.join.k, "siblings": group.join.siblings}
+    return _new_group_parameters(group) | join
+
+
+_release_parameters = picker("id", "state", "blocking_reason", "ready_at")
+_termination_parameters = picker("id", "state", "cancelled_by", "principal", "reason")
+
+
+def _to_member(row: Row) -> MemberFacts:
+    return MemberFacts(
+        id=to_uuid(row["member_id"]),
+        flow_id=to_uuid(row["member_flow_id"]),
+        state=STATES[row["member_state"]],
+        blocking_reason=REASONS[row["blocking_reason"]],
+        ready_at=to_datetime(row["ready_at"]),
+        parent_id=to_uuid(row["parent_id"]),
+        has_children=bool(row["has_children"]),
+        started=row["started_at"] is not None,
+    )
+
+
+def _to_edge_contexts(rows: Sequence[Row]) -> list[EdgeContext]:
+    """Return open edges with their groups and downstream members, which edges of one group share."""
+    ends: dict[tuple[UUID, int], tuple[EdgeGroup, MemberFacts]] = {}
+    contexts = []
+    for row in rows:
+        edge = _to_edge(row)
+        end = ends.get(edge.group_key) or ends.setdefault(edge.group_key, (_to_group(row), _to_member(row)))
+        contexts.append(EdgeContext(edge, *end))
+    return contexts

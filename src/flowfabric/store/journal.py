@@ -1,60 +1,83 @@
-"""The ports for what is kept about an execution beside its row: attempts, steps and events."""
+"""Attempts and recorded steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
-from flowfabric.core.records import Attempt, Event, Execution, RecordedStep
-from flowfabric.core.requests import Step
+from flowfabric.core.executions.records import Attempt, Execution, RecordedStep
+from flowfabric.core.executions.requests import Step
+from flowfabric.store.rows import attempt_parameters, to_attempt, to_step, to_uuid
+from flowfabric.store.session import Session
 
 
-class Attempts(Protocol):
-    """Attempts that have ended."""
+class AttemptStore:
+    """Ended attempts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     async def append(self, attempts: Sequence[Attempt]) -> None:
-        """Adds ended attempts to the history."""
+        """Add ended attempts to the history."""
+        await self._session.write(("append_attempt", [attempt_parameters(attempt) for attempt in attempts]))
 
-    async def of(self, execution_id: UUID) -> list[Attempt]:
-        """All ended attempts of an execution, oldest first."""
+    async def list_all(self, execution_id: UUID) -> list[Attempt]:
+        """Return all ended attempts of an execution, oldest first."""
+        return [to_attempt(row) for row in await self._session.fetch("attempts_of", execution_id=execution_id)]
 
-    async def at(self, execution_id: UUID, attempt_index: int) -> Attempt | None:
-        """One ended attempt."""
+    async def get(self, execution_id: UUID, attempt_index: int) -> Attempt | None:
+        """Return one ended attempt."""
+        rows = await self._session.fetch("attempt_at", execution_id=execution_id, attempt_index=attempt_index)
+        return to_attempt(rows[0]) if rows else None
 
 
-class Steps(Protocol):
-    """The journal of checkpointed steps."""
+class StepStore:
+    """The journal of steps."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     async def record(self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> set[tuple[UUID, str]]:
-        """Records steps of locked executions after their `step_seq`; answers the names that were, each with its
-        execution: a final step with other content stays as it is and is left out."""
+        """Record steps of locked executions after their `step_seq`.
+
+        Return the recorded names, each with its execution. A final step with other content is not overwritten.
+        """
+        parameters = [
+            {
+                "execution_id": execution.id,
+                "seq": seq,
+                "name": step.name,
+                "status": step.status,
+                "payload": step.payload,
+            }
+            | {"encoding": step.encoding, "digest": step.digest(), "attempt_index": execution.attempt_index}
+            | {"generation": execution.generation, "recorded_at": now}
+            for execution, steps in entries
+            for seq, step in enumerate(steps, start=execution.step_seq + 1)
+        ]
+        rows = await self._session.fetch_each("record_step", parameters)
+        return {(to_uuid(row["execution_id"]), row["name"]) for row in rows}
 
     async def count(self, execution_id: UUID) -> int:
-        """How many steps answer at present."""
+        """Count the valid steps of an execution."""
+        [row] = await self._session.fetch("count_steps", execution_id=execution_id)
+        return int(row["count"])
 
-    async def of(self, execution_id: UUID, after: int, limit: int) -> list[RecordedStep]:
-        """The steps that answer, in the order they were recorded."""
+    async def list_page(self, execution_id: UUID, after: int, limit: int) -> list[RecordedStep]:
+        """Return valid steps in the order in which they were recorded."""
+        rows = await self._session.fetch("steps_of", execution_id=execution_id, after=after, limit=limit)
+        return [to_step(row) for row in rows]
 
-    async def named(self, execution_id: UUID, name: str) -> RecordedStep | None:
-        """The step of that name that answers."""
+    async def get(self, execution_id: UUID, name: str) -> RecordedStep | None:
+        """Return the valid step with this name."""
+        rows = await self._session.fetch("step_named", execution_id=execution_id, name=name)
+        return to_step(rows[0]) if rows else None
 
     async def clear(self, execution_id: UUID) -> None:
-        """Removes all steps, struck out or not."""
+        """Remove all steps, also invalidated ones."""
+        await self._session.fetch("delete_steps", ids=[execution_id])
 
     async def strike(self, execution_id: UUID, seq: int, generation: int) -> None:
-        """Strikes out that step and all later ones: they stay readable in the table but answer no more."""
-
-
-class Events(Protocol):
-    """History and outbox."""
-
-    async def append(self, events: Sequence[Event]) -> None:
-        """Adds events, in the transaction that makes them true."""
-
-    async def last_named(self, execution_id: UUID, family: str, name: str) -> Event | None:
-        """The newest event of an execution with this name."""
-
-    async def history(self, namespace: str, execution_id: UUID, after: int, limit: int) -> list[Event]:
-        """The events of an execution with a version above `after`, in order."""
+        """Invalidate a step and all later ones. They stay in the table, but replays no longer use them."""
+        await self._session.fetch("strike_steps", execution_id=execution_id, seq=seq, generation=generation)

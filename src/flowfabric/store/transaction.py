@@ -1,194 +1,110 @@
-"""What an operation gets: one transaction with a port per aggregate; and the store that opens it."""
+"""One transaction on a SQL database, with a store object per aggregate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
-from uuid import UUID
+from typing import Any, Generic, TypeVar
 
-from flowfabric.core.frozen import record
-from flowfabric.core.records import Attempt, Event, Execution
-from flowfabric.core.requests import Step
-from flowfabric.core.trimming import EventKeeping
-from flowfabric.core.waits import WaitChanges
-from flowfabric.store.executions import Executions, HotStatements
-from flowfabric.store.facts import StoreFacts
-from flowfabric.store.flows import Flows
-from flowfabric.store.journal import Attempts, Events, Steps
-from flowfabric.store.news import News, Telling
-from flowfabric.store.outbox import Outbox, Subscribers, Trimming
-from flowfabric.store.purging import Purging
-from flowfabric.store.routing import Grants, Keys, Lanes, Routes
-from flowfabric.store.unlocked import Unlocked
-from flowfabric.store.waiting import Looks, SigningKeys, Waits
-from flowfabric.store.workers import Workers
+from flowfabric.core.executions.requests import Step
+from flowfabric.store.commit_hints import CommitHints
+from flowfabric.store.due import DueStore
+from flowfabric.store.events import EventStore, SubscriberStore, TrimStore
+from flowfabric.store.executions import ExecutionStore, GrantStore, IdempotencyKeyStore, PurgeStore, WriteSet
+from flowfabric.store.flows import FlowStore
+from flowfabric.store.hot_path import HotStatements
+from flowfabric.store.journal import AttemptStore, StepStore
+from flowfabric.store.lanes import LaneStore, RouteStore
+from flowfabric.store.rows import attempt_parameters, event_parameters
+from flowfabric.store.session import Session
+from flowfabric.store.signing_keys import SigningKeyStore
+from flowfabric.store.snapshot import OptimisticStore, SnapshotStore
+from flowfabric.store.waits import WaitStore, touched_executions, write_waits
+from flowfabric.store.workers import WorkerStore
 
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What an idle process asks for: due times after that one, and work on lanes for what its workers offer."""
-
-    after: datetime
-    keeping: EventKeeping
-    lanes: Collection[tuple[str, str]] = ()
-    capabilities: Collection[str] = ()
+Aggregate = TypeVar("Aggregate")
+UserBody = Callable[[Any], Any]
+StepRecorder = Callable[[Any], Step]
+RecordedResult = tuple[Any, Step]
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The store's time, the first due time of every duty, and whether work waits."""
+class _LazyStore(Generic[Aggregate]):
+    """A store object of a transaction, created on first use. Most operations need two or three of them."""
 
-    now: datetime
-    due: Mapping[str, datetime | None]
-    work: bool
+    def __init__(self, make: Callable[[Transaction], Aggregate]) -> None:
+        self._make = make
+        self._name = ""
 
-    @property
-    def overdue(self) -> set[str]:
-        """The duties whose time has come."""
-        return {name for name, time in self.due.items() if time is not None and time <= self.now}
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
-
-class Due(Protocol):
-    """What the reconcilers ask: which executions are due, and when the next one is."""
-
-    async def ids(self, duty: str, now: datetime, limit: int) -> list[UUID]:
-        """The executions that are due for a duty, most overdue first; nothing is locked."""
-
-    async def look(self, question: Question) -> Look:
-        """The store's time, the first due time of every duty, and whether there is work, in one statement."""
+    def __get__(self, tx: Transaction, owner: type) -> Aggregate:
+        aggregate = tx.__dict__[self._name] = self._make(tx)
+        return aggregate
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What decisions on locked executions write: rows over what they were, ended attempts, events, waits."""
+class Transaction:
+    """The store objects over one session, and the hints to send after its commit."""
 
-    executions: Sequence[tuple[Execution, Execution]] = ()
-    attempts: Sequence[Attempt] = ()
-    events: Sequence[Event] = ()
-    waits: Sequence[WaitChanges] = ()
+    def __init__(
+        self,
+        session: Session,
+        hot_path: type[HotStatements] = HotStatements,
+        optimistic: type[OptimisticStore] = OptimisticStore,
+    ) -> None:
+        self.session = session
+        self.hints = CommitHints()
+        self.hot_path = hot_path(session, self.hints)
+        self.optimistic_class = optimistic
 
+    executions = _LazyStore(lambda tx: ExecutionStore(tx.session))
+    attempts = _LazyStore(lambda tx: AttemptStore(tx.session))
+    steps = _LazyStore(lambda tx: StepStore(tx.session))
+    events = _LazyStore(lambda tx: EventStore(tx.session, tx.hints))
+    lanes = _LazyStore(lambda tx: LaneStore(tx.session))
+    routes = _LazyStore(lambda tx: RouteStore(tx.session))
+    grants = _LazyStore(lambda tx: GrantStore(tx.session))
+    idempotency_keys = _LazyStore(lambda tx: IdempotencyKeyStore(tx.session))
+    waits = _LazyStore(lambda tx: WaitStore(tx.session))
+    optimistic = _LazyStore(lambda tx: tx.optimistic_class(tx.session, tx.executions, tx.waits, tx.hints))
+    snapshots = _LazyStore(lambda tx: SnapshotStore(tx.session))
+    signing_keys = _LazyStore(lambda tx: SigningKeyStore(tx.session))
+    flows = _LazyStore(lambda tx: FlowStore(tx.session, tx.hints))
+    due = _LazyStore(lambda tx: DueStore(tx.session))
+    subscribers = _LazyStore(lambda tx: SubscriberStore(tx.session))
+    trim = _LazyStore(lambda tx: TrimStore(tx.session))
+    purge = _LazyStore(lambda tx: PurgeStore(tx.session))
+    workers = _LazyStore(lambda tx: WorkerStore(tx.session))
 
-class Periphery(Protocol):
-    """The ports for what stands around executions: due times, those who read events, and those who do the work and look
-    around meanwhile."""
-
-    @property
-    def due(self) -> Due: ...
-    @property
-    def looks(self) -> Looks: ...
-    @property
-    def outbox(self) -> Outbox: ...
-    @property
-    def subscribers(self) -> Subscribers: ...
-    @property
-    def trimming(self) -> Trimming: ...
-    @property
-    def purging(self) -> Purging: ...
-    @property
-    def workers(self) -> Workers: ...
-
-
-class Transaction(Periphery, Protocol):
-    """One transaction of the store. An operation awaits nothing else."""
-
-    @property
-    def executions(self) -> Executions: ...
-    @property
-    def hot(self) -> HotStatements: ...
-    @property
-    def attempts(self) -> Attempts: ...
-    @property
-    def steps(self) -> Steps: ...
-    @property
-    def events(self) -> Events: ...
-    @property
-    def lanes(self) -> Lanes: ...
-    @property
-    def routes(self) -> Routes: ...
-    @property
-    def grants(self) -> Grants: ...
-    @property
-    def keys(self) -> Keys: ...
-    @property
-    def waits(self) -> Waits: ...
-    @property
-    def unlocked(self) -> Unlocked: ...
-    @property
-    def signing_keys(self) -> SigningKeys: ...
-    @property
-    def flows(self) -> Flows: ...
-
-    async def write(self, written: Written) -> None:
-        """Writes exactly that, or fails."""
+    async def write(self, write_set: WriteSet) -> None:
+        """Write all rows of `write_set`, or raise."""
+        saved_ids = {after.id for _, after in write_set.executions}
+        await write_waits(
+            self.session,
+            write_set.waits,
+            *self.executions.save_batches(write_set.executions),
+            ("touch_executions", [{"execution_id": id_} for id_ in touched_executions(write_set.waits) - saved_ids]),
+            ("append_attempt", [attempt_parameters(item) for item in write_set.attempts]),
+            ("append_event", [event_parameters(item) for item in write_set.events]),
+        )
+        self.hints.note_events(write_set.events)
 
     async def now(self) -> datetime:
-        """The store's clock, read now: after a lock, this is later than the wait for it."""
+        """Return the store's time now. After a lock, it is later than the wait for the lock."""
+        return await self.session.now()
 
 
-class JoinedTransaction(Transaction, Protocol):
-    """A transaction of the caller's own, which only the caller commits or rolls back."""
+class JoinedTransaction(Transaction):
+    """A transaction of the caller, which only the caller commits or rolls back."""
 
-    async def wake(self, news: News) -> None:
-        """Tells the news when the transaction commits; where nothing can, no more happens than that whoever waits for
-        them finds them at the next look."""
-
-
-UserBody = Callable[[Any], Any]
-Recording = Callable[[Any], Step]
-Recorded = tuple[Any, Step]
+    async def notify_on_commit(self, hints: CommitHints) -> None:
+        """Send hints when the caller commits. A backend that cannot do this sends none, and listeners poll."""
+        raise NotImplementedError
 
 
-class SharedTransaction(Transaction, Protocol):
-    """A transaction of the engine in which code of the user's takes part."""
+class SharedTransaction(Transaction):
+    """A transaction of the engine in which user code takes part."""
 
-    async def perform(self, body: UserBody, record: Recording) -> Recorded:
-        """Runs the user's code on the connection itself: its answer, and the step that is to be recorded for it."""
-
-
-Body = Callable[[Transaction], Coroutine[Any, Any, Answer]]
-SharedBody = Callable[[SharedTransaction], Coroutine[Any, Any, Answer]]
-JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Answer]]
-
-
-class Store(Protocol):
-    """A database that runs the bodies of operations."""
-
-    @property
-    def telling(self) -> Telling:
-        """How it hands on news."""
-
-    async def run(self, body: Body[Answer]) -> Answer:
-        """Runs a body in one write transaction: all of it, or none. It may run more than once before it commits."""
-
-    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
-        """The same for a body that lets the user's code take part; what that raises is raised as it is."""
-
-    async def run_single(self, body: Body[Answer]) -> Answer:
-        """The same for a body that makes one statement, or looks first and then writes by one that is guarded: it needs
-        no transaction around it."""
-
-    async def read(self, body: Body[Answer]) -> Answer:
-        """Runs a body that only reads."""
-
-    async def read_single(self, body: Body[Answer]) -> Answer:
-        """The same for a body that makes exactly one statement, be it for several items."""
-
-    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
-        """Runs a body once in the open transaction of a caller's asynchronous connection. With `savepoint`, what it
-        wrote before it refused is taken back; a body that refuses only before it writes does not need one."""
-
-    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
-        """The same for a synchronous connection, in the caller's thread."""
-
-    async def ping(self) -> None:
-        """Returns if the store answers."""
-
-    async def facts(self) -> StoreFacts:
-        """What the store says of itself."""
-
-    async def close(self) -> None:
-        """Ends all connections; later calls are refused."""
+    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
+        """Run user code on the connection. Return its result and the step to record for it."""
+        raise NotImplementedError

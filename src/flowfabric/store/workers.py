@@ -1,40 +1,108 @@
-"""The port for the register of workers."""
+"""Registered workers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
-from flowfabric.core.workers import Worker
+from flowfabric.core.executions.records import WorkerId
+from flowfabric.core.workers import WorkerInfo
+from flowfabric.store.rows import to_datetime, to_microseconds
+from flowfabric.store.session import Row, Session
 
 
-class Workers(Protocol):
-    """Worker instances as they have registered themselves."""
+class WorkerStore:
+    """Worker instances as they registered themselves."""
 
-    async def lock(self, namespace: str, instance: str) -> Worker | None:
-        """The worker, locked."""
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-    async def add(self, worker: Worker) -> bool:
-        """Adds the worker; False if the instance is there already, whoever is just adding it."""
+    async def lock(self, namespace: str, instance: str) -> WorkerInfo | None:
+        """Lock and return a worker."""
+        rows = await self._session.fetch("lock_worker", namespace=namespace, instance=instance)
+        return _to_worker(rows[0]) if rows else None
 
-    async def change(self, worker: Worker) -> None:
-        """Replaces what is known of a locked one."""
+    async def add(self, worker: WorkerInfo) -> bool:
+        """Add a worker. Return False if the instance exists."""
+        return bool(await self._session.fetch("add_worker", **_parameters(worker)))
+
+    async def change(self, worker: WorkerInfo) -> None:
+        """Replace the record of a locked worker."""
+        await self._session.fetch("change_worker", **_parameters(worker))
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
-        """Until when a live one counts as live now; None if it does not any more."""
+        """Extend the registration of a live worker. Return its new expiry, or None if it has expired."""
+        rows = await self._session.fetch(
+            "beat_worker", namespace=namespace, instance=instance, busy=busy, now=self._session.bound_now
+        )
+        return to_datetime(rows[0]["expires_at"]) if rows else None
 
     async def remove(self, namespace: str, instance: str) -> None:
-        """Takes one out of the register."""
+        """Remove a worker."""
+        await self._session.fetch("remove_worker", namespace=namespace, instance=instance)
 
-    async def page(self, namespace: str, after: str, limit: int) -> list[Worker]:
-        """Those with a later instance, by instance."""
+    async def page(self, namespace: str, after: str, limit: int) -> list[WorkerInfo]:
+        """Return workers with an instance above `after`, in order of their instances."""
+        rows = await self._session.fetch("list_workers", namespace=namespace, after=after, limit=limit)
+        return [_to_worker(row) for row in rows]
 
-    async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[Worker]:
-        """Live ones that claim on the lane."""
+    async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[WorkerInfo]:
+        """Return live workers that claim on a lane."""
+        rows = await self._session.fetch("workers_on_lane", namespace=namespace, lane=lane, now=now, limit=limit)
+        return [_to_worker(row) for row in rows]
 
-    async def lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:
-        """Namespaces and instances that were not heard of in time, longest silent first; nothing is locked."""
+    async def list_lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return namespaces and instances of expired workers, longest silent first, without locking them."""
+        rows = await self._session.fetch("lapsed_workers", now=now, limit=limit)
+        return [(row["namespace"], row["instance"]) for row in rows]
 
-    async def remove_lapsed(self, instances: Sequence[tuple[str, str]], now: datetime) -> list[Worker]:
-        """Takes those of them out of the register that nobody else is at; answers them as they were."""
+    async def remove_lapsed(self, instances: Sequence[tuple[str, str]], now: datetime) -> list[WorkerInfo]:
+        """Remove those of `instances` that are expired and not locked. Return the removed workers."""
+        parameters = [{"namespace": namespace, "instance": instance, "now": now} for namespace, instance in instances]
+        removed = [_to_worker(row) for row in await self._session.fetch_each("lock_lapsed_worker", parameters)]
+        names = [{"namespace": worker.namespace, "instance": worker.id.instance} for worker in removed]
+        await self._session.fetch_each("remove_worker", names)
+        return removed
+
+
+def _parameters(worker: WorkerInfo) -> dict[str, object]:
+    return {
+        "namespace": worker.namespace,
+        "instance": worker.id.instance,
+        "name": worker.id.name,
+        "lanes": list(worker.lanes),
+        "capabilities": list(worker.capabilities),
+        "version": worker.version,
+        "host": worker.host,
+        "slots": worker.slots,
+        "busy": worker.busy,
+        "ttl_us": to_microseconds(worker.ttl),
+        "registered_at": worker.registered_at,
+        "seen_at": worker.seen_at,
+        "expires_at": worker.expires_at,
+        "kinds": None if worker.kinds is None else list(worker.kinds),
+    }
+
+
+def _to_worker(row: Row) -> WorkerInfo:
+    return WorkerInfo(
+        namespace=row["namespace"],
+        id=WorkerId(row["name"], row["instance"]),
+        lanes=_parse_names(row["lanes"]),
+        capabilities=_parse_names(row["capabilities"]),
+        version=row["version"],
+        host=row["host"],
+        slots=row["slots"],
+        busy=row["busy"],
+        ttl=timedelta(microseconds=row["ttl_us"]),
+        registered_at=to_datetime(row["registered_at"]),
+        seen_at=to_datetime(row["seen_at"]),
+        expires_at=to_datetime(row["expires_at"]),
+        kinds=None if row["kinds"] is None else _parse_names(row["kinds"]),
+    )
+
+
+def _parse_names(value: Any) -> tuple[str, ...]:
+    return tuple(json.loads(value) if isinstance(value, str) else value)

@@ -1,16 +1,18 @@
-"""The sync face: the words of `flowfabric` for plain functions, each of which waits and answers the value.
+"""The names of `flowfabric` for plain functions. Each call waits and returns the value.
 
-`App`, `Task`, `Handle`, `Flow` and `FlowHandle` are what `.sync` of theirs is. The others are durable calls for tasks
-that are plain functions: `step(…)` waits for its result, things with a face before the wait have `.wait()`, and groups
-take functions without arguments: `gather(lambda: …, lambda: …)`.
+`App`, `Task`, `Handle`, `Flow` and `FlowHandle` are the classes of their `.sync` views. The others are durable calls
+for tasks that are plain functions. `step(…)` waits for its result. Approvals and callbacks have `.wait()`, so that
+their tokens can be handed out before. Groups take functions without arguments: `gather(lambda: …, lambda: …)`.
 """
 
-from flowfabric.sdk.ambient import current
-from flowfabric.sdk.sync_client import App, Flow, FlowHandle, Handle, Task
+from flowfabric.app.sync_client import App, Flow, FlowHandle, Handle, Task
+from flowfabric.runtime.calls.context import current
 from flowfabric.sync.calls import (
     Approval,
     Callback,
-    Steps,
+    Compensations,
+    Saga,
+    StepFunction,
     approval,
     callback,
     changed,
@@ -20,6 +22,7 @@ from flowfabric.sync.calls import (
     progress,
     race,
     rng,
+    saga,
     settle,
     sleep,
     sleep_until,
@@ -28,10 +31,9 @@ from flowfabric.sync.calls import (
     wait_for,
     wait_signal,
 )
-from flowfabric.sync.sagas import Saga, Undo, saga
 
 __all__ = [
-    "App", "Approval", "Callback", "Flow", "FlowHandle", "Handle", "Saga", "Steps", "Task", "Undo", "approval",
-    "callback", "changed", "current", "gather", "now", "poll", "progress", "race", "rng", "saga", "settle", "sleep",
-    "sleep_until", "step", "uuid4", "wait_for", "wait_signal",
+    "App", "Approval", "Callback", "Compensations", "Flow", "FlowHandle", "Handle", "Saga", "StepFunction", "Task",
+    "approval", "callback", "changed", "current", "gather", "now", "poll", "progress", "race", "rng", "saga", "settle",
+    "sleep", "sleep_until", "step", "uuid4", "wait_for", "wait_signal",
 ]  # fmt: skip

@@ -1,10 +1,18 @@
-"""What users need to test durable work: a kit that moves time and kills runs as it is told, and a clock for engines."""
+"""Tools for testing durable functions: a kit with a manual clock and planned crashes, sweeps, and direct calls."""
 
 from flowfabric.testing.clock import VirtualClock
 from flowfabric.testing.direct import direct
-from flowfabric.testing.driving import Stuck
+from flowfabric.testing.driver import Stuck
 from flowfabric.testing.kit import Kit
-from flowfabric.testing.sweeping import Swept, sweep
+from flowfabric.testing.sweep import SweepResult, sweep
 from flowfabric.testing.sync_kit import SyncKit
 
-__all__ = ["Kit", "Stuck", "Swept", "SyncKit", "VirtualClock", "direct", "sweep"]
+__all__ = [
+    "Kit",
+    "Stuck",
+    "SweepResult",
+    "SyncKit",
+    "VirtualClock",
+    "direct",
+    "sweep",
+]

@@ -1,4 +1,4 @@
-"""Task functions called as they are, without a store: steps just call, sleeps return at once, nothing is kept."""
+"""Direct calls of task functions, without a store. Steps call their function, sleeps return immediately."""
 
 from __future__ import annotations
 
@@ -10,134 +10,152 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, cast
 from uuid import uuid4
 
+from flowfabric.app.app import App
+from flowfabric.app.client_thread import run_on_client_thread
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.core.outcomes import Lease
-from flowfabric.core.records import Fence, WorkerId
+from flowfabric.core.executions.outcomes import Lease
+from flowfabric.core.executions.records import Fence, WorkerId
 from flowfabric.engine.engine import Engine
-from flowfabric.sdk.app import App
-from flowfabric.sdk.client_thread import wait_for
-from flowfabric.sdk.commits import Commits
-from flowfabric.sdk.journal import Record, Scope
-from flowfabric.sdk.parking import Due, Verdict, Wait
-from flowfabric.sdk.probes import Silent
-from flowfabric.sdk.resting import Resting
-from flowfabric.sdk.run import Run
-from flowfabric.sdk.threads import ThreadPools
-from flowfabric.sdk.units import UNIT, Unit
+from flowfabric.runtime.branch import BRANCH, Branch
+from flowfabric.runtime.journal import Record, Scope
+from flowfabric.runtime.record_writer import RecordWriter
+from flowfabric.runtime.run import NoHooks, TaskRun
+from flowfabric.runtime.suspension import Suspender
+from flowfabric.runtime.threads import ThreadPools
+from flowfabric.runtime.waits import DueTimeReached, Verdict, Wait
 
-_THREADS = 4
-_TERM = timedelta(days=1)
+_MAX_THREADS = 4
+_LEASE_TTL = timedelta(days=1)
 
 
 @contextmanager
 def direct() -> Iterator[None]:
-    """Inside the block `task.fn(…)` can be called like any function: `await refund.fn("o-17")`.
+    """Let the code in the `with` block call `task.fn(…)` like any function: `await refund.fn("o-17")`.
 
-    Steps call their function, once unless their own policy says otherwise; sleeps and backoffs take no time. What waits
-    for somebody, and children, need a kit.
+    A step calls its function once, unless the step has its own retry policy. Sleeps and backoffs return immediately.
+    Nothing is stored. Signals, approvals, callbacks and children raise `InvalidRequest`; test them with a `Kit`.
     """
-    threads = ThreadPools(_THREADS)
-    token = UNIT.set(_DirectUnit(threads))
+    threads = ThreadPools(_MAX_THREADS)
+    token = BRANCH.set(_DirectBranch(threads))
     try:
         yield
     finally:
-        UNIT.reset(token)
+        BRANCH.reset(token)
         threads.close()
 
 
-class _Strict(Silent):
+class _StrictHooks(NoHooks):
     is_strict = True
 
 
-class _DirectUnit(Unit):
-    """Stands in for the body of a task wherever it is called, with a run for each event loop that it is called on."""
+class _DirectBranch(Branch):
+    """The branch of all calls in a `direct` block. It makes a new run when it is used on another event loop."""
 
     __slots__ = ("_app", "_run", "_threads")
 
     def __init__(self, threads: ThreadPools) -> None:
         self._app, self._threads = App(":memory:", arguments="off"), threads
-        self._run: Run | None = None
-        self.scope, self.parent, self.together, self.thread, self.stay = Scope(), None, None, None, None
+        self._run: TaskRun | None = None
+        self.scope, self.parent, self.wait_group, self.thread, self.segment = Scope(), None, None, None, None
+        self.race, self.group = None, None
         self.is_bridging = self._is_dropped = False
         self.children, self.waitpoints = set(), set()
 
     @property
-    def run(self) -> Run:  # type: ignore[override]
-        loop = _running_loop()
+    def run(self) -> TaskRun:  # type: ignore[override]
+        loop = _get_running_loop()
         if self._run is None or loop not in (None, self._run.loop):
-            # Plain code has its calls awaited elsewhere; whoever asks for that is not part of a task.
-            make = self._new_run
-            self._run = Context().run(wait_for, make) if loop is None else _DirectRun(self._app, self._threads)
+            # Without an event loop, the run belongs to the loop of the client thread. The empty context hides this
+            # branch, which would turn the call into a durable call of a task.
+            make_run = self._make_run
+            self._run = (
+                Context().run(run_on_client_thread, make_run) if loop is None else _DirectRun(self._app, self._threads)
+            )
         return self._run
 
-    async def _new_run(self) -> Run:
+    async def _make_run(self) -> TaskRun:
         return _DirectRun(self._app, self._threads)
 
     @property
     def is_plain(self) -> bool:  # type: ignore[override]
-        return _running_loop() is None
+        return _get_running_loop() is None
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        return None if _running_loop() is None else asyncio.current_task()
+        return None if _get_running_loop() is None else asyncio.current_task()
 
     @task.setter
     def task(self, task: object) -> None: ...
 
-    def check_here(self) -> None: ...
+    def check_caller(self) -> None: ...
 
 
-class _DirectRun(Run):
+class _DirectRun(TaskRun):
     def __init__(self, app: App, threads: ThreadPools) -> None:
-        task = app.tasks.get("direct") or app.task(name="direct", retries=0)(_nothing)
-        # Whatever would ask the engine is refused before it does.
-        super().__init__(app, task, cast(Engine, None), _lease(), threads, _Strict())
+        task = app.tasks.get("direct") or app.task(name="direct", retries=0)(_do_nothing)
+        # There is no engine, because every call that needs one is refused first.
+        super().__init__(app, task, cast(Engine, None), _make_lease(), threads, _StrictHooks())
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self.commits, self.resting = _DirectCommits(self), _DirectResting(self)
+    def _reset(self) -> None:
+        super()._reset()
+        self.record_writer, self.suspender = _DirectRecordWriter(self), _DirectSuspender(self)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
 
-class _DirectCommits(Commits):
+class _DirectRecordWriter(RecordWriter):
     async def write(self, record: Record) -> None:
-        self.ride(record)
+        self.enqueue(record)
 
-    async def carry(self, operation: Any, *, goes_on: bool = False) -> Any:
+    async def commit_with(self, operation: Any, *, keeps_lease: bool = False) -> Any:
         _refuse("tokens and links")
 
     async def submit(self, child: Any, record: Record) -> Any:
         _refuse(record.path)
 
 
-class _DirectResting(Resting):
-    async def park(self, unit: Unit, wait: Wait) -> Verdict:
+class _DirectSuspender(Suspender):
+    async def wait(self, branch: Branch, wait: Wait) -> Verdict:
         if wait.condition() is not None or wait.due is None:
             _refuse(wait.path)
-        return Due(wait.due)
+        return DueTimeReached(wait.due)
 
 
-def _refuse(what: str) -> NoReturn:
-    message = f"{what} cannot be had by calling the function directly; use testing.Kit"
+def _refuse(feature: str) -> NoReturn:
+    message = f"a direct call cannot use {feature}; use testing.Kit"
     raise InvalidRequest("direct_call", message)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
 
 
-def _lease() -> Lease:
+def _make_lease() -> Lease:
     now = datetime.now(UTC)
     return Lease(
-        fence=Fence(uuid4(), 1, uuid4()), namespace="default", lane="default", kind="direct", priority=0, payload=b"{}",
-        encoding="json", tags={}, worker=WorkerId("direct", "direct"), origin="fresh", attempt_index=1, generation=0,
-        acquired_at=now, expires_at=now + _TERM, ttl=_TERM, deadline_at=None, attempt_timeout_at=None, plain=True,
-    )  # fmt: skip
+        fence=Fence(uuid4(), 1, uuid4()),
+        namespace="default",
+        lane="default",
+        kind="direct",
+        priority=0,
+        payload=b"{}",
+        encoding="json",
+        tags={},
+        worker=WorkerId("direct", "direct"),
+        origin="fresh",
+        attempt_index=1,
+        generation=0,
+        acquired_at=now,
+        expires_at=now + _LEASE_TTL,
+        ttl=_LEASE_TTL,
+        deadline_at=None,
+        attempt_timeout_at=None,
+        is_standalone=True,
+    )
 
 
-async def _nothing() -> None: ...
+async def _do_nothing() -> None: ...

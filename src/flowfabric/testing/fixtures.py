@@ -4,7 +4,7 @@ async def test_a_refund(kit):                       def test_a_refund(sync_kit):
     async with kit(shop.app) as shop_kit:               shop_kit = sync_kit(shop.app)
         await shop_kit.run(shop.refund, "o-17")         shop_kit.run(shop.refund, "o-17")
 
-`pytest --replay="every record"` runs every body again from its top after each record, in all tests that use them.
+`pytest --replay="every record"` reruns each body from its top after every record, in all tests that use the fixtures.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ _REPLAY = "--replay"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--replay`."""
+    """Add the option `--replay`."""
     parser.addoption(
-        _REPLAY, choices=["suspensions", "every record"], default=None,
-        help="run the bodies of tasks again at these points, in tests with the fixtures kit and sync_kit",
-    )  # fmt: skip
+        _REPLAY,
+        choices=["suspensions", "every record"],
+        default=None,
+        help="rerun task bodies at these points, in tests that use the fixtures kit and sync_kit",
+    )
 
 
 @pytest.fixture
 def kit(request: pytest.FixtureRequest) -> Callable[..., Kit]:
-    """Makes kits, to be entered with `async with`; takes what `flowfabric.testing.Kit` takes."""
+    """Return a factory with the arguments of `flowfabric.testing.Kit`. Enter each kit with `async with`."""
     replay = request.config.getoption(_REPLAY, default=None)
     return Kit if replay is None else partial(Kit, replay=replay)
 
 
 @pytest.fixture
 def sync_kit(kit: Callable[..., Kit]) -> Iterator[Callable[..., SyncKit]]:
-    """Makes kits for plain tests, which are open until the end of the test."""
+    """Return a factory of kits for plain tests. Each kit stays open until the test ends."""
     with ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(kit(*args, **options).sync)

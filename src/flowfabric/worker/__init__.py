@@ -1,7 +1,6 @@
-"""The worker: it claims work, gives it slots, keeps its leases alive and gives back what it cannot finish."""
+"""The worker: claims executions, runs them in slots, renews leases and releases those it cannot finish."""
 
-from flowfabric.worker.event_loop import new_event_loop, own_runner
-from flowfabric.worker.signalled import run_until_signalled, stopped_by_signals
-from flowfabric.worker.worker import Worker
+from flowfabric.worker.event_loop import event_loop_runner, new_event_loop
+from flowfabric.worker.worker import Worker, run_until_signal, stop_on_signals
 
-__all__ = ["Worker", "new_event_loop", "own_runner", "run_until_signalled", "stopped_by_signals"]
+__all__ = ["Worker", "new_event_loop", "event_loop_runner", "run_until_signal", "stop_on_signals"]

@@ -1,4 +1,4 @@
-"""The event loop of a process that is ours, and how often its garbage is looked for."""
+"""The event loop of a worker process, and its garbage collection."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flowfabric.sdk import raw_tasks
+from flowfabric.runtime import branch
 
-# What hundreds of executions under way consist of is many and small, and not garbage: runs leave no circles behind. To
-# look through it as often as Python does takes a third of the time of a busy worker.
-_NEW_OBJECTS = 20_000
+# Hundreds of active runs consist of many small objects that are not garbage, and runs leave no reference cycles.
+# Collecting as often as Python does by default takes a third of the time of a busy worker.
+_GC_THRESHOLD = 20_000
 
 
 @contextmanager
-def own_runner() -> Iterator[asyncio.Runner]:
-    """Runs coroutines in a loop that is ours, in a process that is too while the block lasts. Tasks of asyncio that
-    bodies leave behind end with them."""
+def event_loop_runner() -> Iterator[asyncio.Runner]:
+    """Yield a runner with a new event loop, with less frequent garbage collection inside the block.
+
+    Asyncio tasks that a body leaves running are cancelled when the body ends.
+    """
     before = gc.get_threshold()
-    if 0 < before[0] < _NEW_OBJECTS:
-        gc.set_threshold(_NEW_OBJECTS, *before[1:])
+    if 0 < before[0] < _GC_THRESHOLD:
+        gc.set_threshold(_GC_THRESHOLD, *before[1:])
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            raw_tasks.watch(runner.get_loop())
+            branch.track_raw_tasks(runner.get_loop())
             yield runner
     finally:
         gc.set_threshold(*before)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop's if that is installed, else one of asyncio's; for `asyncio.Runner(loop_factory=…)`."""
+    """Return a uvloop event loop if uvloop is installed, else an asyncio one; for `asyncio.Runner`."""
     try:
         import uvloop
     except ImportError:

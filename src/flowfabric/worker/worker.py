@@ -1,98 +1,109 @@
-"""A worker: claims what it can perform, performs it, and leaves nothing behind when it stops.
+"""A worker: claims executions, runs them, and leaves no lease behind when it stops.
 
-    async with Worker(engine, performer) as worker:    # works from here on
-        await worker.run()                             # … until somebody calls worker.stop()
+    async with Worker(engine, runner) as worker:    # works from here on
+        await worker.run()                          # … until `worker.stop()` is called
 
-Stopping: no more claims; what was not started is given back; what runs is asked to unwind and has the grace for it;
-what still runs then is told that its lease is lost, and the lease is given back for it. No attempt is used up.
+When it stops, it makes no further claims and releases unstarted leases. It asks active runs to unwind within the grace
+period. After that it notifies the remaining runs that their lease is lost, and releases the lease for them. No attempt
+is used up. `run_until_signal` stops a worker by SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
-from types import TracebackType
+import signal
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from types import FrameType, TracebackType
 from typing import Self
 
-from flowfabric.core import limits
-from flowfabric.core.records import WorkerId
+from flowfabric.core import validation
+from flowfabric.core.executions.records import WorkerId
 from flowfabric.engine.engine import Engine
-from flowfabric.sdk.performing import Performer
-from flowfabric.sdk.threads import ThreadPools
-from flowfabric.worker.beside import Care, beside, in_background
-from flowfabric.worker.claiming import Claiming, Offer
-from flowfabric.worker.draining import drain
-from flowfabric.worker.ledger import Ledger
-from flowfabric.worker.performances import Performances
-from flowfabric.worker.presence import Presence, new_worker_id
-from flowfabric.worker.renewal import Opening
-from flowfabric.worker.slots import Slots
+from flowfabric.runtime.runner import Runner
+from flowfabric.runtime.threads import ThreadPools
+from flowfabric.worker.active_runs import ActiveRuns, Slots
+from flowfabric.worker.background import RenewalConfig, run_background_jobs, run_in_background
+from flowfabric.worker.claimer import ClaimCriteria, Claimer
+from flowfabric.worker.heartbeat import WorkerHeartbeat, new_worker_id
+from flowfabric.worker.leases import LeaseTable, OpenEngine
+from flowfabric.worker.shutdown import drain
 
 _log = logging.getLogger("flowfabric.worker")
-MOST_SLOTS = 10_000
+MAX_SLOTS = 10_000
 
 
 class Worker:
-    """Works on an engine's executions while its block lasts.
+    """Runs executions of an engine inside its `async with` block.
 
-    `renewal` opens an engine of its own for the thread that renews leases, so that a blocked event loop loses none;
-    without it they are renewed in the worker's loop, as they must be in a store with a single connection. `reconcile`
-    runs the engine's reconcilers too; one worker of a process is enough for that. `threads` are for whoever performs
-    plain functions; they are closed with the worker. `grace` is what leaving the block allows for what still runs.
+    `open_renewal_engine` opens a second engine for the thread that renews leases, so that a blocked event loop loses
+    none. Without it leases are renewed in the worker's loop, as a store with a single connection requires.
+    `reconcile` also runs the engine's reconcilers; one worker per process is enough. `threads` run plain functions and
+    are closed with the worker. `grace` is the time that active runs have to unwind when the block ends.
     """
 
     def __init__(
-        self, engine: Engine, performer: Performer, *, name: str | None = None, concurrency: int = 16,
-        lanes: Sequence[str] = ("default",), capabilities: Collection[str] = (), lease_ttl: limits.Duration = 30,
-        reconcile: bool = True, renewal: Opening | None = None, threads: ThreadPools | None = None,
-        grace: limits.Duration = 30,
-    ) -> None:  # fmt: skip
-        ttl = limits.duration(lease_ttl, "lease_ttl", limits.LEASE_TTL_LEAST, limits.LEASE_TTL_MOST)
-        slots = limits.whole(concurrency, "concurrency", 1, MOST_SLOTS)
+        self,
+        engine: Engine,
+        runner: Runner,
+        *,
+        name: str | None = None,
+        concurrency: int = 16,
+        lanes: Sequence[str] = ("default",),
+        capabilities: Collection[str] = (),
+        lease_ttl: validation.Duration = 30,
+        reconcile: bool = True,
+        open_renewal_engine: OpenEngine | None = None,
+        threads: ThreadPools | None = None,
+        grace: validation.Duration = 30,
+    ) -> None:
+        ttl = validation.duration(lease_ttl, "lease_ttl", validation.MIN_LEASE_TTL, validation.MAX_LEASE_TTL)
+        slots = validation.integer(concurrency, "concurrency", 1, MAX_SLOTS)
         self._engine = engine
-        self._offer = Offer(
-            worker=new_worker_id(None if name is None else limits.name(name, "name")),
-            lanes=limits.names(lanes, "lanes"), capabilities=limits.capabilities(capabilities, "capabilities"),
-            lease_ttl=ttl, kinds=lambda: performer.kinds,
-        )  # fmt: skip
-        self._reconcile = limits.truth(reconcile, "reconcile")
-        self._opening = renewal
-        self._grace = limits.duration(grace, "grace")
+        self._criteria = ClaimCriteria(
+            worker=new_worker_id(None if name is None else validation.name(name, "name")),
+            lanes=validation.names(lanes, "lanes"),
+            capabilities=validation.capabilities(capabilities, "capabilities"),
+            lease_ttl=ttl,
+            kinds=lambda: runner.kinds,
+        )
+        self._reconcile = validation.boolean(reconcile, "reconcile")
+        self._open_renewal_engine = open_renewal_engine
+        self._grace = validation.duration(grace, "grace")
         self.threads = ThreadPools(slots) if threads is None else threads
-        self._ledger = Ledger()
+        self._lease_table = LeaseTable()
         self._slots = Slots(slots, ttl.total_seconds())
-        self._performances = Performances(engine, performer, self._slots, self._ledger)
-        self._claiming = Claiming(engine, self._offer, self._slots, self._ledger, self._performances.take)
-        self._presence = Presence(engine, self._offer, slots, lambda: self.busy)
+        self._runs = ActiveRuns(engine, runner, self._slots, self._lease_table)
+        self._claimer = Claimer(engine, self._criteria, self._slots, self._lease_table, self._runs.accept)
+        self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
         self._grace_over = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._stopping: asyncio.Task[None] | None = None
-        self._around = AsyncExitStack()
+        self._stop_task: asyncio.Task[None] | None = None
+        self._exit_stack = AsyncExitStack()
 
     @property
     def id(self) -> WorkerId:
-        """The name of the worker and the instance that it is registered as."""
-        return self._offer.worker
+        """The name of the worker and its registered instance."""
+        return self._criteria.worker
 
     @property
     def busy(self) -> int:
-        """How many slots are in use."""
+        """The number of slots in use."""
         return self._slots.busy
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
-            care = Care(self._ledger, self._offer.lease_ttl.total_seconds(), self._performances.hear)
-            await stack.enter_async_context(beside(self._engine, self._opening, care))
+            config = RenewalConfig(self._lease_table, self._criteria.lease_ttl.total_seconds(), self._runs.on_report)
+            await stack.enter_async_context(run_background_jobs(self._engine, self._open_renewal_engine, config))
             if self._reconcile:
-                await stack.enter_async_context(self._engine.reconcilers.running())
-            stack.push_async_callback(self._presence.leave)
-            await stack.enter_async_context(in_background(self._presence.run()))
-            self._claiming.start()
-            self._around = stack.pop_all()
-        _log.info("works as %s", self.id.instance)
+                await stack.enter_async_context(self._engine.reconcilers.run_in_background())
+            stack.push_async_callback(self._heartbeat.leave)
+            await stack.enter_async_context(run_in_background(self._heartbeat.run()))
+            self._claimer.start()
+            self._exit_stack = stack.pop_all()
+        _log.info("Worker started as %s", self.id.instance)
         return self
 
     async def __aexit__(
@@ -101,23 +112,61 @@ class Worker:
         await self.stop()
 
     async def run(self) -> None:
-        """Returns when the worker has been stopped."""
+        """Wait until the worker has stopped."""
         await self._stopped.wait()
 
-    async def stop(self, grace: limits.Duration | None = None) -> None:
-        """Drains the worker; returns when it has ended. Called again, the shortest grace counts."""
-        seconds = (self._grace if grace is None else limits.duration(grace, "grace")).total_seconds()
+    async def stop(self, grace: validation.Duration | None = None) -> None:
+        """Drain the worker and wait until it has stopped. If called again, the shortest grace counts."""
+        seconds = (self._grace if grace is None else validation.duration(grace, "grace")).total_seconds()
         timer = asyncio.get_running_loop().call_later(seconds, self._grace_over.set)
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(), name="flowfabric-stop")
+        if self._stop_task is None:
+            self._stop_task = asyncio.create_task(self._stop(), name="flowfabric-stop")
         try:
-            await asyncio.shield(self._stopping)
+            await asyncio.shield(self._stop_task)
         finally:
             timer.cancel()
 
     async def _stop(self) -> None:
         try:
-            async with self._around:
-                await drain(self._engine, self._claiming, self._performances, self._grace_over)
+            async with self._exit_stack:
+                await drain(self._engine, self._claimer, self._runs, self._grace_over)
         finally:
             self._stopped.set()
+
+
+async def run_until_signal(worker: Worker) -> None:
+    """Run the worker until SIGTERM or SIGINT, then drain it. Call this only in the main thread."""
+    async with worker:
+        with stop_on_signals(worker):
+            await worker.run()
+
+
+@contextmanager
+def stop_on_signals(worker: Worker) -> Iterator[None]:
+    """Let SIGTERM and SIGINT stop the worker inside the block; a second SIGINT ends the process immediately.
+
+    The handlers are set by `signal.signal`, not on the event loop, so that they work while the loop is blocked.
+    """
+    loop = asyncio.get_running_loop()
+    stops: list[asyncio.Task[None]] = []
+    interrupted = False
+
+    def stop(name: str) -> None:
+        if not stops:
+            _log.info("Received %s, draining", name)
+            stops.append(asyncio.ensure_future(worker.stop()))
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if number == signal.SIGINT and interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        interrupted = interrupted or number == signal.SIGINT
+        loop.call_soon_threadsafe(stop, signal.Signals(number).name)
+
+    former = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

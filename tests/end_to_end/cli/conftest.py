@@ -1,4 +1,4 @@
-"""A shell for each test."""
+"""Fixtures that run commands in an isolated environment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.stores import TestStore
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FLOWFABRIC_STORE", "FLOWFABRIC_TRACEBACK", "FLOWFABRIC_KEY_FILE", "FLOWFABRIC_KEYS"):
-        # What is set first is put back in the end, also where a command has changed it.
+        # Setting the variable first makes monkeypatch restore it even if a command changes it.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    """A worker that runs in this process has the log go to the test's stderr, which nobody may write to later."""
+def _restore_log_handlers() -> Iterator[None]:
+    """Restore the log handlers after a worker in this process has redirected the log to the test's stderr."""
     logger = logging.getLogger("flowfabric")
     handlers, level = logger.handlers, logger.level
     yield
@@ -31,11 +31,11 @@ def _log_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def shell(store: TestStore, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """A shell on the test's store, once per backend."""
+    """Return a shell on the test's store, once per backend."""
     return Shell(store, capsys)
 
 
 @pytest.fixture
-def bare(capsys: pytest.CaptureFixture[str]) -> Shell:
-    """A shell that knows no store."""
+def bare_shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Return a shell without a store."""
     return Shell(None, capsys)

@@ -1,4 +1,4 @@
-"""Running the command: in this process, where it is quick, or as a process of its own."""
+"""Run commands in this process, which is fast, or in a separate process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent.parent.parent
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a command answered."""
+class CommandOutput:
+    """The exit code and the output of a command."""
 
     code: int
     lines: list[str]
@@ -26,33 +26,36 @@ class Said:
 
 
 class Shell:
-    """Runs commands on one store, and reads what they print."""
+    """Runs commands on one store and captures their output."""
 
     def __init__(self, store: TestStore | None, capture: pytest.CaptureFixture[str]) -> None:
         self._store, self._capture = store, capture
 
-    async def run(self, *words: str) -> Said:
-        """A command on the store, in an event loop of its own."""
-        place = [] if self._store is None else words_for(self._store)
+    async def run(self, *words: str) -> CommandOutput:
+        """Run a command on the store in its own event loop."""
+        options = [] if self._store is None else store_options(self._store)
         self._capture.readouterr()
-        code = await asyncio.to_thread(main, [*place, *words])
+        code = await asyncio.to_thread(main, [*options, *words])
         out, error = self._capture.readouterr()
-        return Said(code, out.splitlines(), error)
+        return CommandOutput(code, out.splitlines(), error)
 
 
-def words_for(store: TestStore) -> list[str]:
-    """The options that lead to a store. The test server does not wait for its disk, so that has to be accepted."""
+def store_options(store: TestStore) -> list[str]:
+    """Return the options that select a store.
+
+    The test server does not flush to disk, so `--not-durable` is required.
+    """
     schema = ["--schema", store.schema] if isinstance(store, PostgresTestStore) else []
     return ["--store", store.url, "--not-durable", *schema]
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """The environment of a process, without what the terminal of whoever runs the tests says."""
+def process_environment(**variables: str) -> dict[str, str]:
+    """Return the environment for a process, without the settings of the terminal that runs the tests."""
     hidden = ("COLUMNS", "NO_COLOR", "FLOWFABRIC_STORE", "FLOWFABRIC_TRACEBACK")
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return inherited | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"} | variables
 
 
-def command(*words: str) -> list[str]:
-    """The words of a process that is the command."""
+def command_line(*words: str) -> list[str]:
+    """Return the command line of a `flowfabric` process."""
     return [sys.executable, "-m", "flowfabric", *words]

@@ -1,4 +1,4 @@
-"""Every verb, used badly in every way: one line that helps, the right code, never a traceback."""
+"""Bad usage of any command prints one helpful line, returns the documented exit code and shows no traceback."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from tests.end_to_end.cli.shell import Said, Shell
-from tests.end_to_end.cli.test_registry import every
+from tests.end_to_end.cli.shell import CommandOutput, Shell
+from tests.end_to_end.cli.test_command_table import all_commands
 from tests.stores import TestStore, opened
 
 ID = str(UUID(int=7))
-NOWHERE = "postgresql://nobody:geheim@127.0.0.1:1/none"
+UNREACHABLE_STORE = "postgresql://nobody:geheim@127.0.0.1:1/none"
 SECRET = "ab" * 32
 
-# Every verb as it is used well, but for ids: what has one of these is answered with "not found".
-GOOD: dict[str, list[str]] = {
+# Valid arguments for every command. The ids do not exist, so commands with an id report "not found".
+VALID_ARGUMENTS: dict[str, list[str]] = {
     "submit": ["kind", "{}"], "list": [], "show": [ID], "history": [ID], "explain": [ID], "events": [],
     "signal": [ID, "name", "1"], "approve": ["TOKEN"], "reject": ["TOKEN"], "cancel": [ID, "--yes"],
     "revoke": [ID, "--yes"], "replay": [ID, "--yes"], "resume": [ID, "--yes"], "priority": [ID, "5"], "hold": [ID],
@@ -30,95 +30,98 @@ GOOD: dict[str, list[str]] = {
     "check": ["no_such_file.py"], "bench": ["-n", "1"], "completion": ["bash"],
 }  # fmt: skip
 WITHOUT_STORE = {"worker", "check", "completion"}
-WITH_ID = [path for path, words in GOOD.items() if ID in words]
+WITH_ID = [path for path, words in VALID_ARGUMENTS.items() if ID in words]
 POSITIONAL = {
-    " ".join(path) for path, verb in every()
-    if any(not item.is_option and item.settings.get("nargs") != "?" for item in verb.arguments)
-}  # fmt: skip
+    " ".join(path)
+    for path, spec in all_commands()
+    if any(not argument.is_option and argument.settings.get("nargs") != "?" for argument in spec.arguments)
+}
 
 
-def words_of(path: str, folder: Path) -> list[str]:
+def arguments_for(path: str, folder: Path) -> list[str]:
     file = folder / "secret"
     file.write_text(SECRET)
-    return [*path.split(), *(str(file) if word == "SECRET" else word for word in GOOD[path])]
+    return [*path.split(), *(str(file) if word == "SECRET" else word for word in VALID_ARGUMENTS[path])]
 
 
-def assert_one_line(said: Said, code: int, *parts: str) -> None:
-    assert said.code == code, said
-    assert len(said.error.splitlines()) == 1 and said.error.startswith("flowfabric"), said.error
-    assert "Traceback" not in said.error and "geheim" not in said.error
-    assert all(part in said.error for part in parts), said.error
+def assert_one_line(output: CommandOutput, code: int, *parts: str) -> None:
+    assert output.code == code, output
+    assert len(output.error.splitlines()) == 1 and output.error.startswith("flowfabric"), output.error
+    assert "Traceback" not in output.error and "geheim" not in output.error
+    assert all(part in output.error for part in parts), output.error
 
 
-def test_the_list_of_good_uses_is_whole() -> None:
-    assert set(GOOD) == {" ".join(path) for path, _ in every()}
+def test_every_command_has_valid_arguments() -> None:
+    assert set(VALID_ARGUMENTS) == {" ".join(path) for path, _ in all_commands()}
 
 
-@pytest.mark.parametrize("path", GOOD)
-async def test_an_unknown_option_is_refused(path: str, bare: Shell, tmp_path: Path) -> None:
-    said = await bare.run(*words_of(path, tmp_path), "--nonsense\x1b[2J")
-    assert_one_line(said, 2, r"--nonsense\x1b[2J", "--help")
-    assert said.lines == []
+@pytest.mark.parametrize("path", VALID_ARGUMENTS)
+async def test_unknown_option_is_rejected(path: str, bare_shell: Shell, tmp_path: Path) -> None:
+    output = await bare_shell.run(*arguments_for(path, tmp_path), "--nonsense\x1b[2J")
+    assert_one_line(output, 2, r"--nonsense\x1b[2J", "--help")
+    assert output.lines == []
 
 
 @pytest.mark.parametrize("path", sorted(POSITIONAL))
-async def test_a_missing_argument_is_named(path: str, bare: Shell) -> None:
-    said = await bare.run(*path.split())
-    assert_one_line(said, 2, "required", f"flowfabric {path} --help")
+async def test_missing_argument_is_named(path: str, bare_shell: Shell) -> None:
+    output = await bare_shell.run(*path.split())
+    assert_one_line(output, 2, "required", f"flowfabric {path} --help")
 
 
-@pytest.mark.parametrize("path", GOOD)
-async def test_every_verb_has_help(path: str, bare: Shell) -> None:
-    said = await bare.run(*path.split(), "--help")
-    assert (said.code, said.error) == (0, "")
-    assert said.lines[0].startswith(f"usage: flowfabric {path}")
+@pytest.mark.parametrize("path", VALID_ARGUMENTS)
+async def test_every_command_has_help(path: str, bare_shell: Shell) -> None:
+    output = await bare_shell.run(*path.split(), "--help")
+    assert (output.code, output.error) == (0, "")
+    assert output.lines[0].startswith(f"usage: flowfabric {path}")
 
 
-async def test_what_cannot_be_an_id_is_bad_usage(store: TestStore, shell: Shell, tmp_path: Path) -> None:
+async def test_malformed_id_is_bad_usage(store: TestStore, shell: Shell, tmp_path: Path) -> None:
     async with opened(store):
         pass
     for path in WITH_ID:
-        said = await shell.run(*("not-an-id" if word == ID else word for word in words_of(path, tmp_path)))
-        assert_one_line(said, 2, "invalid_id")
-        assert said.lines == []
+        output = await shell.run(*("not-an-id" if word == ID else word for word in arguments_for(path, tmp_path)))
+        assert_one_line(output, 2, "invalid_id")
+        assert output.lines == []
 
 
-async def test_an_id_that_is_not_there_is_not_found(store: TestStore, shell: Shell, tmp_path: Path) -> None:
+async def test_unknown_id_is_not_found(store: TestStore, shell: Shell, tmp_path: Path) -> None:
     async with opened(store):
         pass
     for path in WITH_ID:
-        assert_one_line(await shell.run(*words_of(path, tmp_path)), 3, "_not_found")
+        assert_one_line(await shell.run(*arguments_for(path, tmp_path)), 3, "_not_found")
 
 
-@pytest.mark.parametrize("path", [path for path in GOOD if path not in WITHOUT_STORE])
-async def test_a_store_that_cannot_be_used_is_told(path: str, bare: Shell, tmp_path: Path) -> None:
-    words = [word if word != "TOKEN" else TOKEN for word in words_of(path, tmp_path)]
+@pytest.mark.parametrize("path", [path for path in VALID_ARGUMENTS if path not in WITHOUT_STORE])
+async def test_unusable_store_is_reported(path: str, bare_shell: Shell, tmp_path: Path) -> None:
+    words = [word if word != "TOKEN" else TOKEN for word in arguments_for(path, tmp_path)]
     text, foreign = tmp_path / "notes.txt", tmp_path / "foreign.db"
     text.write_text("not a database, but long enough to have a header\n" * 9)
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     before = foreign.read_bytes()
-    # A server is asked by few verbs, since all of them come to the store by the same way, and it takes longer.
-    servers = [NOWHERE] if path in ("list", "submit", "doctor", "migrate") else []
+    # All commands open the store in the same way and a server is slower, so only a few commands try one.
+    servers = [UNREACHABLE_STORE] if path in ("list", "submit", "doctor", "migrate") else []
     for address in (*servers, str(tmp_path / "none" / "x.db"), str(text)):
-        assert_one_line(await bare.run("--store", address, *words), 5)
+        assert_one_line(await bare_shell.run("--store", address, *words), 5)
     if path != "migrate":
-        assert_one_line(await bare.run("--store", str(foreign), *words), 5, "holds no store")
+        assert_one_line(await bare_shell.run("--store", str(foreign), *words), 5, "contains no store")
         assert foreign.read_bytes() == before
         missing = tmp_path / "missing.db"
-        assert_one_line(await bare.run("--store", str(missing), *words), 5, "there is no store at")
+        assert_one_line(await bare_shell.run("--store", str(missing), *words), 5, "there is no store at")
         assert not missing.exists()
 
 
-@pytest.mark.parametrize("path", [path for path in GOOD if path not in WITHOUT_STORE])
-async def test_a_url_that_cannot_be_read_is_bad_usage(path: str, bare: Shell, tmp_path: Path) -> None:
-    words = [word if word != "TOKEN" else TOKEN for word in words_of(path, tmp_path)]
-    odd = ("mysql://x", "postgresql://[", "", "\udc80") if path == "list" else ("mysql://x",)
-    for address in odd:
-        assert_one_line(await bare.run("--store", address, *words), 2)
+@pytest.mark.parametrize("path", [path for path in VALID_ARGUMENTS if path not in WITHOUT_STORE])
+async def test_malformed_store_url_is_bad_usage(path: str, bare_shell: Shell, tmp_path: Path) -> None:
+    words = [word if word != "TOKEN" else TOKEN for word in arguments_for(path, tmp_path)]
+    malformed_urls = ("mysql://x", "postgresql://[", "", "\udc80") if path == "list" else ("mysql://x",)
+    for address in malformed_urls:
+        assert_one_line(await bare_shell.run("--store", address, *words), 2)
 
 
-async def test_what_a_verb_alone_refuses(store: TestStore, shell: Shell, tmp_path: Path) -> None:
+async def test_invalid_arguments_of_single_commands_are_rejected(
+    store: TestStore, shell: Shell, tmp_path: Path
+) -> None:
     async with opened(store):
         pass
     for words, code, part in (
@@ -175,64 +178,70 @@ async def test_what_a_verb_alone_refuses(store: TestStore, shell: Shell, tmp_pat
         assert_one_line(await shell.run(*words), code, part)
 
 
-async def test_what_must_be_confirmed_is_refused_without_a_terminal(store: TestStore, shell: Shell) -> None:
+async def test_commands_to_confirm_are_rejected_without_a_terminal(store: TestStore, shell: Shell) -> None:
     async with opened(store):
         pass
-    asking = [" ".join(path) for path, verb in every() if verb.asks]
-    assert {"cancel", "revoke", "replay", "resume", "keys rotate", "workers remove"} <= set(asking)
-    for path in asking:
-        words = [*path.split(), *(word for word in GOOD[path] if word != "--yes")]
-        said = await shell.run(*(["unhold", "--all"] if path == "unhold" else words))
-        assert_one_line(said, 4, "not_confirmed", "--yes")
+    confirmed_commands = [" ".join(path) for path, spec in all_commands() if spec.needs_confirmation]
+    assert {"cancel", "revoke", "replay", "resume", "keys rotate", "workers remove"} <= set(confirmed_commands)
+    for path in confirmed_commands:
+        words = [*path.split(), *(word for word in VALID_ARGUMENTS[path] if word != "--yes")]
+        output = await shell.run(*(["unhold", "--all"] if path == "unhold" else words))
+        assert_one_line(output, 4, "not_confirmed", "--yes")
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-async def test_what_writes_wants_a_durable_store_and_what_looks_does_not(
-    store: TestStore, bare: Shell, tmp_path: Path
+async def test_writing_commands_require_a_durable_store_and_reading_ones_do_not(
+    store: TestStore, bare_shell: Shell, tmp_path: Path
 ) -> None:
-    """The test server does not wait for its disk."""
+    """The test server does not flush to disk, so its store is not durable."""
     async with opened(store):
         pass
-    place = ["--store", store.url, "--schema", str(getattr(store, "schema", ""))]
-    writes = {" ".join(path) for path, verb in every() if verb.operates} | {"submit", "bench", "migrate"}
-    for path in set(GOOD) - WITHOUT_STORE:
-        words = [word if word != "TOKEN" else TOKEN for word in words_of(path, tmp_path)]
-        said = await bare.run(*place, *words)
-        if path in writes:
-            assert_one_line(said, 2, "unsafe_durability", "--not-durable")
+    store_arguments = ["--store", store.url, "--schema", str(getattr(store, "schema", ""))]
+    writing_commands = {" ".join(path) for path, spec in all_commands() if spec.is_audited} | {
+        "submit",
+        "bench",
+        "migrate",
+    }
+    for path in set(VALID_ARGUMENTS) - WITHOUT_STORE:
+        words = [word if word != "TOKEN" else TOKEN for word in arguments_for(path, tmp_path)]
+        output = await bare_shell.run(*store_arguments, *words)
+        if path in writing_commands:
+            assert_one_line(output, 2, "unsafe_durability", "--not-durable")
         else:
-            assert "unsafe_durability" not in said.error and said.code in (0, 1, 3), path
+            assert "unsafe_durability" not in output.error and output.code in (0, 1, 3), path
 
 
-async def test_a_fault_of_the_program_itself_is_one_line_too(bare: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: 1 / 0)
-    assert_one_line(await bare.run("completion", "bash"), 70, "ZeroDivisionError", "FLOWFABRIC_TRACEBACK=1")
+async def test_internal_error_is_reported_in_one_line(bare_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowfabric.cli.commands.completion.read_script", lambda shell: 1 / 0)
+    assert_one_line(await bare_shell.run("completion", "bash"), 70, "ZeroDivisionError", "FLOWFABRIC_TRACEBACK=1")
 
 
-@pytest.mark.parametrize(("left", "code", "told"), [(None, 0, ""), (3, 3, ""), ("no more", 1, "flowfabric: no more\n")])
-async def test_whoever_leaves_the_program_is_understood(
-    bare: Shell, monkeypatch: pytest.MonkeyPatch, left: object, code: int, told: str
+@pytest.mark.parametrize(
+    ("exit_argument", "code", "error"), [(None, 0, ""), (3, 3, ""), ("no more", 1, "flowfabric: no more\n")]
+)
+async def test_sys_exit_in_a_command_sets_the_exit_code(
+    bare_shell: Shell, monkeypatch: pytest.MonkeyPatch, exit_argument: object, code: int, error: str
 ) -> None:
-    monkeypatch.setattr("flowfabric.cli.completion.script_of", lambda shell: sys.exit(left))  # type: ignore[arg-type]
-    said = await bare.run("completion", "bash")
-    assert (said.code, said.lines, said.error) == (code, [], told)
+    monkeypatch.setattr("flowfabric.cli.commands.completion.read_script", lambda shell: sys.exit(exit_argument))  # type: ignore[arg-type]
+    output = await bare_shell.run("completion", "bash")
+    assert (output.code, output.lines, output.error) == (code, [], error)
 
 
-async def test_the_store_may_come_from_the_environment(
-    store: TestStore, bare: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_store_url_is_read_from_the_environment(
+    store: TestStore, bare_shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path / ".")
     monkeypatch.setenv("FLOWFABRIC_STORE", str(tmp_path / "elsewhere" / "a.db"))
-    assert_one_line(await bare.run("list"), 5, "elsewhere")
+    assert_one_line(await bare_shell.run("list"), 5, "elsewhere")
     monkeypatch.setenv("FLOWFABRIC_STORE", "")
-    assert_one_line(await bare.run("list"), 5, "flowfabric.db")
+    assert_one_line(await bare_shell.run("list"), 5, "flowfabric.db")
     async with opened(store):
         pass
     monkeypatch.setenv("FLOWFABRIC_STORE", store.url)
     schema = getattr(store, "schema", "flowfabric")
-    said = await bare.run("--schema", schema, "list", "--json")
-    assert (said.code, said.lines, said.error) == (0, [], "")
+    output = await bare_shell.run("--schema", schema, "list", "--json")
+    assert (output.code, output.lines, output.error) == (0, [], "")
 
 
-# A token that is well formed, and was signed by nobody.
+# A well-formed token with an invalid signature.
 TOKEN = f"ffw1.kid.{'A' * 60}.{'A' * 43}"

@@ -1,4 +1,4 @@
-"""With `--json` every verb prints documents, one a line, and nothing else."""
+"""With `--json` every command prints one JSON document per line and nothing else."""
 
 from __future__ import annotations
 
@@ -9,78 +9,111 @@ from pathlib import Path
 import pytest
 
 from flowfabric.engine import Engine
-from tests.end_to_end.cli.shell import Said, Shell
-from tests.end_to_end.cli.test_principals import FILE, OPERATED, Prepare, ended, flow, only, suspended, waiting, worker
+from tests.end_to_end.cli.shell import CommandOutput, Shell
+from tests.end_to_end.cli.test_audit import (
+    OPERATOR_CALLS,
+    SECRET_FILE,
+    Prepare,
+    fixed_arguments,
+    prepare_completed,
+    prepare_flow,
+    prepare_suspended,
+    prepare_waiting,
+    prepare_worker,
+)
+from tests.end_to_end.cli.test_command_table import all_commands
 from tests.end_to_end.cli.test_processes import SQLITE
-from tests.end_to_end.cli.test_registry import every
 from tests.stores import TestStore, opened
 
-WRONG = "import time\nfrom flowfabric import App\napp = App()\n@app.task\nasync def nap() -> None:\n    time.sleep(1)\n"
-SOURCE = "nap.py"
+SOURCE_WITH_FINDING = (
+    "import time\nfrom flowfabric import App\napp = App()\n@app.task\nasync def nap() -> None:\n    time.sleep(1)\n"
+)
+SOURCE_FILE = "nap.py"
 
 
-async def described(engine: Engine) -> list[str]:
-    return (await flow(engine))[:1]
+async def prepare_flow_id(engine: Engine) -> list[str]:
+    return (await prepare_flow(engine))[:1]
 
 
-async def paused(engine: Engine) -> list[str]:
+async def prepare_paused_lane(engine: Engine) -> list[str]:
     await engine.lanes.pause("post")
     return []
 
 
-async def signed(engine: Engine) -> list[str]:
-    await suspended(engine)
+async def prepare_signing_key(engine: Engine) -> list[str]:
+    await prepare_suspended(engine)
     return []
 
 
-async def registered(engine: Engine) -> list[str]:
-    await worker(engine)
+async def prepare_registered_worker(engine: Engine) -> list[str]:
+    await prepare_worker(engine)
     return []
 
 
-LOOKED: list[tuple[str, Prepare]] = [
-    ("submit", only("mail", "{}")), ("submit", only("mail", "--wait", "--timeout", "1ms")), ("list", paused),
-    ("show", ended), ("show", waiting), ("history", ended), ("explain", waiting), ("events", paused), ("lanes", paused),
-    ("lanes list", paused), ("flows", paused), ("flows", described), ("waitpoints", signed), ("waitpoints", suspended),
-    ("keys", signed), ("keys list", signed), ("workers", registered), ("workers list", registered), ("stats", paused),
-    ("doctor", paused), ("migrate", paused), ("migrate", only("--check")), ("check", only(SOURCE)),
-    ("bench", only("-n", "3")), ("completion", only("bash")),
-]  # fmt: skip
-# A worker works until it is told to end: see test_processes.py.
-APART = {"worker"}
+OTHER_CALLS: list[tuple[str, Prepare]] = [
+    ("submit", fixed_arguments("mail", "{}")),
+    ("submit", fixed_arguments("mail", "--wait", "--timeout", "1ms")),
+    ("list", prepare_paused_lane),
+    ("show", prepare_completed),
+    ("show", prepare_waiting),
+    ("history", prepare_completed),
+    ("explain", prepare_waiting),
+    ("events", prepare_paused_lane),
+    ("lanes", prepare_paused_lane),
+    ("lanes list", prepare_paused_lane),
+    ("flows", prepare_paused_lane),
+    ("flows", prepare_flow_id),
+    ("waitpoints", prepare_signing_key),
+    ("waitpoints", prepare_suspended),
+    ("keys", prepare_signing_key),
+    ("keys list", prepare_signing_key),
+    ("workers", prepare_registered_worker),
+    ("workers list", prepare_registered_worker),
+    ("stats", prepare_paused_lane),
+    ("doctor", prepare_paused_lane),
+    ("migrate", prepare_paused_lane),
+    ("migrate", fixed_arguments("--check")),
+    ("check", fixed_arguments(SOURCE_FILE)),
+    ("bench", fixed_arguments("-n", "3")),
+    ("completion", fixed_arguments("bash")),
+]
+# A worker runs until it receives a signal, so test_processes.py tests it.
+EXCLUDED_COMMANDS = {"worker"}
 
 
-def test_no_verb_is_left_out() -> None:
-    assert {path for path, _ in LOOKED + OPERATED} | APART == {" ".join(path) for path, _ in every()}
+def test_every_command_is_called() -> None:
+    assert {path for path, _ in OTHER_CALLS + OPERATOR_CALLS} | EXCLUDED_COMMANDS == {
+        " ".join(path) for path, _ in all_commands()
+    }
 
 
 @SQLITE
-async def test_every_verb_prints_documents(
+async def test_every_command_prints_json_documents(
     store: TestStore, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    async for path, words in calls(store):
+    async for path, words in command_calls(store):
         assert_documents(path, await shell.run(*words, "--json"))
 
 
 def write_files(folder: Path) -> None:
-    """What some of the calls read."""
-    (folder / FILE).write_text("ab" * 32)
-    (folder / SOURCE).write_text(WRONG)
+    """Write the files that some calls read."""
+    (folder / SECRET_FILE).write_text("ab" * 32)
+    (folder / SOURCE_FILE).write_text(SOURCE_WITH_FINDING)
 
 
-async def calls(store: TestStore) -> AsyncIterator[tuple[str, list[str]]]:
-    """Every verb, and the words of a good call of it, on what was made for it just before."""
-    asks = {" ".join(path) for path, verb in every() if verb.asks}
-    # The first key is given before the first token makes one.
-    for path, prepare in sorted(OPERATED + LOOKED, key=lambda item: item[0] != "keys seed"):
+async def command_calls(store: TestStore) -> AsyncIterator[tuple[str, list[str]]]:
+    """Yield every command with valid arguments for an execution that was prepared just before."""
+    confirmed_commands = {" ".join(path) for path, spec in all_commands() if spec.needs_confirmation}
+    # Seed the first key before a token creates one automatically.
+    for path, prepare in sorted(OPERATOR_CALLS + OTHER_CALLS, key=lambda call: call[0] != "keys seed"):
         async with opened(store) as engine:
             words = await prepare(engine)
-        yield path, [*path.split(), *words, *(["--yes"] if path in asks else [])]
+        yield path, [*path.split(), *words, *(["--yes"] if path in confirmed_commands else [])]
 
 
-def assert_documents(path: str, said: Said) -> None:
-    assert said.lines != [] and said.code in (0, 1, 6), (path, said)
-    assert all(isinstance(json.loads(line), dict) for line in said.lines), (path, said.lines)
-    assert "flowfabric:" not in said.error, (path, said)
+def assert_documents(path: str, output: CommandOutput) -> None:
+    assert output.lines != [] and output.code in (0, 1, 6), (path, output)
+    assert all(isinstance(json.loads(line), dict) for line in output.lines), (path, output.lines)
+    assert "flowfabric:" not in output.error, (path, output)

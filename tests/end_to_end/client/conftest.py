@@ -1,4 +1,4 @@
-"""Apps for the tests of the client's face: on each backend, with the engine of the test."""
+"""Apps for the client tests, on each backend."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.stores import TestStore, opened
 
 @pytest.fixture
 async def engine(store: TestStore) -> AsyncIterator[Engine]:
-    """An engine under the store's own clock: whoever waits here waits for real."""
+    """Return an engine with the store's own clock, so waits take real time."""
     async with opened(store) as engine:
         yield engine
 
 
 @pytest.fixture
 async def app(engine: Engine) -> App:
-    """An app without tasks that uses that engine."""
+    """Return an app without tasks on the test's engine."""
     app = App("never-opened.db")
     app.engines.adopt(engine)
     return app

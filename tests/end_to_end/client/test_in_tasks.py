@@ -1,4 +1,4 @@
-"""The client's verbs where tasks use them: as durable calls in a function, with keys of their own in a step."""
+"""Client methods inside tasks: durable calls in a function, automatic keys in a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flowfabric.engine import Engine, State
 go = Signal("go", int)
 
 
-async def test_a_child_is_submitted_and_awaited_later(app: App) -> None:
+async def test_child_can_be_submitted_and_awaited_later(app: App) -> None:
     @app.task
     async def double(number: int) -> int:
         return 2 * number
@@ -38,7 +38,7 @@ async def test_a_child_is_submitted_and_awaited_later(app: App) -> None:
         assert await parent.run() == 8
 
 
-async def test_many_calls_are_children_in_their_order(app: App) -> None:
+async def test_submit_many_returns_children_in_order(app: App) -> None:
     @app.task
     async def double(number: int) -> int:
         return 2 * number
@@ -52,7 +52,7 @@ async def test_many_calls_are_children_in_their_order(app: App) -> None:
         assert await parent.run() == [0, 2, 4, 6, 8]
 
 
-async def test_a_signal_sent_by_a_task_is_sent_once(app: App, engine: Engine) -> None:
+async def test_signal_sent_by_a_task_is_recorded(app: App, engine: Engine) -> None:
     @app.task(signals=[go])
     async def waiting() -> int:
         received = await wait_signal(go)
@@ -69,10 +69,10 @@ async def test_a_signal_sent_by_a_task_is_sent_once(app: App, engine: Engine) ->
         handle = await sender.submit(other)
         assert await handle == 3
         assert await other == 3
-    assert "send:go" in [item.name for item in await engine.executions.steps(handle.id)]
+    assert "send:go" in [step_record.name for step_record in await engine.executions.steps(handle.id)]
 
 
-async def test_a_cancel_by_a_task_is_recorded(app: App, engine: Engine) -> None:
+async def test_cancel_by_a_task_is_recorded(app: App, engine: Engine) -> None:
     @app.task(signals=[go])
     async def waiting() -> None:
         await wait_signal(go)
@@ -88,11 +88,11 @@ async def test_a_cancel_by_a_task_is_recorded(app: App, engine: Engine) -> None:
     async with app.worker():
         handle = await parent.submit()
         assert await handle == "enough"
-    assert "cancel" in [item.name for item in await engine.executions.steps(handle.id)]
+    assert "cancel" in [step_record.name for step_record in await engine.executions.steps(handle.id)]
 
 
-async def test_what_a_step_submits_has_a_key_that_is_equal_in_every_try(app: App) -> None:
-    submitted: list[UUID] = []
+async def test_submit_in_a_step_has_the_same_key_in_every_try(app: App) -> None:
+    ids: list[UUID] = []
 
     @app.task
     async def other(number: int) -> int:
@@ -100,11 +100,11 @@ async def test_what_a_step_submits_has_a_key_that_is_equal_in_every_try(app: App
 
     async def order() -> int:
         handle = await other.submit(1)
-        many = await app.submit_many([other.call(2), other.call(3)])
-        submitted.extend([handle.id, *(item.id for item in many)])
-        if len(submitted) <= 3:
+        handles = await app.submit_many([other.call(2), other.call(3)])
+        ids.extend([handle.id, *(each.id for each in handles)])
+        if len(ids) <= 3:
             raise ConnectionError("the first try fails after it has submitted")
-        return len(submitted)
+        return len(ids)
 
     @app.task
     async def parent() -> int:
@@ -112,11 +112,11 @@ async def test_what_a_step_submits_has_a_key_that_is_equal_in_every_try(app: App
 
     async with app.worker():
         assert await parent.run() == 6
-    assert submitted[:3] == submitted[3:]
-    assert len(set(submitted)) == 3
+    assert ids[:3] == ids[3:]
+    assert len(set(ids)) == 3
 
 
-async def test_a_step_does_not_wait_for_executions(app: App) -> None:
+async def test_step_cannot_wait_for_executions(app: App) -> None:
     @app.task
     async def other() -> int:
         return 1
@@ -133,7 +133,7 @@ async def test_a_step_does_not_wait_for_executions(app: App) -> None:
             await parent.run()
 
 
-async def test_a_flow_submitted_by_a_task_is_submitted_once(app: App, engine: Engine) -> None:
+async def test_flow_submitted_by_a_task_is_submitted_once(app: App, engine: Engine) -> None:
     @app.task
     async def pick(field: str) -> int:
         return len(field)
@@ -154,7 +154,7 @@ async def test_a_flow_submitted_by_a_task_is_submitted_once(app: App, engine: En
     assert [flow.name for flow in (await engine.flows.list()).items if not flow.implicit] == ["harvest"]
 
 
-async def test_a_plain_function_uses_the_sync_face(app: App) -> None:
+async def test_plain_function_uses_the_sync_client(app: App) -> None:
     @app.task
     def double(number: int) -> int:
         return 2 * number
@@ -162,16 +162,16 @@ async def test_a_plain_function_uses_the_sync_face(app: App) -> None:
     @app.task
     def parent(number: int) -> list[int]:
         child = double.sync.submit(number)
-        many = app.sync.submit_many([double.call(5), double.call(6)])
+        handles = app.sync.submit_many([double.call(5), double.call(6)])
         first, second = sync.gather(lambda: sync.step(abs, -3), lambda: double.sync.run(7))
         sync.sleep(0.01)
-        return [child.result(), *(item.result() for item in many), first, second]
+        return [child.result(), *(handle.result() for handle in handles), first, second]
 
     async with app.worker():
         assert await parent.run(4) == [8, 10, 12, 3, 14]
 
 
-async def test_a_plain_function_in_a_step_submits_with_a_key(app: App) -> None:
+async def test_plain_function_in_a_step_submits_with_a_key(app: App) -> None:
     @app.task
     def other() -> str:
         return current().kind
@@ -188,17 +188,17 @@ async def test_a_plain_function_in_a_step_submits_with_a_key(app: App) -> None:
     assert (await app.handle(id_).status()).state in (State.WAITING, State.ACTIVE, State.COMPLETED)
 
 
-async def test_a_plain_saga_is_undone_newest_first(app: App) -> None:
+async def test_plain_saga_compensates_newest_first(app: App) -> None:
     undone: list[str] = []
 
-    def undo(what: str) -> None:
-        undone.append(what)
+    def undo(part: str) -> None:
+        undone.append(part)
 
     @app.task(retries=0)
     def trip() -> None:
         with sync.saga() as saga:
-            for what in ("flight", "hotel"):
-                saga.add(undo, what)
+            for part in ("flight", "hotel"):
+                saga.add(undo, part)
             raise ValueError("no car")
 
     async with app.worker():
@@ -207,7 +207,7 @@ async def test_a_plain_saga_is_undone_newest_first(app: App) -> None:
     assert undone == ["hotel", "flight"]
 
 
-async def test_the_wrong_colour_says_so(app: App) -> None:
+async def test_call_of_the_wrong_kind_raises(app: App) -> None:
     @app.task(retries=0)
     def plain() -> None:
         _ = step(abs, -1)

@@ -1,4 +1,4 @@
-"""What an app is told about its store."""
+"""Store options of an app."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def double(number: int) -> int:
 
 
 @pytest.mark.parametrize("pooler", [False, True])
-async def test_an_app_hands_its_options_to_every_engine_it_opens(postgres: PostgresServer, pooler: bool) -> None:
+async def test_app_passes_its_options_to_every_engine(postgres: PostgresServer, pooler: bool) -> None:
     store = PostgresTestStore(postgres.dsn)
     app = App(postgres.dsn, options={"schema": store.schema, "durable": False, "pooler": pooler, "pool_size": 3})
 
@@ -29,8 +29,8 @@ async def test_an_app_hands_its_options_to_every_engine_it_opens(postgres: Postg
         async with app, app.worker(concurrency=2, lease="2s"):
             handle = await task.submit(4)
             assert await handle.result(timeout=60) == 8
-        found = await store.query("SELECT id FROM ff.execution")
-        assert [row["id"] for row in found] == [handle.id]
+        rows = await store.query("SELECT id FROM ff.execution")
+        assert [row["id"] for row in rows] == [handle.id]
     finally:
         await store.drop()
 
@@ -44,7 +44,7 @@ async def test_an_app_hands_its_options_to_every_engine_it_opens(postgres: Postg
         ({"schema": 'a"b'}, "invalid_name"),
     ],
 )
-def test_bad_options_are_refused_where_the_app_is_made(options: Any, code: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+def test_invalid_options_are_rejected_by_the_constructor(options: Any, code: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
         App("jobs.db", options=options)
-    assert refused.value.code == code
+    assert error.value.code == code

@@ -1,4 +1,4 @@
-"""How tests of durable calls come by their kits, and what they ask again and again."""
+"""A factory of kits and helper functions for tests of durable calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from flowfabric import App, Handle, current
 from flowfabric.engine import State, WorkerId
-from flowfabric.sdk.run import Run, Runner
-from flowfabric.sdk.threads import ThreadPools
+from flowfabric.runtime.run import TaskRun, TaskRunner
+from flowfabric.runtime.threads import ThreadPools
 from flowfabric.testing import Kit
 
 
 @dataclass(frozen=True)
-class NewKit:
-    """Makes kits on one store."""
+class KitFactory:
+    """Creates kits on one store."""
 
     store: str = ":memory:"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -26,24 +26,24 @@ class NewKit:
 
 
 async def statuses(kit: Kit, handle: Handle[Any]) -> dict[str, str]:
-    """How each recorded call of an execution stands, by its path."""
+    """Return the status of each recorded call of an execution by its path."""
     return {step.name: step.status for step in await kit.engine.executions.steps(handle.id)}
 
 
 async def until_recorded(kit: Kit, path: str) -> None:
-    """For a step: returns when another call of the same execution is recorded."""
+    """Wait, inside a step, until another call of the same execution is recorded."""
     id_ = current().execution_id
     while path not in {step.name for step in await kit.engine.executions.steps(id_)}:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def children_of(kit: Kit, kind: str) -> list[State]:
-    """The states of all executions of a kind, oldest first."""
+    """Return the states of all executions of a kind, oldest first."""
     page = await kit.engine.executions.list(kind=kind)
-    return [item.state for item in sorted(page.items, key=lambda item: item.created_at)]
+    return [execution.state for execution in sorted(page.items, key=lambda execution: execution.created_at)]
 
 
-async def begin(kit: Kit) -> Run:
-    """A lease of the oldest execution that can go on, about to be performed; for what a worker tells it meanwhile."""
+async def begin(kit: Kit) -> TaskRun:
+    """Claim the oldest execution that can run and return its run, so that a test can act as the worker."""
     [lease] = await kit.engine.leases.claim(["default"], WorkerId("by-hand", "by-hand"), limit=1, lease_ttl=60)
-    return Runner(kit.app, ThreadPools(4)).begin(kit.engine, lease)
+    return TaskRunner(kit.app, ThreadPools(4)).begin(kit.engine, lease)

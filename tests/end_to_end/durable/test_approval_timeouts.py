@@ -1,4 +1,4 @@
-"""Approvals that nobody decides in time: the function is told, or the engine ends the execution."""
+"""Approvals without a decision in time: the function gets `TimedOut`, or the engine ends the execution."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from flowfabric import (
 from flowfabric.engine import State
 from flowfabric.testing import Kit
 
-Answer = Approved | Rejected | TimedOut
+Outcome = Approved | Rejected | TimedOut
 
 
-async def test_a_timeout_tells_the_decisions_so_far(app: App, kit: Kit) -> None:
-    seen: list[Answer] = []
+async def test_timed_out_contains_the_decisions_so_far(app: App, kit: Kit) -> None:
+    outcomes: list[Outcome] = []
 
     @app.task
     async def task() -> None:
-        seen.append(await approval("refund", by=["ops", "finance"], timeout="1d"))
+        outcomes.append(await approval("refund", by=["ops", "finance"], timeout="1d"))
         await sleep("1h")
 
     handle = await kit.start(task)
@@ -39,23 +39,23 @@ async def test_a_timeout_tells_the_decisions_so_far(app: App, kit: Kit) -> None:
     await kit.approve(handle, "refund", by="ops")
     await kit.finish(handle)
 
-    answer, again = seen
-    assert answer == again
-    assert isinstance(answer, TimedOut)
-    assert answer.at == due
-    assert [item.by for item in answer.decisions] == ["ops"]
+    outcome, replayed_outcome = outcomes
+    assert outcome == replayed_outcome
+    assert isinstance(outcome, TimedOut)
+    assert outcome.at == due
+    assert [decision.by for decision in outcome.decisions] == ["ops"]
 
 
-async def test_a_decision_after_the_timeout_is_refused(app: App, kit: Kit) -> None:
+async def test_decision_after_the_timeout_is_rejected(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
-        answer = await approval("refund", by="ops", timeout="1d")
+        outcome = await approval("refund", by="ops", timeout="1d")
         await sleep("1h")
-        return type(answer).__name__
+        return type(outcome).__name__
 
     handle = await kit.start(task)
     await kit.advance(timedelta(hours=24, minutes=30))
-    with pytest.raises(NotFound, match="nobody asks ops for 'refund' now"):
+    with pytest.raises(NotFound, match="no approval 'refund' is open for ops"):
         await kit.approve(handle, "refund", by="ops")
 
     assert await kit.finish(handle) == "TimedOut"
@@ -65,7 +65,7 @@ async def test_a_decision_after_the_timeout_is_refused(app: App, kit: Kit) -> No
     ("on_timeout", "raised"),
     [("fail", ExecutionFailed), ("cancel", ExecutionCancelled), ("expire", ExecutionExpired)],
 )
-async def test_the_engine_ends_an_execution_on_timeout(
+async def test_engine_ends_the_execution_on_timeout(
     app: App, kit: Kit, on_timeout: str, raised: type[Exception]
 ) -> None:
     @app.task
@@ -76,7 +76,7 @@ async def test_the_engine_ends_an_execution_on_timeout(
         await kit.run(task)
 
 
-async def test_an_escalated_approval_is_left_to_an_operator(app: App, kit: Kit) -> None:
+async def test_escalated_approval_stays_open_after_its_timeout(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         return type(await approval("refund", by="ops", timeout="1d", on_timeout="escalate")).__name__
@@ -89,7 +89,7 @@ async def test_an_escalated_approval_is_left_to_an_operator(app: App, kit: Kit) 
     assert await kit.finish(handle) == "Approved"
 
 
-async def test_what_is_due_meanwhile_ends_the_execution_as_soon_as_it_rests(app: App, kit: Kit) -> None:
+async def test_timeout_during_a_step_ends_the_execution_when_it_suspends(app: App, kit: Kit) -> None:
     async def work() -> None:
         kit.clock.advance(0.5)
 
@@ -97,11 +97,11 @@ async def test_what_is_due_meanwhile_ends_the_execution_as_soon_as_it_rests(app:
     async def task() -> None:
         await gather(approval("refund", by="ops", timeout=0.1, on_timeout="fail"), step(work))
 
-    with pytest.raises(ExecutionFailed, match="nothing ended the wait before its timeout"):
+    with pytest.raises(ExecutionFailed, match="the wait timed out at "):
         await kit.run(task)
 
 
-async def test_a_timeout_ends_the_execution_beside_other_waits(app: App, kit: Kit) -> None:
+async def test_timeout_ends_the_execution_despite_other_waits(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await gather(approval("refund", by="ops", timeout="1d", on_timeout="cancel"), sleep("1h"), sleep("1000d"))

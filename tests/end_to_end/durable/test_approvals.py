@@ -1,4 +1,4 @@
-"""Approvals: who decides, when it is decided, and what is recorded of it."""
+"""Approvals: the approvers, the end of an approval, and its records."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from flowfabric import (
     App,
+    ApprovalRequest,
     Approved,
-    Ask,
     ExecutionFailed,
     InvalidRequest,
     Rejected,
@@ -21,13 +21,13 @@ from flowfabric import (
 )
 from flowfabric.engine import DuplicateSignal, State
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit
+from tests.end_to_end.durable.kits import KitFactory
 
-Answer = Approved | Rejected | TimedOut
+Outcome = Approved | Rejected | TimedOut
 
 
-async def test_all_of_by_are_needed_unless_told_otherwise(app: App, kit: Kit) -> None:
-    seen: list[Answer] = []
+async def test_all_approvers_must_approve_by_default(app: App, kit: Kit) -> None:
+    seen: list[Outcome] = []
 
     @app.task
     async def task() -> None:
@@ -38,21 +38,21 @@ async def test_all_of_by_are_needed_unless_told_otherwise(app: App, kit: Kit) ->
     assert seen == []
     await kit.approve(handle, "refund", by="ops")
 
-    [answer] = seen
-    assert isinstance(answer, Approved)
-    assert answer.by == ("finance", "ops")
-    assert [(item.by, item.approve, item.comment) for item in answer.decisions] == [
+    [outcome] = seen
+    assert isinstance(outcome, Approved)
+    assert outcome.by == ("finance", "ops")
+    assert [(decision.by, decision.approve, decision.comment) for decision in outcome.decisions] == [
         ("finance", True, "fine"),
         ("ops", True, ""),
     ]
 
 
-async def test_fewer_may_be_needed(app: App, kit: Kit) -> None:
+async def test_need_lowers_the_number_of_required_approvals(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[str]:
         match await approval("refund", by=["ops", "finance", "boss"], need=2):
-            case Approved(by=who):
-                return list(who)
+            case Approved(by=approver):
+                return list(approver)
             case Rejected():
                 return []
 
@@ -66,28 +66,26 @@ async def test_fewer_may_be_needed(app: App, kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("by", "need"),
     [(["ops"], 2), (["ops", "ops"], None), ([], None), (["ops"], 0)],
-    ids=["more", "twice", "nobody", "0"],
+    ids=["too many needed", "duplicate approver", "no approver", "none needed"],
 )
-async def test_approvers_that_cannot_be_are_refused_at_the_call(
-    app: App, kit: Kit, by: list[str], need: int | None
-) -> None:
+async def test_invalid_approvers_are_rejected_by_the_call(app: App, kit: Kit, by: list[str], need: int | None) -> None:
     @app.task
     async def task() -> str:
         try:
             await approval("refund", by=by, need=need)
-        except InvalidRequest as refused:
-            return type(refused).__name__
-        return "taken"
+        except InvalidRequest as error:
+            return type(error).__name__
+        return "accepted"
 
     assert await kit.run(task) == "InvalidRequest"
 
 
-async def test_a_text_is_one_approver(app: App, kit: Kit) -> None:
+async def test_string_is_one_approver(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[str]:
-        answer = await approval("refund", by="ops")
-        assert isinstance(answer, Approved)
-        return list(answer.by)
+        outcome = await approval("refund", by="ops")
+        assert isinstance(outcome, Approved)
+        return list(outcome.by)
 
     handle = await kit.start(task)
     await kit.approve(handle, "refund", by="ops")
@@ -95,32 +93,32 @@ async def test_a_text_is_one_approver(app: App, kit: Kit) -> None:
     assert await kit.finish(handle) == ["ops"]
 
 
-async def test_without_by_anybody_decides_and_there_are_no_tokens(app: App, kit: Kit) -> None:
+async def test_approval_without_approvers_accepts_any_decision_and_has_no_tokens(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[str]:
-        asked = approval("refund")
+        pending = approval("refund")
         with pytest.raises(InvalidRequest, match="no_tokens"):
-            await asked.tokens()
-        answer = await asked
-        assert isinstance(answer, Approved)
-        return list(answer.by)
+            await pending.tokens()
+        outcome = await pending
+        assert isinstance(outcome, Approved)
+        return list(outcome.by)
 
     handle = await kit.start(task)
-    await kit.approve(handle, "refund", by="somebody")
+    await kit.approve(handle, "refund", by="guest")
 
-    assert await kit.finish(handle) == ["somebody"]
+    assert await kit.finish(handle) == ["guest"]
 
 
-async def test_each_approver_has_a_token_of_their_own_and_it_decides_for_them_alone(app: App, kit: Kit) -> None:
+async def test_each_approver_has_a_token_that_decides_only_for_that_approver(app: App, kit: Kit) -> None:
     tokens: dict[str, str] = {}
 
     @app.task
     async def task() -> list[str]:
-        asked = approval("refund", by=["ops", "finance"])
-        tokens.update(await asked.tokens())
-        answer = await asked
-        assert isinstance(answer, Approved)
-        return list(answer.by)
+        pending = approval("refund", by=["ops", "finance"])
+        tokens.update(await pending.tokens())
+        outcome = await pending
+        assert isinstance(outcome, Approved)
+        return list(outcome.by)
 
     handle = await kit.start(task)
     await kit.engine.signals.deliver(tokens["ops"], "approve", b"{}", source_identity="finance")
@@ -131,16 +129,16 @@ async def test_each_approver_has_a_token_of_their_own_and_it_decides_for_them_al
     assert await kit.finish(handle) == ["ops", "finance"]
 
 
-async def test_the_first_decision_counts_and_a_second_answers_as_its_duplicate(app: App, kit: Kit) -> None:
+async def test_second_decision_of_an_approver_is_a_duplicate(app: App, kit: Kit) -> None:
     tokens: dict[str, str] = {}
 
     @app.task
     async def task() -> list[str]:
-        asked = approval("refund", by=["ops", "finance"])
-        tokens.update(await asked.tokens())
-        answer = await asked
-        assert isinstance(answer, Approved)
-        return list(answer.by)
+        pending = approval("refund", by=["ops", "finance"])
+        tokens.update(await pending.tokens())
+        outcome = await pending
+        assert isinstance(outcome, Approved)
+        return list(outcome.by)
 
     handle = await kit.start(task)
     first = await app.approve(tokens["ops"])
@@ -152,8 +150,8 @@ async def test_the_first_decision_counts_and_a_second_answers_as_its_duplicate(a
     assert await kit.finish(handle) == ["ops", "finance"]
 
 
-async def test_the_first_rejection_ends_it(app: App, kit: Kit) -> None:
-    seen: list[Answer] = []
+async def test_first_rejection_ends_the_approval(app: App, kit: Kit) -> None:
+    seen: list[Outcome] = []
 
     @app.task
     async def task() -> None:
@@ -165,14 +163,14 @@ async def test_the_first_rejection_ends_it(app: App, kit: Kit) -> None:
     await kit.reject(handle, "refund", by="boss", reason="too much")
     await kit.finish(handle)
 
-    answer, again = seen
-    assert answer == again
-    assert isinstance(answer, Rejected)
-    assert (answer.by, answer.reason, len(answer.decisions)) == ("boss", "too much", 2)
+    outcome, replayed_outcome = seen
+    assert outcome == replayed_outcome
+    assert isinstance(outcome, Rejected)
+    assert (outcome.by, outcome.reason, len(outcome.decisions)) == ("boss", "too much", 2)
 
 
-async def test_without_a_veto_it_ends_when_it_can_no_longer_be_reached(app: App, kit: Kit) -> None:
-    seen: list[Answer] = []
+async def test_approval_without_veto_ends_when_it_cannot_succeed(app: App, kit: Kit) -> None:
+    seen: list[Outcome] = []
 
     @app.task
     async def task() -> None:
@@ -183,12 +181,12 @@ async def test_without_a_veto_it_ends_when_it_can_no_longer_be_reached(app: App,
     assert seen == []
     await kit.reject(handle, "refund", by="boss", reason="no")
 
-    [answer] = seen
-    assert isinstance(answer, Rejected)
-    assert answer.by == "boss"
+    [outcome] = seen
+    assert isinstance(outcome, Rejected)
+    assert outcome.by == "boss"
 
 
-async def test_without_a_veto_the_others_can_still_approve(app: App, kit: Kit) -> None:
+async def test_approval_without_veto_can_succeed_after_a_rejection(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         return type(await approval("refund", by=["ops", "finance", "boss"], need=2, veto=False)).__name__
@@ -201,38 +199,38 @@ async def test_without_a_veto_the_others_can_still_approve(app: App, kit: Kit) -
     assert await kit.finish(handle) == "Approved"
 
 
-async def test_links_are_under_the_address_of_the_app(app: App, kit: Kit) -> None:
-    found: dict[str, str] = {}
+async def test_links_start_with_the_url_of_the_app(app: App, kit: Kit) -> None:
+    links: dict[str, str] = {}
 
     @app.task
     async def task() -> None:
-        asked = approval("refund", by=["ops", "finance"])
-        found.update(await asked.links())
-        await asked
+        pending = approval("refund", by=["ops", "finance"])
+        links.update(await pending.links())
+        await pending
 
     _ = await kit.start(task)
 
-    assert list(found) == ["ops", "finance"]
-    assert all(link.startswith("https://shop.example/ff/") for link in found.values())
+    assert list(links) == ["ops", "finance"]
+    assert all(link.startswith("https://shop.example/ff/") for link in links.values())
 
 
-async def test_without_the_address_of_the_app_there_are_tokens_but_no_links(new_kit: NewKit) -> None:
+async def test_app_without_a_url_has_tokens_but_no_links(new_kit: KitFactory) -> None:
     app = App("durable.db")
 
     @app.task
     async def task() -> list[str]:
-        asked = approval("refund", by="ops", timeout="1h")
+        pending = approval("refund", by="ops", timeout="1h")
         with pytest.raises(InvalidRequest, match="no_url"):
-            await asked.links()
-        found = list(await asked.tokens())
-        await asked
-        return found
+            await pending.links()
+        approvers = list(await pending.tokens())
+        await pending
+        return approvers
 
     async with new_kit(app) as kit:
         assert await kit.run(task) == ["ops"]
 
 
-async def test_an_operator_who_resumes_says_neither_yes_nor_no(app: App, kit: Kit) -> None:
+async def test_resume_by_an_operator_raises_wait_overridden(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         try:
@@ -247,16 +245,16 @@ async def test_an_operator_who_resumes_says_neither_yes_nor_no(app: App, kit: Ki
     assert await kit.finish(handle) == "ann: ops has left"
 
 
-async def test_every_run_has_the_same_tokens(app: App, kit: Kit) -> None:
+async def test_tokens_are_the_same_in_every_run(app: App, kit: Kit) -> None:
     seen: list[dict[str, str]] = []
 
     @app.task
     async def task() -> None:
-        asked = approval("refund", by=["ops", "finance"])
-        seen.append(await asked.tokens())
+        pending = approval("refund", by=["ops", "finance"])
+        seen.append(await pending.tokens())
         await sleep("1h")
-        seen.append(await asked.tokens())
-        await asked
+        seen.append(await pending.tokens())
+        await pending
 
     _ = await kit.start(task)
     await kit.advance("2h")
@@ -265,11 +263,11 @@ async def test_every_run_has_the_same_tokens(app: App, kit: Kit) -> None:
     assert all(tokens == seen[0] for tokens in seen)
 
 
-async def test_each_approver_is_asked_once_in_a_step_within_the_approval(app: App, kit: Kit) -> None:
-    asked: list[Ask] = []
+async def test_each_approver_is_notified_once_in_a_step_of_the_approval(app: App, kit: Kit) -> None:
+    requests: list[ApprovalRequest] = []
 
-    def mail(ask: Ask) -> None:
-        asked.append(ask)
+    def mail(request: ApprovalRequest) -> None:
+        requests.append(request)
 
     @app.task
     async def task() -> str:
@@ -278,14 +276,14 @@ async def test_each_approver_is_asked_once_in_a_step_within_the_approval(app: Ap
     handle = await kit.start(task)
     due = kit.now() + timedelta(days=1)
     await kit.approve(handle, "refund", by="ops")
-    await app.approve(asked[1].token)
+    await app.approve(requests[1].token)
 
     assert await kit.finish(handle) == "Approved"
-    assert [(ask.name, ask.approver, ask.expires) for ask in asked] == [
+    assert [(request.name, request.approver, request.expires) for request in requests] == [
         ("refund", "ops", due),
         ("refund", "finance", due),
     ]
-    assert all(ask.link is not None and ask.link.startswith(str(app.url)) for ask in asked)
+    assert all(request.link is not None and request.link.startswith(str(app.url)) for request in requests)
     assert await kit.steps(handle) == [
         "approval:refund",
         "approval:refund/mail[ops]",
@@ -293,11 +291,11 @@ async def test_each_approver_is_asked_once_in_a_step_within_the_approval(app: Ap
     ]
 
 
-async def test_a_crash_between_two_mails_sends_neither_twice(app: App, kit: Kit) -> None:
-    asked: list[str] = []
+async def test_crash_between_two_notifications_repeats_neither(app: App, kit: Kit) -> None:
+    notifications: list[str] = []
 
-    def mail(ask: Ask) -> None:
-        asked.append(f"{ask.approver} {ask.token}")
+    def mail(request: ApprovalRequest) -> None:
+        notifications.append(f"{request.approver} {request.token}")
 
     @app.task
     async def task() -> str:
@@ -309,10 +307,10 @@ async def test_a_crash_between_two_mails_sends_neither_twice(app: App, kit: Kit)
     await kit.approve(handle, "refund", by="finance")
 
     assert await kit.finish(handle) == "Approved"
-    assert len(asked) == len(set(asked)) == 2
+    assert len(notifications) == len(set(notifications)) == 2
 
 
-async def test_the_same_name_is_asked_for_again(app: App, kit: Kit) -> None:
+async def test_approval_name_can_be_used_again(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[str]:
         return [type(await approval("review", by="editor")).__name__ for _ in range(2)]
@@ -325,7 +323,7 @@ async def test_the_same_name_is_asked_for_again(app: App, kit: Kit) -> None:
     assert await kit.steps(handle) == ["approval:review", "approval:review#2"]
 
 
-async def test_an_approval_that_is_made_and_never_awaited_fails_the_execution(app: App, kit: Kit) -> None:
+async def test_approval_that_is_never_awaited_fails_the_execution(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         _ = approval("refund", by="ops")
@@ -335,16 +333,16 @@ async def test_an_approval_that_is_made_and_never_awaited_fails_the_execution(ap
         await kit.run(task)
 
 
-async def test_an_approver_may_have_brackets_in_the_name(app: App, kit: Kit) -> None:
+async def test_approver_name_may_contain_brackets(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[str]:
         match await approval("refund", by=["team[1]", "ops"]):
-            case Approved(by=who):
-                return list(who)
+            case Approved(by=approver):
+                return list(approver)
         return []
 
     handle = await kit.start(task)
-    for who in ("team[1]", "ops"):
-        await kit.approve(handle, "refund", by=who)
+    for approver in ("team[1]", "ops"):
+        await kit.approve(handle, "refund", by=approver)
 
     assert await kit.finish(handle) == ["team[1]", "ops"]

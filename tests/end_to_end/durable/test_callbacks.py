@@ -1,4 +1,4 @@
-"""Callbacks: a token that is durable before it is seen, and one answer."""
+"""Callbacks: the token is durable before it is returned, and one reply is accepted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from flowfabric import App, ExecutionFailed, InvalidRequest, Received, TimedOut, callback, sleep, step
 from flowfabric.engine import WaitpointState
 from flowfabric.testing import Kit
-from tests.end_to_end.asgi.browsing import Browser
-from tests.end_to_end.durable.kits import NewKit
+from tests.end_to_end.durable.kits import KitFactory
+from tests.end_to_end.web.browser import Browser
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Export:
     rows: int
 
 
-async def test_a_callback_is_named_after_what_it_is_for(app: App, kit: Kit) -> None:
+async def test_callback_record_has_the_name_of_the_callback(app: App, kit: Kit) -> None:
     sent: list[str] = []
 
     @app.task
@@ -35,24 +35,24 @@ async def test_a_callback_is_named_after_what_it_is_for(app: App, kit: Kit) -> N
     assert await kit.steps(handle) == ["callback:export", "list.append"]
 
 
-async def test_the_waitpoint_is_durable_before_its_token_is_seen(app: App, kit: Kit) -> None:
-    found: list[WaitpointState] = []
+async def test_waitpoint_is_durable_before_its_token_is_returned(app: App, kit: Kit) -> None:
+    states: list[WaitpointState] = []
 
     @app.task
     async def task() -> None:
         reply = callback("export", int)
         assert await kit.engine.waitpoints.list(handle.id) == []
         await reply.token()
-        found.extend(item.state for item in await kit.engine.waitpoints.list(handle.id))
+        states.extend(waitpoint.state for waitpoint in await kit.engine.waitpoints.list(handle.id))
         await reply
 
     handle = await task.submit()
     await kit.work()
 
-    assert found[0] is not WaitpointState.CLOSED
+    assert states[0] is not WaitpointState.CLOSED
 
 
-async def test_every_run_and_every_question_has_the_same_token(app: App, kit: Kit) -> None:
+async def test_token_is_the_same_in_every_run_and_call(app: App, kit: Kit) -> None:
     seen: set[str] = set()
 
     @app.task
@@ -72,7 +72,7 @@ async def test_every_run_and_every_question_has_the_same_token(app: App, kit: Ki
     assert seen == {token}
 
 
-async def test_an_answer_that_comes_before_the_wait_is_kept(app: App, kit: Kit) -> None:
+async def test_reply_that_arrives_before_the_wait_is_kept(app: App, kit: Kit) -> None:
     sent: list[str] = []
 
     @app.task
@@ -88,7 +88,7 @@ async def test_an_answer_that_comes_before_the_wait_is_kept(app: App, kit: Kit) 
     assert await kit.finish(handle) == 8
 
 
-async def test_the_url_of_a_callback_is_under_that_of_the_app(app: App, kit: Kit) -> None:
+async def test_callback_url_starts_with_the_url_of_the_app(app: App, kit: Kit) -> None:
     sent: list[str] = []
 
     @app.task
@@ -104,7 +104,7 @@ async def test_the_url_of_a_callback_is_under_that_of_the_app(app: App, kit: Kit
     assert base.startswith("https://shop.example/ff/")
 
 
-async def test_without_the_address_of_the_app_there_are_no_urls(new_kit: NewKit) -> None:
+async def test_app_without_a_url_has_no_callback_urls(new_kit: KitFactory) -> None:
     app = App("durable.db")
 
     @app.task
@@ -112,17 +112,17 @@ async def test_without_the_address_of_the_app_there_are_no_urls(new_kit: NewKit)
         reply = callback("export", int, timeout="1h")
         try:
             await reply.url()
-        except InvalidRequest as refused:
+        except InvalidRequest as error:
             await reply.token()
             await reply
-            return refused.code
-        return "had one"
+            return error.code
+        return "has a url"
 
     async with new_kit(app) as kit:
         assert await kit.run(task) == "no_url"
 
 
-async def test_a_callback_times_out(app: App, kit: Kit) -> None:
+async def test_callback_times_out(app: App, kit: Kit) -> None:
     seen: list[Received[int] | TimedOut] = []
 
     @app.task
@@ -137,7 +137,7 @@ async def test_a_callback_times_out(app: App, kit: Kit) -> None:
     assert seen == [TimedOut(due)] * 2
 
 
-async def test_an_answer_that_does_not_fit_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+async def test_invalid_reply_fails_the_execution_permanently(app: App, kit: Kit) -> None:
     sent: list[str] = []
 
     @app.task
@@ -150,35 +150,33 @@ async def test_an_answer_that_does_not_fit_fails_the_execution_for_good(app: App
     await app.signal(sent[0], "callback", "many")
     await kit.work()
 
-    with pytest.raises(ExecutionFailed, match="callback:export got a payload that does not fit"):
+    with pytest.raises(ExecutionFailed, match="callback:export received a payload that does not fit"):
         await handle
 
 
-async def test_a_payload_that_does_not_fit_is_refused_at_the_door_for_everyone_who_still_waits(
-    app: App, kit: Kit
-) -> None:
-    addresses: list[str] = []
+async def test_invalid_payload_is_rejected_by_the_web_app(app: App, kit: Kit) -> None:
+    urls: list[str] = []
 
     @app.task
     async def task() -> int:
         reply = callback("export", Export)
-        await step(addresses.append, await reply.url())
+        await step(urls.append, await reply.url())
         return (await reply).value.rows
 
     first, second = await kit.start(task), await kit.start(task)
-    doors = [address.removeprefix("https://shop.example/ff") for address in addresses]
+    paths = [url.removeprefix("https://shop.example/ff") for url in urls]
     browser = Browser(app.asgi())
-    assert (await browser.post_json(doors[0], {"rows": 3})).status == 200
+    assert (await browser.post_json(paths[0], {"rows": 3})).status == 200
     assert await kit.finish(first) == 3
 
-    refused = await browser.post_json(doors[1], {"row": 4})
+    rejected = await browser.post_json(paths[1], {"row": 4})
 
-    assert (refused.status, "rows" in refused.value["error"]) == (422, True)
-    assert (await browser.post_json(doors[1], {"rows": 4})).status == 200
+    assert (rejected.status, "rows" in rejected.value["error"]) == (422, True)
+    assert (await browser.post_json(paths[1], {"rows": 4})).status == 200
     assert await kit.finish(second) == 4
 
 
-async def test_the_forms_of_callbacks_are_remembered_up_to_a_limit(app: App, kit: Kit) -> None:
+async def test_number_of_remembered_callback_types_is_limited(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         for number in range(1_001):

@@ -1,4 +1,4 @@
-"""What steps, polls, sleeps and the calls without an await do, and what is recorded of them."""
+"""Steps, polls, sleeps and the synchronous durable calls, and their records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flowfabric.testing import Kit
 
 
 class Oven:
-    """Something whose methods are steps."""
+    """A class whose methods are used as steps."""
 
     def bake(self) -> str:
         return "bread"
 
 
-async def test_a_step_is_named_after_its_function(app: App, kit: Kit) -> None:
+async def test_step_has_the_name_of_its_function(app: App, kit: Kit) -> None:
     def inner() -> int:
         return 1
 
@@ -36,7 +36,7 @@ async def test_a_step_is_named_after_its_function(app: App, kit: Kit) -> None:
     assert await kit.steps(handle) == ["inner", "Oven.bake", "<lambda>"]
 
 
-async def test_a_step_may_have_a_name_of_its_own(app: App, kit: Kit) -> None:
+async def test_step_name_can_be_set(app: App, kit: Kit) -> None:
     @step.policy(name="old_name")
     def renamed() -> int:
         return 1
@@ -44,42 +44,42 @@ async def test_a_step_may_have_a_name_of_its_own(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await step(renamed)
-        await step.options(name="given")(renamed)
+        await step.options(name="new_name")(renamed)
 
     handle = await kit.start(task)
 
-    assert await kit.steps(handle) == ["old_name", "given"]
+    assert await kit.steps(handle) == ["old_name", "new_name"]
 
 
-async def test_a_step_is_performed_when_it_is_awaited(app: App, kit: Kit) -> None:
+async def test_step_runs_when_it_is_awaited(app: App, kit: Kit) -> None:
     seen: list[str] = []
 
     @app.task
     async def task() -> None:
-        call = step(seen.append, "performed")
-        seen.append("made")
+        call = step(seen.append, "ran")
+        seen.append("created")
         await call
 
     await kit.run(task)
 
-    assert seen == ["made", "performed"]
+    assert seen == ["created", "ran"]
 
 
-async def test_a_coroutine_function_runs_on_the_loop_and_a_plain_one_in_a_thread(app: App, kit: Kit) -> None:
+async def test_coroutine_function_runs_on_the_loop_and_plain_function_in_a_thread(app: App, kit: Kit) -> None:
     async def on_loop() -> bool:
         return threading.current_thread() is threading.main_thread()
 
-    def plainly() -> bool:
+    def in_thread() -> bool:
         return threading.current_thread() is threading.main_thread()
 
     @app.task
     async def task() -> list[bool]:
-        return [await step(on_loop), await step(plainly)]
+        return [await step(on_loop), await step(in_thread)]
 
     assert await kit.run(task) == [True, False]
 
 
-async def test_a_recorded_result_answers_in_later_runs(app: App, kit: Kit) -> None:
+async def test_recorded_result_is_returned_in_later_runs(app: App, kit: Kit) -> None:
     drawn: list[float] = []
 
     def draw() -> float:
@@ -95,7 +95,7 @@ async def test_a_recorded_result_answers_in_later_runs(app: App, kit: Kit) -> No
     assert [await kit.run(task)] == drawn
 
 
-async def test_a_recorded_failure_is_raised_again_in_later_runs(app: App, kit: Kit) -> None:
+async def test_recorded_failure_is_raised_in_later_runs(app: App, kit: Kit) -> None:
     tried: list[str] = []
     seen: list[str] = []
 
@@ -117,7 +117,7 @@ async def test_a_recorded_failure_is_raised_again_in_later_runs(app: App, kit: K
     assert seen == ["fail ValueError no"] * 2
 
 
-async def test_the_first_run_sees_what_is_stored(app: App, kit: Kit) -> None:
+async def test_first_run_gets_the_stored_value(app: App, kit: Kit) -> None:
     original = {"a": [1]}
     seen: list[bool] = []
 
@@ -134,12 +134,12 @@ async def test_the_first_run_sees_what_is_stored(app: App, kit: Kit) -> None:
     assert seen == [True]
 
 
-async def test_a_poll_is_asked_now_and_then_every_so_often_and_leaves_one_record(app: App, kit: Kit) -> None:
-    asked: list[datetime] = []
+async def test_poll_calls_its_function_at_every_interval_and_leaves_one_record(app: App, kit: Kit) -> None:
+    poll_times: list[datetime] = []
 
     def ready() -> str | None:
-        asked.append(kit.now())
-        return "here" if len(asked) == 4 else None
+        poll_times.append(kit.now())
+        return "here" if len(poll_times) == 4 else None
 
     @app.task
     async def task() -> str:
@@ -149,30 +149,30 @@ async def test_a_poll_is_asked_now_and_then_every_so_often_and_leaves_one_record
     begun = kit.now()
 
     assert await kit.finish(handle) == "here"
-    assert [moment - begun for moment in asked] == [timedelta(seconds=30 * n) for n in range(4)]
+    assert [moment - begun for moment in poll_times] == [timedelta(seconds=30 * n) for n in range(4)]
     assert await kit.steps(handle) == ["ready"]
 
 
-async def test_false_is_not_yet_for_a_poll_and_other_empty_values_are_answers(app: App, kit: Kit) -> None:
-    answers: list[bool | int | None] = [False, None, 0]
+async def test_poll_continues_on_false_and_none_and_returns_other_empty_values(app: App, kit: Kit) -> None:
+    poll_results: list[bool | int | None] = [False, None, 0]
 
     def ready() -> bool | int | None:
-        return answers.pop(0)
+        return poll_results.pop(0)
 
     @app.task
     async def task() -> int:
         return await poll("30s", ready)
 
     assert await kit.run(task) == 0
-    assert answers == []
+    assert poll_results == []
 
 
-async def test_a_poll_goes_on_with_its_next_due_time_after_a_crash(app: App, kit: Kit) -> None:
-    asked: list[datetime] = []
+async def test_poll_continues_at_its_next_due_time_after_a_crash(app: App, kit: Kit) -> None:
+    poll_times: list[datetime] = []
 
     def ready() -> bool:
-        asked.append(kit.now())
-        return len(asked) == 3
+        poll_times.append(kit.now())
+        return len(poll_times) == 3
 
     @app.task
     async def task() -> bool:
@@ -184,10 +184,10 @@ async def test_a_poll_goes_on_with_its_next_due_time_after_a_crash(app: App, kit
     kit.crash_after("ready")
 
     assert await kit.finish(handle)
-    assert [moment - begun for moment in asked] == [timedelta(minutes=10 * n) for n in range(3)]
+    assert [moment - begun for moment in poll_times] == [timedelta(minutes=10 * n) for n in range(3)]
 
 
-async def test_a_sleep_is_over_when_it_is_due(app: App, kit: Kit) -> None:
+async def test_sleep_ends_at_its_due_time(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> datetime:
         await sleep("1h")
@@ -202,7 +202,7 @@ async def test_a_sleep_is_over_when_it_is_due(app: App, kit: Kit) -> None:
     assert await kit.steps(handle) == ["sleep", "now"]
 
 
-async def test_a_changed_duration_changes_nothing_for_a_sleeper(app: App, kit: Kit) -> None:
+async def test_changed_duration_does_not_affect_a_running_sleep(app: App, kit: Kit) -> None:
     duration = "1h"
 
     @app.task
@@ -217,7 +217,7 @@ async def test_a_changed_duration_changes_nothing_for_a_sleeper(app: App, kit: K
     assert kit.now() == due
 
 
-async def test_sleep_until_a_time_that_has_passed_is_over_at_once(app: App, kit: Kit) -> None:
+async def test_sleep_until_a_past_time_ends_immediately(app: App, kit: Kit) -> None:
     @app.task
     async def task(until: datetime) -> None:
         await sleep_until(until)
@@ -241,7 +241,7 @@ async def test_now_uuid4_and_rng_are_the_same_in_every_run(app: App, kit: Kit) -
     assert seen[0] == seen[1]
 
 
-async def test_each_call_of_now_uuid4_and_rng_is_another(app: App, kit: Kit) -> None:
+async def test_each_call_of_now_uuid4_and_rng_returns_a_new_value(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[datetime]:
         assert uuid4() != uuid4()
@@ -255,7 +255,7 @@ async def test_each_call_of_now_uuid4_and_rng_is_another(app: App, kit: Kit) -> 
     assert after - before == timedelta(hours=1)
 
 
-async def test_two_executions_draw_different_ids(app: App, kit: Kit) -> None:
+async def test_uuid4_differs_between_executions(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> UUID:
         return uuid4()
@@ -263,7 +263,7 @@ async def test_two_executions_draw_different_ids(app: App, kit: Kit) -> None:
     assert await kit.run(task) != await kit.run(task)
 
 
-async def test_now_uuid4_and_rng_stand_outside_of_the_order(app: App, kit: Kit) -> None:
+async def test_now_uuid4_and_rng_are_not_part_of_the_call_order(app: App, kit: Kit) -> None:
     is_new = False
 
     @app.task
@@ -280,23 +280,23 @@ async def test_now_uuid4_and_rng_stand_outside_of_the_order(app: App, kit: Kit) 
 
 
 async def test_now_is_written_with_the_next_commit(app: App, kit: Kit) -> None:
-    found: list[list[str]] = []
+    recorded_steps: list[list[str]] = []
 
     @app.task
     async def task() -> None:
         now()
         await asyncio.sleep(0)
-        found.append(await kit.steps(handle))
+        recorded_steps.append(await kit.steps(handle))
         await step(str)
-        found.append(await kit.steps(handle))
+        recorded_steps.append(await kit.steps(handle))
 
     handle = await task.submit()
     await kit.work()
 
-    assert found == [[], ["now", "str"]]
+    assert recorded_steps == [[], ["now", "str"]]
 
 
-async def test_changed_is_true_for_executions_that_had_not_passed(app: App, kit: Kit) -> None:
+async def test_changed_is_true_for_executions_that_have_not_reached_it(app: App, kit: Kit) -> None:
     is_new = False
 
     @app.task
@@ -316,7 +316,7 @@ async def test_changed_is_true_for_executions_that_had_not_passed(app: App, kit:
     assert await kit.run(task) == ["audited", "reported"]
 
 
-async def test_changed_answers_the_same_in_every_run(app: App, kit: Kit) -> None:
+async def test_changed_returns_the_same_value_in_every_run(app: App, kit: Kit) -> None:
     seen: list[bool] = []
 
     @app.task
@@ -332,12 +332,12 @@ async def test_changed_answers_the_same_in_every_run(app: App, kit: Kit) -> None
     assert await kit.steps(handle) == ["changed[x]", "str", "sleep"]
 
 
-async def test_a_durable_call_outside_of_a_task_says_where_it_belongs() -> None:
-    with pytest.raises(Exception, match="step works inside of a task only"):
+async def test_durable_call_outside_of_a_task_raises() -> None:
+    with pytest.raises(Exception, match="step works only inside a task"):
         await step(str)
 
 
-async def test_a_step_that_cannot_be_stored_fails_for_good_and_is_not_repeated(app: App, kit: Kit) -> None:
+async def test_step_with_an_unserializable_result_fails_and_is_not_repeated(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     def order() -> object:
@@ -353,7 +353,7 @@ async def test_a_step_that_cannot_be_stored_fails_for_good_and_is_not_repeated(a
     assert done == ["ordered"]
 
 
-async def test_a_task_as_a_step_is_refused_with_what_to_do(app: App, kit: Kit) -> None:
+async def test_task_used_as_a_step_is_rejected_with_advice(app: App, kit: Kit) -> None:
     @app.task
     async def child() -> None: ...
 
@@ -361,5 +361,5 @@ async def test_a_task_as_a_step_is_refused_with_what_to_do(app: App, kit: Kit) -
     async def task() -> None:
         await step(child)  # type: ignore[call-overload]
 
-    with pytest.raises(ExecutionFailed, match=r"not Task; a task is run by await task\.run"):
+    with pytest.raises(ExecutionFailed, match=r"not Task; run a task with await task\.run"):
         await kit.run(task)

@@ -1,4 +1,4 @@
-"""Children: one for each call however often the parent runs, and how their ends are seen."""
+"""Children: a call submits one child, however often the parent runs, and the parent sees how the child ends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.end_to_end.durable.kits import children_of
 go = Signal("go", int)
 
 
-async def number_of(kit: Kit, kind: str) -> int:
+async def count_executions(kit: Kit, kind: str) -> int:
     return len((await kit.engine.executions.list(kind=kind)).items)
 
 
-async def test_children_are_named_after_what_they_run(app: App, kit: Kit) -> None:
+async def test_child_calls_have_the_name_of_the_task(app: App, kit: Kit) -> None:
     @app.task
     async def double(number: int) -> int:
         return 2 * number
@@ -49,25 +49,25 @@ async def test_children_are_named_after_what_they_run(app: App, kit: Kit) -> Non
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("verb", ["submit", "run"])
-async def test_a_crash_around_a_submit_leaves_one_child(app: App, kit: Kit, verb: str, moment: str) -> None:
+@pytest.mark.parametrize("call", ["submit", "run"])
+async def test_crash_around_a_submit_leaves_one_child(app: App, kit: Kit, call: str, moment: str) -> None:
     @app.task
     async def double(number: int) -> int:
         return 2 * number
 
     @app.task
     async def parent() -> int:
-        if verb == "run":
+        if call == "run":
             return await double.run(2)
         return await (await double.submit(2))
 
-    (kit.crash_before if moment == "before" else kit.crash_after)(f"{verb}:double")
+    (kit.crash_before if moment == "before" else kit.crash_after)(f"{call}:double")
 
     assert await kit.run(parent) == 4
-    assert await number_of(kit, "double") == 1
+    assert await count_executions(kit, "double") == 1
 
 
-async def test_every_run_finds_the_same_child(app: App, kit: Kit) -> None:
+async def test_every_run_gets_the_same_child(app: App, kit: Kit) -> None:
     seen: set[str] = set()
 
     @app.task
@@ -83,10 +83,10 @@ async def test_every_run_finds_the_same_child(app: App, kit: Kit) -> None:
 
     assert await kit.run(parent) == 8
     assert len(seen) == 1
-    assert await number_of(kit, "double") == 1
+    assert await count_executions(kit, "double") == 1
 
 
-async def test_the_outcome_of_a_child_is_the_same_in_every_run(app: App, kit: Kit) -> None:
+async def test_outcome_of_a_child_is_the_same_in_every_run(app: App, kit: Kit) -> None:
     seen: list[int] = []
 
     @app.task
@@ -103,7 +103,7 @@ async def test_the_outcome_of_a_child_is_the_same_in_every_run(app: App, kit: Ki
     assert seen[-2:] == [8, 8]
 
 
-async def test_the_failure_of_a_child_is_seen_by_its_parent_and_ends_it_for_good(app: App, kit: Kit) -> None:
+async def test_failure_of_a_child_fails_its_parent_permanently(app: App, kit: Kit) -> None:
     ran: list[str] = []
 
     @app.task
@@ -122,7 +122,7 @@ async def test_the_failure_of_a_child_is_seen_by_its_parent_and_ends_it_for_good
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_a_class_that_a_child_declares_is_caught_as_such(app: App, kit: Kit) -> None:
+async def test_declared_exception_class_of_a_child_is_raised_in_the_parent(app: App, kit: Kit) -> None:
     class Declined(Exception): ...
 
     @app.task(raises=[Declined])
@@ -135,12 +135,12 @@ async def test_a_class_that_a_child_declares_is_caught_as_such(app: App, kit: Ki
             await child.run()
         except Declined as declined:
             return str(declined.args)
-        return "went well"
+        return "succeeded"
 
     assert await kit.run(parent) == "('card', 7)"
 
 
-async def test_a_handle_answers_how_an_execution_ended(app: App, kit: Kit) -> None:
+async def test_handle_returns_the_outcome_of_an_execution(app: App, kit: Kit) -> None:
     @app.task
     async def good() -> int:
         return 1
@@ -156,16 +156,16 @@ async def test_a_handle_answers_how_an_execution_ended(app: App, kit: Kit) -> No
 
     @app.task
     async def parent() -> list[str]:
-        ends = [await (await task.submit()).outcome("1h") for task in (good, bad, long)]
-        assert ends[0] == Completed(1)
-        assert isinstance(ends[1], Failed)
-        assert ends[1].error.type == "PermanentError"
-        return [type(end).__name__ for end in ends]
+        outcomes = [await (await task.submit()).outcome("1h") for task in (good, bad, long)]
+        assert outcomes[0] == Completed(1)
+        assert isinstance(outcomes[1], Failed)
+        assert outcomes[1].error.type == "PermanentError"
+        return [type(outcome).__name__ for outcome in outcomes]
 
     assert await kit.run(parent) == ["Completed", "Failed", "TimedOut"]
 
 
-async def test_a_result_that_takes_too_long_is_an_error_of_time(app: App, kit: Kit) -> None:
+async def test_late_result_raises_timeout_error(app: App, kit: Kit) -> None:
     @app.task
     async def long() -> int:
         await sleep("1d")
@@ -183,7 +183,7 @@ async def test_a_result_that_takes_too_long_is_an_error_of_time(app: App, kit: K
     assert await kit.run(parent) == "late, then 2"
 
 
-async def test_a_cancelled_child_is_an_outcome(app: App, kit: Kit) -> None:
+async def test_cancelled_child_has_a_cancelled_outcome(app: App, kit: Kit) -> None:
     @app.task(signals=[go])
     async def child() -> int:
         return (await wait_signal(go)).value
@@ -205,7 +205,7 @@ async def test_a_cancelled_child_is_an_outcome(app: App, kit: Kit) -> None:
     assert await kit.finish(handle) == "not needed"
 
 
-async def test_a_child_that_nobody_awaits_goes_on_when_its_parent_has_ended(app: App, kit: Kit) -> None:
+async def test_child_that_is_not_awaited_continues_after_its_parent_ends(app: App, kit: Kit) -> None:
     @app.task
     async def child() -> int:
         await sleep("1h")
@@ -220,7 +220,7 @@ async def test_a_child_that_nobody_awaits_goes_on_when_its_parent_has_ended(app:
     assert await kit.finish(child.handle(other.id)) == 1
 
 
-async def test_children_are_cancelled_with_their_parent_unless_they_are_detached(app: App, kit: Kit) -> None:
+async def test_cancelling_a_parent_cancels_its_children_unless_detached(app: App, kit: Kit) -> None:
     @app.task
     async def child(name: str) -> str:
         await sleep("1d")
@@ -236,11 +236,11 @@ async def test_children_are_cancelled_with_their_parent_unless_they_are_detached
     await handle.cancel("enough")
     await kit.work()
 
-    states = [item.state for item in (await kit.engine.executions.list(kind="child")).items]
+    states = [execution.state for execution in (await kit.engine.executions.list(kind="child")).items]
     assert sorted(state.value for state in states) == sorted([State.CANCELLED.value, State.DELAYED.value])
 
 
-async def test_a_keyed_child_may_move_in_the_order(app: App, kit: Kit) -> None:
+async def test_children_with_keys_may_be_reordered(app: App, kit: Kit) -> None:
     names = ["a", "b"]
 
     @app.task
@@ -260,7 +260,7 @@ async def test_a_keyed_child_may_move_in_the_order(app: App, kit: Kit) -> None:
     assert (await kit.steps(handle))[:2] == ["submit:child[a]", "submit:child[b]"]
 
 
-async def test_a_timed_out_wait_for_a_child_times_out_in_every_run(app: App, kit: Kit) -> None:
+async def test_wait_for_a_child_times_out_in_every_run(app: App, kit: Kit) -> None:
     seen: list[bool] = []
 
     @app.task
@@ -278,17 +278,17 @@ async def test_a_timed_out_wait_for_a_child_times_out_in_every_run(app: App, kit
     assert seen == [True, True]
 
 
-async def test_the_history_of_a_parent_lists_its_children_and_how_they_ended(app: App, kit: Kit) -> None:
+async def test_history_of_a_parent_lists_its_children_and_their_ends(app: App, kit: Kit) -> None:
     @app.task
-    async def child(how: str) -> None:
-        if how == "fails":
+    async def child(behaviour: str) -> None:
+        if behaviour == "fails":
             raise PermanentError("no")
-        await sleep("1h" if how == "sleeps" else "10d")
+        await sleep("1h" if behaviour == "sleeps" else "10d")
 
     @app.task
     async def task() -> None:
         await settle(child.run("sleeps"), child.run("fails"))
-        _ = await child.submit("goes on by itself")
+        _ = await child.submit("continues")
 
     handle = await kit.start(task)
     await kit.finish(handle)
@@ -304,7 +304,7 @@ async def test_the_history_of_a_parent_lists_its_children_and_how_they_ended(app
 
 
 @pytest.mark.parametrize("pause", ["1m", "2h"])
-async def test_a_replay_from_a_step_waits_for_the_child_that_it_keeps(app: App, kit: Kit, pause: str) -> None:
+async def test_replay_from_a_step_waits_for_the_child_that_it_keeps(app: App, kit: Kit, pause: str) -> None:
     @app.task
     async def child() -> str:
         await sleep("1h")
@@ -328,7 +328,7 @@ async def test_a_replay_from_a_step_waits_for_the_child_that_it_keeps(app: App, 
     assert await children_of(kit, "child") == [State.COMPLETED]
 
 
-async def test_a_replay_from_a_step_submits_a_child_anew_that_the_failure_had_cancelled(app: App, kit: Kit) -> None:
+async def test_replay_from_a_step_resubmits_a_child_that_the_failure_cancelled(app: App, kit: Kit) -> None:
     is_broken = True
 
     @app.task

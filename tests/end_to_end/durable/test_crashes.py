@@ -1,4 +1,4 @@
-"""Groups and waits come to the same, and leave nothing open behind, wherever a run is killed."""
+"""Groups and waits have the same result and leave nothing open after a crash at any record."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from flowfabric import (
 )
 from flowfabric.engine import WaitpointKind, WaitpointState
 from flowfabric.testing import Kit, sweep
-from tests.end_to_end.durable.kits import NewKit, children_of
+from tests.end_to_end.durable.kits import KitFactory, children_of
 
 paid = Signal("paid", int)
 
 
-async def left_open(kit: Kit, kind: str) -> list[str]:
-    """The waitpoints of all executions of a kind that still take signals."""
+async def open_waitpoints(kit: Kit, kind: str) -> list[str]:
+    """Return the keys of the waitpoints of all executions of a kind that still accept signals."""
     page = await kit.engine.executions.list(kind=kind)
-    found = [item for execution in page.items for item in await kit.engine.waitpoints.list(execution.id)]
-    open_ = [item for item in found if item.state is not WaitpointState.CLOSED]
-    return [item.key for item in open_ if item.kind is WaitpointKind.ADDRESSED]
+    waitpoints = [waitpoint for execution in page.items for waitpoint in await kit.engine.waitpoints.list(execution.id)]
+    open_ = [waitpoint for waitpoint in waitpoints if waitpoint.state is not WaitpointState.CLOSED]
+    return [waitpoint.key for waitpoint in open_ if waitpoint.kind is WaitpointKind.ADDRESSED]
 
 
 def fail() -> None:
     raise PermanentError("no")
 
 
-async def test_a_race_and_what_it_ends(app: App) -> None:
+async def test_race_ends_its_losers_despite_a_crash_at_any_record(app: App) -> None:
     done: list[str] = []
 
     @app.task
@@ -61,15 +61,15 @@ async def test_a_race_and_what_it_ends(app: App) -> None:
     async def program(kit: Kit) -> object:
         handle = await kit.start(task)
         await kit.advance("90m")
-        return await left_open(kit, "task"), await kit.finish(handle), await children_of(kit, "child")
+        return await open_waitpoints(kit, "task"), await kit.finish(handle), await children_of(kit, "child")
 
-    swept = await sweep(app, program, effects=done)
+    report = await sweep(app, program, effects=done)
 
-    assert swept.result == ([], "3 late", ["cancelled"])
-    assert swept.crashes >= 10
+    assert report.result == ([], "3 late", ["cancelled"])
+    assert report.crashes >= 10
 
 
-async def test_a_gather_that_fails_and_what_it_ends(app: App) -> None:
+async def test_failed_gather_ends_its_members_despite_a_crash_at_any_record(app: App) -> None:
     done: list[str] = []
 
     @app.task
@@ -89,20 +89,20 @@ async def test_a_gather_that_fails_and_what_it_ends(app: App) -> None:
             await step(done.append, "undone")
             await sleep("1h")
             return failed.path
-        return "went well"
+        return "succeeded"
 
     async def program(kit: Kit) -> object:
         handle = await kit.start(task)
         await kit.advance("90m")
-        return await left_open(kit, "task"), await kit.finish(handle), await children_of(kit, "child")
+        return await open_waitpoints(kit, "task"), await kit.finish(handle), await children_of(kit, "child")
 
-    swept = await sweep(app, program, effects=done)
+    report = await sweep(app, program, effects=done)
 
-    assert swept.result == ([], "gather[2]/fail", ["cancelled"])
+    assert report.result == ([], "gather[2]/fail", ["cancelled"])
 
 
 @pytest.mark.long
-async def test_waits_side_by_side(app: App) -> None:
+async def test_concurrent_waits_have_the_same_result_after_a_crash_at_any_record(app: App) -> None:
     done: list[str] = []
     tokens: set[str] = set()
 
@@ -110,14 +110,14 @@ async def test_waits_side_by_side(app: App) -> None:
     async def double(number: int) -> int:
         return 2 * number
 
-    async def answered() -> int:
+    async def wait_for_callback() -> int:
         reply = callback("export", int, timeout="1d")
         tokens.add(await reply.token())
         await step(done.append, "asked")
-        answer = await reply
-        return getattr(answer, "value", -1)
+        reply_outcome = await reply
+        return getattr(reply_outcome, "value", -1)
 
-    async def polled() -> int:
+    async def poll_until_ready() -> int:
         return await poll("10m", ready)
 
     def ready() -> int | None:
@@ -126,9 +126,11 @@ async def test_waits_side_by_side(app: App) -> None:
     @app.task(signals=[paid])
     async def task() -> list[object]:
         begun = now()
-        one, two, three = await gather(answered(), polled(), settle(wait_signal(paid), double.run(4), step(fail)))
+        one, two, three = await gather(
+            wait_for_callback(), poll_until_ready(), settle(wait_signal(paid), double.run(4), step(fail))
+        )
         await step(done.append, "ended")
-        return [one, two, [type(item).__name__ for item in three], now() >= begun]
+        return [one, two, [type(outcome).__name__ for outcome in three], now() >= begun]
 
     async def program(kit: Kit) -> object:
         tokens.clear()
@@ -141,13 +143,13 @@ async def test_waits_side_by_side(app: App) -> None:
         done.append("outside")
         return await kit.finish(handle)
 
-    swept = await sweep(app, program, effects=done)
+    report = await sweep(app, program, effects=done)
 
-    assert swept.result == [5, 7, ["Completed", "Completed", "Failed"], True]
+    assert report.result == [5, 7, ["Completed", "Completed", "Failed"], True]
 
 
 @pytest.mark.parametrize("path", ["race", "late"])
-async def test_a_crash_of_a_race_leaves_nothing_open_on_any_store(app: App, new_kit: NewKit, path: str) -> None:
+async def test_crash_of_a_race_leaves_nothing_open_on_any_store(app: App, new_kit: KitFactory, path: str) -> None:
     async def late() -> str:
         await sleep("1h")
         return await step.options(name="late")(str, "late")
@@ -163,5 +165,5 @@ async def test_a_crash_of_a_race_leaves_nothing_open_on_any_store(app: App, new_
         handle = await kit.start(task)
         await kit.advance("90m")
 
-        assert await left_open(kit, "task") == []
+        assert await open_waitpoints(kit, "task") == []
         assert await kit.finish(handle) == "late"

@@ -1,4 +1,4 @@
-"""Code that no longer makes the calls that were recorded is held, with a report, before anything runs."""
+"""An execution whose code no longer makes the recorded calls is held with a report before any step runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from flowfabric import App, Diverged, ExecutionFailed, Handle, changed, gather, sleep, step
 from flowfabric.engine import State
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit
+from tests.end_to_end.durable.kits import KitFactory
 
 REPAIR = 'keep the old name with @step.policy(name="…"), guard new code with changed("…"), or register version=2'
 done: list[str] = []
@@ -19,11 +19,11 @@ Body = Callable[[], Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
-def nothing_done() -> None:
+def clear_effects() -> None:
     done.clear()
 
 
-class Changing:
+class ChangingTask:
     """A task whose code can be replaced while it sleeps, as by a deployment."""
 
     def __init__(self, app: App, body: Body) -> None:
@@ -46,38 +46,38 @@ def other(what: str) -> str:
     return what
 
 
-async def held(kit: Kit, handle: Handle[Any]) -> str:
-    """The report of an execution that was found to have diverged when its wait was over."""
+async def wait_for_divergence(kit: Kit, handle: Handle[Any]) -> str:
+    """Finish the execution, which must diverge, and return the report."""
     with pytest.raises(Diverged) as diverged:
         await kit.finish(handle)
     return diverged.value.report
 
 
-async def look_then_sleep() -> None:
+async def act_then_sleep() -> None:
     await step(act, "a")
     await sleep("1h")
     await step(act, "z")
 
 
-async def start(kit: Kit, app: App, before: Body, after: Body) -> Handle[Any]:
-    changing = Changing(app, before)
+async def start_then_change(kit: Kit, app: App, before: Body, after: Body) -> Handle[Any]:
+    changing = ChangingTask(app, before)
     handle = await kit.start(changing.task)
     changing.body = after
     return handle
 
 
-async def test_another_call_in_its_place_is_found_by_the_index(app: App, kit: Kit) -> None:
+async def test_replaced_call_is_detected_by_its_index(app: App, kit: Kit) -> None:
     async def after() -> None:
         await step(act, "a")
         await step(other, "b")
         await sleep("1h")
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
-    report = await held(kit, handle)
+    report = await wait_for_divergence(kit, handle)
     assert done == ["a"]
     assert report.splitlines() == [
-        f"task {handle.id}: the code no longer matches what was recorded",
+        f"task {handle.id}: the code no longer matches the journal",
         "    recorded                    now",
         "  0 act                         act",
         "> 1 sleep                       other",
@@ -85,18 +85,18 @@ async def test_another_call_in_its_place_is_found_by_the_index(app: App, kit: Ki
     ]
 
 
-async def test_the_same_name_for_another_kind_of_call_is_found(app: App, kit: Kit) -> None:
+async def test_same_name_for_another_kind_of_call_is_detected(app: App, kit: Kit) -> None:
     async def after() -> None:
         await step(act, "a")
         await step.options(name="sleep")(act, "b")
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
-    await held(kit, handle)
+    await wait_for_divergence(kit, handle)
     assert done == ["a"]
 
 
-async def test_two_calls_in_another_order_are_found(app: App, kit: Kit) -> None:
+async def test_swapped_calls_are_detected(app: App, kit: Kit) -> None:
     async def before() -> None:
         await step(act, "a")
         await step(other, "b")
@@ -107,13 +107,13 @@ async def test_two_calls_in_another_order_are_found(app: App, kit: Kit) -> None:
         await step(act, "a")
         await sleep("1h")
 
-    handle = await start(kit, app, before, after)
+    handle = await start_then_change(kit, app, before, after)
 
-    await held(kit, handle)
+    await wait_for_divergence(kit, handle)
     assert done == ["a", "other b"]
 
 
-async def test_a_recorded_call_is_not_run_again_when_an_unfinished_one_before_it_is_removed(app: App, kit: Kit) -> None:
+async def test_recorded_call_does_not_rerun_when_an_unfinished_one_is_removed(app: App, kit: Kit) -> None:
     async def before() -> None:
         nap = sleep("1h")
         await step(act, "pay")
@@ -122,25 +122,25 @@ async def test_a_recorded_call_is_not_run_again_when_an_unfinished_one_before_it
     async def after() -> None:
         await step(act, "pay")
 
-    handle = await start(kit, app, before, after)
+    handle = await start_then_change(kit, app, before, after)
 
-    await held(kit, handle)
+    await wait_for_divergence(kit, handle)
     assert done == ["pay"]
 
 
-async def test_a_removed_call_is_found_when_the_function_returns(app: App, kit: Kit) -> None:
+async def test_removed_call_is_detected_when_the_function_returns(app: App, kit: Kit) -> None:
     async def after() -> str:
         await step(act, "a")
         return "done"
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
-    report = await held(kit, handle)
+    report = await wait_for_divergence(kit, handle)
     assert "it ended before calls that were recorded" in report
     assert "> 1 sleep" in report
 
 
-async def test_a_call_that_was_removed_from_a_branch_is_found_when_the_branch_returns(app: App, kit: Kit) -> None:
+async def test_call_removed_from_a_branch_is_detected_when_the_branch_returns(app: App, kit: Kit) -> None:
     async def before() -> None:
         async def branch() -> None:
             await step(act, "a")
@@ -156,26 +156,26 @@ async def test_a_call_that_was_removed_from_a_branch_is_found_when_the_branch_re
         await gather(branch())
         await sleep("1h")
 
-    handle = await start(kit, app, before, after)
+    handle = await start_then_change(kit, app, before, after)
 
-    report = await held(kit, handle)
+    report = await wait_for_divergence(kit, handle)
     assert "> 1 gather[0]/act#2" in report
 
 
-async def test_other_arguments_are_found(app: App, kit: Kit) -> None:
+async def test_changed_arguments_are_detected(app: App, kit: Kit) -> None:
     async def after() -> None:
         await step(act, "b")
         await sleep("1h")
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
-    report = await held(kit, handle)
-    assert "its arguments are not those that were recorded" in report
+    report = await wait_for_divergence(kit, handle)
+    assert "its arguments differ from the recorded ones" in report
     assert "> 0 act                         act" in report
     assert done == ["a"]
 
 
-async def test_other_arguments_of_a_keyed_call_are_found(app: App, kit: Kit) -> None:
+async def test_changed_arguments_of_a_keyed_call_are_detected(app: App, kit: Kit) -> None:
     def keyed(what: str) -> Body:
         async def body() -> None:
             await step.options(key="k")(act, what)
@@ -183,13 +183,13 @@ async def test_other_arguments_of_a_keyed_call_are_found(app: App, kit: Kit) -> 
 
         return body
 
-    handle = await start(kit, app, keyed("a"), keyed("b"))
+    handle = await start_then_change(kit, app, keyed("a"), keyed("b"))
 
-    report = await held(kit, handle)
+    report = await wait_for_divergence(kit, handle)
     assert "> - act[k]" in report
 
 
-async def test_other_arguments_of_a_child_are_found(app: App, kit: Kit) -> None:
+async def test_changed_arguments_of_a_child_are_detected(app: App, kit: Kit) -> None:
     @app.task
     async def child(number: int) -> int:
         return number
@@ -201,12 +201,12 @@ async def test_other_arguments_of_a_child_are_found(app: App, kit: Kit) -> None:
 
         return body
 
-    handle = await start(kit, app, with_child(1), with_child(2))
+    handle = await start_then_change(kit, app, with_child(1), with_child(2))
 
-    assert "> 0 submit:child" in await held(kit, handle)
+    assert "> 0 submit:child" in await wait_for_divergence(kit, handle)
 
 
-async def test_sets_in_another_order_and_other_objects_of_a_type_are_the_same_arguments(app: App, kit: Kit) -> None:
+async def test_set_order_and_object_identity_do_not_count_as_changed_arguments(app: App, kit: Kit) -> None:
     class Client: ...
 
     def take(tags: set[str], client: Client) -> None: ...
@@ -216,12 +216,12 @@ async def test_sets_in_another_order_and_other_objects_of_a_type_are_the_same_ar
         await sleep("1h")
         return "done"
 
-    changing = Changing(app, body)
+    changing = ChangingTask(app, body)
 
     assert await kit.run(changing.task) == "done"
 
 
-async def test_with_arguments_off_others_are_not_looked_at(new_kit: NewKit) -> None:
+async def test_arguments_off_ignores_changed_arguments(new_kit: KitFactory) -> None:
     app = App("durable.db", arguments="off")
 
     async def after() -> str:
@@ -231,12 +231,12 @@ async def test_with_arguments_off_others_are_not_looked_at(new_kit: NewKit) -> N
         return value
 
     async with new_kit(app) as kit:
-        handle = await start(kit, app, look_then_sleep, after)
+        handle = await start_then_change(kit, app, act_then_sleep, after)
 
         assert await kit.finish(handle) == "a"
 
 
-async def test_with_arguments_warn_others_are_logged(new_kit: NewKit, caplog: pytest.LogCaptureFixture) -> None:
+async def test_arguments_warn_logs_changed_arguments(new_kit: KitFactory, caplog: pytest.LogCaptureFixture) -> None:
     app = App("durable.db", arguments="warn")
 
     async def after() -> str:
@@ -246,11 +246,11 @@ async def test_with_arguments_warn_others_are_logged(new_kit: NewKit, caplog: py
         return value
 
     async with new_kit(app) as kit:
-        handle = await start(kit, app, look_then_sleep, after)
+        handle = await start_then_change(kit, app, act_then_sleep, after)
         with caplog.at_level(logging.WARNING, "flowfabric"):
             assert await kit.finish(handle) == "a"
 
-    assert "act has other arguments than were recorded" in caplog.text
+    assert "act has other arguments than its record" in caplog.text
 
 
 async def test_except_exception_cannot_hide_a_divergence(app: App, kit: Kit) -> None:
@@ -261,32 +261,32 @@ async def test_except_exception_cannot_hide_a_divergence(app: App, kit: Kit) -> 
             done.append("hidden")
         return "done"
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
-    await held(kit, handle)
+    await wait_for_divergence(kit, handle)
     assert done == ["a"]
 
 
-async def test_whoever_swallows_everything_does_not_hide_a_divergence_either(app: App, kit: Kit) -> None:
+async def test_except_base_exception_cannot_hide_a_divergence(app: App, kit: Kit) -> None:
     async def after() -> str:
         try:
             await step(other, "b")
         except BaseException:
             return "done"
-        return "performed"
+        return "ran"
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
-    await held(kit, handle)
+    await wait_for_divergence(kit, handle)
 
 
-async def test_a_divergence_holds_the_execution_and_uses_no_attempt(app: App, kit: Kit) -> None:
+async def test_divergence_holds_the_execution_without_using_an_attempt(app: App, kit: Kit) -> None:
     async def after() -> None:
         await step(other, "b")
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
     before = await handle.status()
-    report = await held(kit, handle)
+    report = await wait_for_divergence(kit, handle)
 
     status = await handle.status()
     assert (status.state, status.hold_reason, status.hold_report) == (State.BLOCKED, "diverged", report)
@@ -296,32 +296,32 @@ async def test_a_divergence_holds_the_execution_and_uses_no_attempt(app: App, ki
         await handle.result(5)
 
 
-async def test_repaired_code_goes_on_after_unhold(app: App, kit: Kit) -> None:
-    changing = Changing(app, look_then_sleep)
+async def test_repaired_code_continues_after_unhold(app: App, kit: Kit) -> None:
+    changing = ChangingTask(app, act_then_sleep)
 
     async def after() -> None:
         await step(other, "b")
 
     handle = await kit.start(changing.task)
     changing.body = after
-    await held(kit, handle)
-    changing.body = look_then_sleep
+    await wait_for_divergence(kit, handle)
+    changing.body = act_then_sleep
     await handle.unhold()
     await kit.finish(handle)
 
     assert done == ["a", "z"]
 
 
-async def test_a_renamed_function_keeps_its_record_by_its_old_name(app: App, kit: Kit) -> None:
+async def test_renamed_function_keeps_its_record_under_its_old_name(app: App, kit: Kit) -> None:
     @step.policy(name="act")
     def renamed(what: str) -> str:
-        raise AssertionError("it is recorded")
+        raise AssertionError("a recorded step ran again")
 
     async def after() -> None:
         await step(renamed, "a")
         await sleep("1h")
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
 
     await kit.finish(handle)
 
@@ -330,15 +330,15 @@ async def test_new_code_guarded_by_changed_does_not_diverge(app: App, kit: Kit) 
     async def after() -> None:
         if changed("audit"):
             await step(other, "b")
-        await look_then_sleep()
+        await act_then_sleep()
 
-    handle = await start(kit, app, look_then_sleep, after)
+    handle = await start_then_change(kit, app, act_then_sleep, after)
     await kit.finish(handle)
 
     assert done == ["a", "z"]
 
 
-async def test_what_was_made_and_never_awaited_fails_the_execution_with_its_path(app: App, kit: Kit) -> None:
+async def test_call_that_is_never_awaited_fails_the_execution_with_its_path(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         _ = step(act, "a")

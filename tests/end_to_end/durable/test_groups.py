@@ -1,4 +1,4 @@
-"""`gather` and `settle`: calls side by side, and what the first failure means for the others."""
+"""`gather` and `settle`: concurrent calls, and how the first failure affects the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fail(why: str = "no") -> int:
     raise PermanentError(why)
 
 
-async def test_gather_answers_a_tuple_in_the_order_of_its_calls(app: App, kit: Kit) -> None:
+async def test_gather_returns_a_tuple_in_the_order_of_its_calls(app: App, kit: Kit) -> None:
     seen: list[object] = []
 
     async def branch(hours: int) -> int:
@@ -53,7 +53,7 @@ async def test_gather_answers_a_tuple_in_the_order_of_its_calls(app: App, kit: K
     assert seen == [(3, 1, 2), ()]
 
 
-async def test_a_coroutine_is_a_branch_with_a_scope_and_a_call_belongs_to_who_made_it(app: App, kit: Kit) -> None:
+async def test_coroutine_gets_its_own_scope_and_a_call_stays_in_the_scope_of_its_creator(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await step(str)
         await step(str)
@@ -73,7 +73,7 @@ async def test_a_coroutine_is_a_branch_with_a_scope_and_a_call_belongs_to_who_ma
     )
 
 
-async def test_groups_stand_within_groups(app: App, kit: Kit) -> None:
+async def test_groups_can_be_nested(app: App, kit: Kit) -> None:
     async def inner(number: int) -> int:
         return await step(int, str(number))
 
@@ -90,7 +90,7 @@ async def test_groups_stand_within_groups(app: App, kit: Kit) -> None:
     assert "gather[1]/gather[0]/int" in await kit.steps(handle)
 
 
-async def test_members_answer_in_later_runs(app: App, kit: Kit) -> None:
+async def test_results_of_members_are_returned_in_later_runs(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     async def branch(name: str) -> None:
@@ -106,7 +106,7 @@ async def test_members_answer_in_later_runs(app: App, kit: Kit) -> None:
     assert sorted(done) == ["a", "b", "c"]
 
 
-async def test_after_the_first_failure_no_new_step_starts_and_those_in_flight_are_recorded(app: App, kit: Kit) -> None:
+async def test_first_failure_starts_no_new_step_and_records_those_in_flight(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     async def slow() -> None:
@@ -123,7 +123,7 @@ async def test_after_the_first_failure_no_new_step_starts_and_those_in_flight_ar
             await gather(branch(), step(fail))
         except StepFailed as failed:
             return failed.path
-        return "went well"
+        return "succeeded"
 
     handle = await kit.start(task)
 
@@ -132,7 +132,7 @@ async def test_after_the_first_failure_no_new_step_starts_and_those_in_flight_ar
     assert (await statuses(kit, handle))["gather[0]/slow"] == StepStatus.OK
 
 
-async def test_the_first_failure_closes_waits_and_cancels_children(app: App, kit: Kit) -> None:
+async def test_first_failure_closes_waits_and_cancels_children(app: App, kit: Kit) -> None:
     @app.task
     async def child() -> None:
         await sleep("10d")
@@ -158,7 +158,7 @@ async def test_the_first_failure_closes_waits_and_cancels_children(app: App, kit
         await kit.approve(handle, "refund", by="ops")
 
 
-async def test_children_deep_within_a_dropped_branch_are_cancelled(app: App, kit: Kit) -> None:
+async def test_nested_children_of_a_dropped_branch_are_cancelled(app: App, kit: Kit) -> None:
     @app.task
     async def child() -> None:
         await sleep("10d")
@@ -183,7 +183,7 @@ async def test_children_deep_within_a_dropped_branch_are_cancelled(app: App, kit
     assert await children_of(kit, "child") == [State.CANCELLED]
 
 
-async def test_the_failure_that_came_first_is_raised_again_in_every_run(app: App, kit: Kit) -> None:
+async def test_first_failure_is_raised_in_every_run(app: App, kit: Kit) -> None:
     seen: list[str] = []
 
     async def late() -> None:
@@ -205,7 +205,7 @@ async def test_the_failure_that_came_first_is_raised_again_in_every_run(app: App
     assert (await statuses(kit, handle))["late"] == StepStatus.FAILED
 
 
-async def test_a_failure_of_a_branch_itself_is_raised_too(app: App, kit: Kit) -> None:
+async def test_failure_in_the_code_of_a_branch_is_raised(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await step(str)
         raise KeyError("lost")
@@ -216,12 +216,12 @@ async def test_a_failure_of_a_branch_itself_is_raised_too(app: App, kit: Kit) ->
             await gather(branch(), sleep("1d"))
         except KeyError as error:
             return str(error)
-        return "went well"
+        return "succeeded"
 
     assert await kit.run(task) == "'lost'"
 
 
-async def test_an_uncaught_failure_of_a_member_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+async def test_uncaught_failure_of_a_member_fails_the_execution_permanently(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await gather(step(str), step(fail))
@@ -233,7 +233,7 @@ async def test_an_uncaught_failure_of_a_member_fails_the_execution_for_good(app:
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_settle_lets_the_others_go_on(app: App, kit: Kit) -> None:
+async def test_settle_waits_for_the_others_after_a_failure(app: App, kit: Kit) -> None:
     seen: list[tuple[Completed[object] | Failed, ...]] = []
 
     async def later() -> str:
@@ -251,10 +251,10 @@ async def test_settle_lets_the_others_go_on(app: App, kit: Kit) -> None:
     assert first == again
     assert isinstance(first, tuple)
     assert first[1:3] == (Completed("late"), Completed(7))
-    assert [item.error.message for item in first if isinstance(item, Failed)] == ["a", "b"]
+    assert [outcome.error.message for outcome in first if isinstance(outcome, Failed)] == ["a", "b"]
 
 
-async def test_settle_is_named_and_numbered_like_gather(app: App, kit: Kit) -> None:
+async def test_settle_records_are_named_and_numbered_like_those_of_gather(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await step(str)
 
@@ -268,13 +268,13 @@ async def test_settle_is_named_and_numbered_like_gather(app: App, kit: Kit) -> N
     assert await kit.steps(handle) == ["settle[0]/str", "settle", "settle#2[0]/str", "settle#2"]
 
 
-async def test_a_limit_bounds_the_branches_in_flight(app: App, kit: Kit) -> None:
+async def test_limit_bounds_the_branches_in_flight(app: App, kit: Kit) -> None:
     running: list[int] = []
-    most: list[int] = []
+    running_counts: list[int] = []
 
     async def work(number: int) -> int:
         running.append(number)
-        most.append(len(running))
+        running_counts.append(len(running))
         await asyncio.sleep(0)
         running.remove(number)
         return number
@@ -284,10 +284,10 @@ async def test_a_limit_bounds_the_branches_in_flight(app: App, kit: Kit) -> None
         return list(await gather(*(step(work, number) for number in range(6)), limit=2))
 
     assert await kit.run(task) == [0, 1, 2, 3, 4, 5]
-    assert max(most) == 2
+    assert max(running_counts) == 2
 
 
-async def test_a_limit_counts_branches_that_wait(app: App, kit: Kit) -> None:
+async def test_limit_counts_waiting_branches(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await sleep("1h")
 
@@ -303,7 +303,7 @@ async def test_a_limit_counts_branches_that_wait(app: App, kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("wait", ["sleep", "backoff"])
-async def test_a_branch_that_waits_does_not_hold_the_slot(app: App, kit: Kit, wait: str) -> None:
+async def test_waiting_branch_does_not_hold_the_slot(app: App, kit: Kit, wait: str) -> None:
     tried: list[str] = []
 
     def flaky() -> None:
@@ -324,7 +324,7 @@ async def test_a_branch_that_waits_does_not_hold_the_slot(app: App, kit: Kit, wa
     await kit.finish(handle)
 
 
-async def test_a_group_takes_only_what_can_be_awaited_durably(app: App, kit: Kit) -> None:
+async def test_group_rejects_awaitables_that_are_not_durable(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await gather(asyncio.get_running_loop().create_future())
@@ -333,7 +333,7 @@ async def test_a_group_takes_only_what_can_be_awaited_durably(app: App, kit: Kit
         await kit.run(task)
 
 
-async def test_a_group_takes_handles(app: App, kit: Kit) -> None:
+async def test_group_accepts_handles(app: App, kit: Kit) -> None:
     @app.task
     async def child(number: int) -> int:
         return number
@@ -346,7 +346,7 @@ async def test_a_group_takes_handles(app: App, kit: Kit) -> None:
     assert await kit.run(task) == 3
 
 
-async def test_a_limit_of_nothing_is_refused(app: App, kit: Kit) -> None:
+async def test_limit_of_zero_is_rejected(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         with pytest.raises(InvalidRequest):
@@ -355,25 +355,25 @@ async def test_a_limit_of_nothing_is_refused(app: App, kit: Kit) -> None:
     await kit.run(task)
 
 
-async def test_what_a_branch_could_not_come_to_need_not_be_awaited(app: App, kit: Kit) -> None:
-    async def asks() -> None:
-        asked = approval("later", by="ops")
+async def test_approval_that_an_ended_branch_did_not_reach_need_not_be_awaited(app: App, kit: Kit) -> None:
+    async def ask_after_sleep() -> None:
+        pending = approval("later", by="ops")
         await sleep("2h")
-        await asked
+        await pending
 
-    async def fails() -> None:
-        asked = approval("never", by="ops")
+    async def fail_before_asking() -> None:
+        pending = approval("never", by="ops")
         await step.options(retries=0)(int, "none")
-        await asked
+        await pending
 
     @app.task
     async def task() -> list[str]:
-        won = await race(sleep("1h"), asks())
-        settled = await settle(fails(), step(int, "1"))
+        won = await race(sleep("1h"), ask_after_sleep())
+        settled = await settle(fail_before_asking(), step(int, "1"))
         try:
-            await gather(fails(), asks())
+            await gather(fail_before_asking(), ask_after_sleep())
         except StepFailed as failed:
-            return [str(won.index), *[type(item).__name__ for item in settled], failed.path]
+            return [str(won.index), *[type(outcome).__name__ for outcome in settled], failed.path]
         return []
 
     assert await kit.run(task) == ["0", "Failed", "Completed", "gather[0]/int"]

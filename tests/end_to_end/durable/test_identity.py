@@ -1,4 +1,4 @@
-"""Paths, keys and records: how a call is known again in every run."""
+"""Paths, keys and records identify the same call in every run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowfabric import App, ExecutionFailed, InvalidRequest, current, gather, sl
 from flowfabric.testing import Kit
 
 
-async def test_the_second_call_of_a_name_has_a_number(app: App, kit: Kit) -> None:
+async def test_repeated_call_name_gets_a_number(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         for _ in range(3):
@@ -24,7 +24,7 @@ async def test_the_second_call_of_a_name_has_a_number(app: App, kit: Kit) -> Non
     assert await kit.steps(handle) == ["str", "str#2", "str#3", "int", "str#4"]
 
 
-async def test_identity_is_given_where_a_call_is_made_not_where_it_is_awaited(app: App, kit: Kit) -> None:
+async def test_path_is_assigned_when_a_call_is_created_not_when_awaited(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -39,7 +39,7 @@ async def test_identity_is_given_where_a_call_is_made_not_where_it_is_awaited(ap
     assert await kit.steps(handle) == ["list.append#2", "list.append"]
 
 
-async def test_a_key_tells_calls_apart(app: App, kit: Kit) -> None:
+async def test_key_is_part_of_the_path(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         for name in ("a", "b"):
@@ -50,7 +50,7 @@ async def test_a_key_tells_calls_apart(app: App, kit: Kit) -> None:
     assert await kit.steps(handle) == ["str[a]", "str[b]"]
 
 
-async def test_a_key_used_twice_in_a_scope_is_refused(app: App, kit: Kit) -> None:
+async def test_key_used_twice_in_a_scope_is_rejected(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await step.options(key="a")(str)
@@ -60,7 +60,7 @@ async def test_a_key_used_twice_in_a_scope_is_refused(app: App, kit: Kit) -> Non
         await kit.run(task)
 
 
-async def test_the_same_key_may_be_used_in_different_scopes_and_under_different_names(app: App, kit: Kit) -> None:
+async def test_key_may_be_reused_in_another_scope_or_under_another_name(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await step.options(key="a")(str)
 
@@ -75,7 +75,7 @@ async def test_the_same_key_may_be_used_in_different_scopes_and_under_different_
     assert sorted(await kit.steps(handle)) == ["gather", "gather[0]/str[a]", "gather[1]/str[a]", "int[a]", "str[a]"]
 
 
-async def test_keyed_calls_may_change_their_order(app: App, kit: Kit) -> None:
+async def test_keyed_calls_may_be_reordered(app: App, kit: Kit) -> None:
     names = ["a", "b"]
     done: list[str] = []
 
@@ -117,7 +117,7 @@ async def test_every_try_of_a_step_has_the_same_idempotency_key(app: App, kit: K
     assert set(keys) == {f"{handle.id}/gather[0]/flaky"}
 
 
-async def test_a_record_says_where_a_call_stands_and_of_what_kind_it_is(app: App, kit: Kit) -> None:
+async def test_record_contains_scope_index_and_kind_of_a_call(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await step(int, "7")
 
@@ -130,8 +130,11 @@ async def test_a_record_says_where_a_call_stands_and_of_what_kind_it_is(app: App
 
     handle = await kit.start(task)
 
-    found = {item.name: (item.status, *_placed(item.payload)) for item in await kit.engine.executions.steps(handle.id)}
-    assert found == {
+    records = {
+        record.name: (record.status, *_read_position(record.payload))
+        for record in await kit.engine.executions.steps(handle.id)
+    }
+    assert records == {
         "str": ("ok", "", 0, "step"),
         "str[a]": ("ok", "", -1, "step"),
         "gather[0]/int": ("ok", "gather[0]/", 0, "step"),
@@ -140,12 +143,12 @@ async def test_a_record_says_where_a_call_stands_and_of_what_kind_it_is(app: App
     }
 
 
-def _placed(payload: bytes) -> tuple[str, int, str]:
+def _read_position(payload: bytes) -> tuple[str, int, str]:
     head: dict[str, Any] = json.loads(payload)[0]
     return head.get("scope", ""), head["index"], head["kind"]
 
 
-async def test_a_record_holds_the_tries_and_the_due_time_of_a_step_that_is_tried_again(app: App, kit: Kit) -> None:
+async def test_record_of_a_retried_step_contains_its_tries_and_due_time(app: App, kit: Kit) -> None:
     def flaky() -> None:
         raise ConnectionError("not yet")
 
@@ -165,15 +168,15 @@ async def test_a_record_holds_the_tries_and_the_due_time_of_a_step_that_is_tried
     assert (record.status, json.loads(record.payload)[0]["facts"]["tries"]) == ("failed", 2)
 
 
-async def test_a_call_is_awaited_once(app: App, kit: Kit) -> None:
+async def test_call_cannot_be_awaited_twice(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         call = step(str, "x")
         await call
         try:
             await call
-        except InvalidRequest as refused:
-            return refused.code
+        except InvalidRequest as error:
+            return error.code
         return "twice"
 
     assert await kit.run(task) == "awaited_twice"

@@ -1,30 +1,30 @@
-"""The inputs of a member are read once, and recorded before anything is done with them."""
+"""The inputs of a flow member are read once and recorded before the member uses them."""
 
 from __future__ import annotations
 
 from flowfabric import App, Handle, sleep, step
-from flowfabric.sdk.flows import FlowHandle
+from flowfabric.app.flow import FlowHandle
 from flowfabric.testing import Kit
 from tests.end_to_end.durable.kits import statuses
 
 
 class Pair:
-    """One task after another; the first one answers otherwise each time that it runs."""
+    """A flow of two tasks; the first returns another value each time that it runs."""
 
     def __init__(self, app: App) -> None:
-        self.answers = iter([1, 100])
+        self.results = iter([1, 100])
         self.seen: list[int] = []
 
         @app.task
         async def before() -> int:
-            return next(self.answers)
+            return next(self.results)
 
         @app.task
-        async def after(number: int, rests: bool, records: bool) -> int:
+        async def after(number: int, sleeps: bool, records: bool) -> int:
             self.seen.append(number)
             if records:
                 await step(str, number)
-            if rests:
+            if sleeps:
                 await sleep("1h")
             return number
 
@@ -32,15 +32,15 @@ class Pair:
         self.first = self.flow.add(before)
         self.after = after
 
-    async def submit(self, **how: bool) -> tuple[FlowHandle, Handle[int]]:
-        second = self.flow.add(self.after, self.first.result, **how)
+    async def submit(self, **options: bool) -> tuple[FlowHandle, Handle[int]]:
+        second = self.flow.add(self.after, self.first.result, **options)
         handle = await self.flow.submit()
         return handle, handle[second]
 
 
-async def test_inputs_that_were_recorded_stay_when_the_upstream_answers_otherwise(app: App, kit: Kit) -> None:
+async def test_recorded_inputs_stay_when_a_replayed_upstream_returns_another_value(app: App, kit: Kit) -> None:
     pair = Pair(app)
-    flow, member = await pair.submit(rests=True, records=False)
+    flow, member = await pair.submit(sleeps=True, records=False)
     await kit.work()
     assert set(await statuses(kit, member)) == {"@inputs", "sleep"}
     await flow[pair.first].replay()
@@ -50,17 +50,17 @@ async def test_inputs_that_were_recorded_stay_when_the_upstream_answers_otherwis
     assert (await member, pair.seen) == (1, [1, 1])
 
 
-async def test_they_are_recorded_before_anything_is_done_with_them(app: App, kit: Kit) -> None:
+async def test_inputs_are_recorded_before_the_first_step(app: App, kit: Kit) -> None:
     pair = Pair(app)
-    _, member = await pair.submit(rests=False, records=True)
+    _, member = await pair.submit(sleeps=False, records=True)
     kit.crash_before("str")
     assert (await kit.finish(member), pair.seen) == (1, [1, 1])
     assert await statuses(kit, member) == {"@inputs": "ok", "str": "ok"}
 
 
-async def test_an_effect_that_was_not_recorded_has_the_same_input_when_it_is_repeated(app: App, kit: Kit) -> None:
+async def test_repeated_unrecorded_step_gets_the_same_inputs(app: App, kit: Kit) -> None:
     pair = Pair(app)
-    flow, member = await pair.submit(rests=False, records=True)
+    flow, member = await pair.submit(sleeps=False, records=True)
     kit.crash_before("str")
     while not pair.seen:
         await kit.work()
@@ -68,8 +68,8 @@ async def test_an_effect_that_was_not_recorded_has_the_same_input_when_it_is_rep
     assert (await kit.finish(member), pair.seen) == (1, [1, 1])
 
 
-async def test_a_crash_before_they_are_recorded_costs_nothing(app: App, kit: Kit) -> None:
+async def test_crash_before_inputs_are_recorded_has_no_effect(app: App, kit: Kit) -> None:
     pair = Pair(app)
-    _, member = await pair.submit(rests=False, records=False)
+    _, member = await pair.submit(sleeps=False, records=False)
     kit.crash_before("@inputs")
     assert (await kit.finish(member), pair.seen) == (1, [1])

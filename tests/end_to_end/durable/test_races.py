@@ -1,4 +1,4 @@
-"""`race`: the first success, and what becomes of the others."""
+"""`race` returns the first success and ends the other calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flowfabric import (
     ExecutionFailed,
     NotFound,
     PermanentError,
+    RaceResult,
     Received,
     Signal,
-    Winner,
     current,
     race,
     settle,
@@ -40,8 +40,8 @@ async def after(hours: int) -> int:
     return hours
 
 
-async def test_the_first_success_wins(app: App, kit: Kit) -> None:
-    seen: list[Winner[int]] = []
+async def test_first_success_wins(app: App, kit: Kit) -> None:
+    seen: list[RaceResult[int]] = []
 
     @app.task
     async def task() -> None:
@@ -51,12 +51,12 @@ async def test_the_first_success_wins(app: App, kit: Kit) -> None:
     begun = kit.now()
     await kit.finish(handle)
 
-    assert seen == [Winner(1, 1)]
+    assert seen == [RaceResult(1, 1)]
     assert kit.now() - begun == timedelta(hours=1)
     assert await kit.steps(handle) == ["race[0]/sleep", "race[1]/sleep", "race[2]/sleep", "race"]
 
 
-async def test_failures_are_ignored_while_others_may_succeed(app: App, kit: Kit) -> None:
+async def test_race_ignores_failures_while_others_may_succeed(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> int:
         return (await race(step(fail), after(1))).index
@@ -64,7 +64,7 @@ async def test_failures_are_ignored_while_others_may_succeed(app: App, kit: Kit)
     assert await kit.run(task) == 1
 
 
-async def test_if_all_fail_all_failures_are_raised_in_their_order(app: App, kit: Kit) -> None:
+async def test_race_raises_all_failures_in_order_if_all_calls_fail(app: App, kit: Kit) -> None:
     seen: list[list[str]] = []
 
     async def later() -> int:
@@ -84,7 +84,7 @@ async def test_if_all_fail_all_failures_are_raised_in_their_order(app: App, kit:
     assert seen == [["late", "early"]] * 2
 
 
-async def test_a_race_that_nobody_wins_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+async def test_race_without_a_winner_fails_the_execution_permanently(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await race(step(fail, "a"), step(fail, "b"))
@@ -109,9 +109,9 @@ async def test_steps_of_losers_are_cancelled_and_abandoned(app: App, kit: Kit) -
 
     @app.task
     async def task() -> int:
-        won = await race(step(slow), step(int, "7"))
+        winner = await race(step(slow), step(int, "7"))
         await sleep("1h")
-        return won.index
+        return winner.index
 
     handle = await kit.start(task)
 
@@ -123,9 +123,9 @@ async def test_steps_of_losers_are_cancelled_and_abandoned(app: App, kit: Kit) -
 async def test_waits_of_losers_are_closed(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> int:
-        won = await race(wait_signal(go), after(1))
+        winner = await race(wait_signal(go), after(1))
         await sleep("1d")
-        return won.index
+        return winner.index
 
     handle = await kit.start(task)
     await kit.advance("2h")
@@ -135,7 +135,7 @@ async def test_waits_of_losers_are_closed(app: App, kit: Kit) -> None:
     assert await kit.finish(handle) == 1
 
 
-async def test_a_declared_signal_that_no_loser_used_is_kept(app: App, kit: Kit) -> None:
+async def test_declared_signal_that_no_loser_consumed_is_kept(app: App, kit: Kit) -> None:
     @app.task(signals=[go])
     async def task() -> int:
         await race(wait_signal(go), after(1))
@@ -162,7 +162,7 @@ async def test_children_of_losers_are_cancelled(app: App, kit: Kit) -> None:
     assert sorted(await children_of(kit, "child")) == [State.CANCELLED, State.CANCELLED, State.COMPLETED]
 
 
-async def test_a_detached_loser_is_cancelled_too(app: App, kit: Kit) -> None:
+async def test_detached_loser_is_cancelled(app: App, kit: Kit) -> None:
     @app.task
     async def child(hours: int) -> int:
         return await after(hours)
@@ -176,7 +176,7 @@ async def test_a_detached_loser_is_cancelled_too(app: App, kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("group", [race, settle])
-async def test_a_group_may_be_a_member_that_later_runs_leave_out(app: App, kit: Kit, group: Any) -> None:
+async def test_nested_group_that_lost_is_skipped_in_later_runs(app: App, kit: Kit, group: Any) -> None:
     @app.task
     async def child(hours: int) -> int:
         return await after(hours)
@@ -184,26 +184,26 @@ async def test_a_group_may_be_a_member_that_later_runs_leave_out(app: App, kit: 
     @app.task
     async def task() -> int:
         inner = group(child.run(5), after(6), group(child.run(7), after(8)))
-        won = await race(inner, child.run(1))
+        winner = await race(inner, child.run(1))
         await sleep("10h")
         await sleep("10h")
-        return won.value
+        return winner.value
 
     assert await kit.run(task) == 1
     assert sorted(await children_of(kit, "child")) == [State.CANCELLED, State.CANCELLED, State.COMPLETED]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_crash_where_a_race_is_decided_still_cancels_the_losers(app: App, kit: Kit, moment: str) -> None:
+async def test_losers_are_cancelled_despite_a_crash_when_the_race_is_decided(app: App, kit: Kit, moment: str) -> None:
     @app.task
     async def child(hours: int) -> int:
         return await after(hours)
 
     @app.task
     async def task() -> int:
-        won = await race(child.run(5), child.run(1))
+        winner = await race(child.run(5), child.run(1))
         await sleep("1d")
-        return won.value
+        return winner.value
 
     (kit.crash_before if moment == "before" else kit.crash_after)("race")
     handle = await kit.start(task)
@@ -213,7 +213,7 @@ async def test_a_crash_where_a_race_is_decided_still_cancels_the_losers(app: App
     assert await kit.finish(handle) == 1
 
 
-async def test_in_later_runs_only_the_branch_of_the_winner_runs(app: App, kit: Kit) -> None:
+async def test_only_the_winning_branch_runs_in_later_runs(app: App, kit: Kit) -> None:
     runs: list[str] = []
 
     async def branch(name: str, hours: int) -> str:
@@ -223,9 +223,9 @@ async def test_in_later_runs_only_the_branch_of_the_winner_runs(app: App, kit: K
 
     @app.task
     async def task() -> str:
-        won = await race(branch("slow", 5), branch("fast", 1))
+        winner = await race(branch("slow", 5), branch("fast", 1))
         await sleep("1d")
-        return won.value
+        return winner.value
 
     handle = await kit.start(task)
     await kit.advance("2h")
@@ -237,21 +237,21 @@ async def test_in_later_runs_only_the_branch_of_the_winner_runs(app: App, kit: K
     assert await kit.steps(handle) == ["race[0]/sleep", "race[1]/sleep", "race", "sleep"]
 
 
-async def test_a_race_against_a_signal_ends_a_long_step_at_once(app: App, kit: Kit) -> None:
+async def test_signal_that_wins_a_race_ends_a_long_step_immediately(app: App, kit: Kit) -> None:
     async def long() -> None:
         await kit.engine.signals.send(current().execution_id, "go", b"5")
         await asyncio.Event().wait()
 
     @app.task(signals=[go])
     async def task() -> int:
-        won = await race(wait_signal(go), step(long))
-        assert isinstance(won.value, Received)
-        return won.value.value
+        winner = await race(wait_signal(go), step(long))
+        assert isinstance(winner.value, Received)
+        return winner.value.value
 
     assert await kit.run(task) == 5
 
 
-async def test_a_race_of_nothing_is_refused(app: App, kit: Kit) -> None:
+async def test_empty_race_is_rejected(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await race()

@@ -1,4 +1,4 @@
-"""What runs again and what does not, by what happened: waits, crashes, failures, replays and continuations."""
+"""Recorded work does not run again after waits, crashes, failures, replays and continuations."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from tests.end_to_end.durable.kits import begin, statuses
 paid = Signal("paid", int)
 
 
-async def test_after_a_wait_the_body_runs_from_the_top_and_its_records_answer(app: App, kit: Kit) -> None:
-    tops: list[int] = []
+async def test_body_runs_from_the_top_after_a_wait_and_uses_its_records(app: App, kit: Kit) -> None:
+    starts: list[int] = []
     done: list[str] = []
 
     @app.task
     async def task() -> None:
-        tops.append(current().attempt)
+        starts.append(current().attempt)
         await step(done.append, "a")
         await sleep("1h")
         await step(done.append, "b")
 
     await kit.run(task)
 
-    assert tops == [0, 0]
+    assert starts == [0, 0]
     assert done == ["a", "b"]
 
 
-async def test_after_a_crash_the_step_in_flight_runs_again_with_the_same_key(app: App, kit: Kit) -> None:
+async def test_step_in_flight_runs_again_with_the_same_key_after_a_crash(app: App, kit: Kit) -> None:
     done: list[str] = []
     keys: list[str] = []
 
@@ -78,7 +78,7 @@ async def test_after_a_crash_the_step_in_flight_runs_again_with_the_same_key(app
     assert (await handle.status()).reclaim_count == 1
 
 
-async def test_after_a_crash_a_recorded_step_answers(app: App, kit: Kit) -> None:
+async def test_recorded_step_does_not_run_again_after_a_crash(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -91,7 +91,7 @@ async def test_after_a_crash_a_recorded_step_answers(app: App, kit: Kit) -> None
     assert done == ["a"]
 
 
-async def test_a_step_that_may_happen_at_most_once_is_not_run_again_after_a_crash(app: App, kit: Kit) -> None:
+async def test_at_most_once_step_does_not_run_again_after_a_crash(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @step.policy(at_most_once=True)
@@ -111,7 +111,7 @@ async def test_a_step_that_may_happen_at_most_once_is_not_run_again_after_a_cras
     assert done == ["paid"]
 
 
-async def test_a_step_that_may_happen_at_most_once_happens_if_nothing_goes_wrong(app: App, kit: Kit) -> None:
+async def test_at_most_once_step_runs_once_without_a_crash(app: App, kit: Kit) -> None:
     @step.policy(at_most_once=True)
     def pay() -> str:
         return "paid"
@@ -125,16 +125,14 @@ async def test_a_step_that_may_happen_at_most_once_happens_if_nothing_goes_wrong
     assert await kit.run(task) == "paid"
 
 
-async def test_after_a_failure_of_the_body_it_runs_again_after_its_backoff_as_the_next_attempt(
-    app: App, kit: Kit
-) -> None:
-    tops: list[timedelta] = []
+async def test_failed_body_runs_again_after_its_backoff_as_the_next_attempt(app: App, kit: Kit) -> None:
+    starts: list[timedelta] = []
     done: list[str] = []
     begun = kit.now()
 
     @app.task(backoff=Backoff(initial="1m", jitter=False))
     async def task() -> int:
-        tops.append(kit.now() - begun)
+        starts.append(kit.now() - begun)
         await step(done.append, "a")
         if current().attempt == 0:
             raise KeyError("lost")
@@ -142,10 +140,10 @@ async def test_after_a_failure_of_the_body_it_runs_again_after_its_backoff_as_th
 
     assert await kit.run(task) == 1
     assert done == ["a"]
-    assert tops == [timedelta(0), timedelta(minutes=1)]
+    assert starts == [timedelta(0), timedelta(minutes=1)]
 
 
-async def test_a_step_with_tries_left_is_tried_again_in_the_same_attempt_while_others_go_on(app: App, kit: Kit) -> None:
+async def test_step_with_retries_left_is_retried_in_the_same_attempt(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     def flaky() -> None:
@@ -158,7 +156,7 @@ async def test_a_step_with_tries_left_is_tried_again_in_the_same_attempt_while_o
             await step(done.append, f"other {number}")
             await sleep("1s")
 
-    @app.task(backoff=Backoff(initial="1h", most="1h", jitter=False))
+    @app.task(backoff=Backoff(initial="1h", max_delay="1h", jitter=False))
     async def task() -> int:
         await gather(step(flaky), branch())
         return current().attempt
@@ -171,7 +169,7 @@ async def test_a_step_with_tries_left_is_tried_again_in_the_same_attempt_while_o
     assert done[4:] == ["tried", "tried"]
 
 
-async def test_a_drained_run_finishes_its_step_and_goes_on_elsewhere_in_the_same_attempt(app: App, kit: Kit) -> None:
+async def test_drained_run_finishes_its_step_and_continues_in_the_same_attempt(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     async def slow() -> None:
@@ -186,7 +184,7 @@ async def test_a_drained_run_finishes_its_step_and_goes_on_elsewhere_in_the_same
 
     handle = await task.submit()
     run = await begin(kit)
-    await run.perform()
+    await run.run()
 
     assert done == ["slow"]
     assert await statuses(kit, handle) == {"slow": "ok"}
@@ -196,14 +194,14 @@ async def test_a_drained_run_finishes_its_step_and_goes_on_elsewhere_in_the_same
 
 
 @pytest.mark.parametrize("group", [gather, race])
-async def test_what_comes_of_swallowing_while_a_step_finishes_before_the_drain_is_ignored(
+async def test_result_of_a_branch_that_swallows_the_drain_is_ignored(
     app: App, kit: Kit, group: Callable[..., Awaitable[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun, is_drained, was_told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    begun, is_drained, unwind_raised = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow() -> str:
         begun.set()
-        await was_told.wait()
+        await unwind_raised.wait()
         return "slow"
 
     async def careless() -> str:
@@ -211,7 +209,7 @@ async def test_what_comes_of_swallowing_while_a_step_finishes_before_the_drain_i
         try:
             return await step(str, "done")
         except BaseException:
-            was_told.set()
+            unwind_raised.set()
             return "swallowed"
 
     @app.task
@@ -220,23 +218,23 @@ async def test_what_comes_of_swallowing_while_a_step_finishes_before_the_drain_i
 
     handle = await task.submit()
     run = await begin(kit)
-    performing = asyncio.create_task(run.perform())
+    running = asyncio.create_task(run.run())
     await begun.wait()
     run.drain()
     is_drained.set()
-    await performing
+    await running
 
     assert (await handle.status()).state is State.WAITING
     assert (await statuses(kit, handle))["slow"] == "ok"
     assert "swallowed" not in await kit.finish(handle)
 
 
-async def test_a_body_that_swallows_the_drain_for_ever_is_dropped_and_goes_on_elsewhere(app: App, kit: Kit) -> None:
-    begun, is_drained, was_told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_body_that_swallows_the_drain_forever_is_dropped_and_continued(app: App, kit: Kit) -> None:
+    begun, is_drained, unwind_raised = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
         begun.set()
-        await was_told.wait()
+        await unwind_raised.wait()
 
     async def careless() -> None:
         await is_drained.wait()
@@ -252,18 +250,18 @@ async def test_a_body_that_swallows_the_drain_for_ever_is_dropped_and_goes_on_el
 
     handle = await task.submit()
     run = await begin(kit)
-    performing = asyncio.create_task(run.perform())
+    running = asyncio.create_task(run.run())
     await begun.wait()
     run.drain()
     is_drained.set()
-    await performing
-    was_told.set()
+    await running
+    unwind_raised.set()
 
     assert (await handle.status()).state is State.WAITING
     assert await kit.finish(handle) == "done"
 
 
-async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit) -> None:
+async def test_replay_from_a_step_keeps_earlier_records(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -280,9 +278,7 @@ async def test_a_replay_from_a_step_keeps_what_came_before_it(app: App, kit: Kit
     assert await kit.steps(handle) == ["list.append", "list.append#2", "list.append#3"]
 
 
-async def test_a_replay_from_a_step_draws_what_was_drawn_before_and_one_from_the_start_draws_anew(
-    app: App, kit: Kit
-) -> None:
+async def test_replay_from_a_step_keeps_random_values_and_a_full_replay_does_not(app: App, kit: Kit) -> None:
     drawn: list[str] = []
 
     @app.task
@@ -304,7 +300,7 @@ async def test_a_replay_from_a_step_draws_what_was_drawn_before_and_one_from_the
     assert len(set(drawn)) == 2
 
 
-async def test_continue_with_starts_the_same_execution_over_with_nothing_recorded(app: App, kit: Kit) -> None:
+async def test_continue_with_restarts_the_execution_without_records(app: App, kit: Kit) -> None:
     ids: list[UUID] = []
     drawn: list[UUID] = []
 
@@ -326,7 +322,7 @@ async def test_continue_with_starts_the_same_execution_over_with_nothing_recorde
     assert (await handle.status()).generation == 2
 
 
-async def test_whoever_waits_for_an_execution_waits_on_when_it_continues(app: App, kit: Kit) -> None:
+async def test_waiter_keeps_waiting_when_the_execution_continues(app: App, kit: Kit) -> None:
     @app.task
     async def child(turn: int = 0) -> int:
         await sleep("1h")
@@ -344,7 +340,7 @@ async def test_whoever_waits_for_an_execution_waits_on_when_it_continues(app: Ap
     assert await kit.finish(handle) == 2
 
 
-async def test_signals_stay_when_an_execution_continues_and_used_ones_are_not_seen_again(app: App, kit: Kit) -> None:
+async def test_continuation_keeps_signals_except_consumed_ones(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task(seen: list[int]) -> list[int]:
         seen = [*seen, (await wait_signal(paid)).value]
@@ -359,7 +355,7 @@ async def test_signals_stay_when_an_execution_continues_and_used_ones_are_not_se
     assert await kit.finish(handle) == [5, 6, 7]
 
 
-async def test_only_the_task_itself_can_be_continued(app: App, kit: Kit) -> None:
+async def test_task_can_only_continue_itself(app: App, kit: Kit) -> None:
     @app.task
     async def other() -> None: ...
 
@@ -367,30 +363,30 @@ async def test_only_the_task_itself_can_be_continued(app: App, kit: Kit) -> None
     async def task() -> None:
         other.continue_with()
 
-    with pytest.raises(ExecutionFailed, match="task can only be continued with arguments of its own"):
+    with pytest.raises(ExecutionFailed, match="task can only continue as itself"):
         await kit.run(task)
 
 
-async def test_current_says_whether_what_runs_is_a_repeat(app: App, kit: Kit) -> None:
+async def test_current_reports_whether_the_run_is_replaying(app: App, kit: Kit) -> None:
     seen: list[list[bool]] = []
 
     @app.task
     async def task() -> None:
-        said = [current().replaying]
-        seen.append(said)
+        replaying_flags = [current().replaying]
+        seen.append(replaying_flags)
         await step(str)
-        said.append(current().replaying)
+        replaying_flags.append(current().replaying)
         await sleep("1h")
-        said.append(current().replaying)
+        replaying_flags.append(current().replaying)
         await step(int)
-        said.append(current().replaying)
+        replaying_flags.append(current().replaying)
 
     await kit.run(task)
 
     assert seen == [[False, False], [True, True, False, False]]
 
 
-async def test_a_first_run_is_no_repeat_whatever_it_asks_on_the_way(app: App, kit: Kit) -> None:
+async def test_first_run_is_not_replaying_after_synchronous_durable_calls(app: App, kit: Kit) -> None:
     seen: dict[int, bool] = {}
 
     @app.task(signals=[paid])
@@ -410,12 +406,12 @@ async def test_a_first_run_is_no_repeat_whatever_it_asks_on_the_way(app: App, ki
     assert seen == {0: False, 1: False}
 
 
-async def test_the_logger_is_silent_while_replaying(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logger_is_silent_while_replaying(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     @app.task
     async def task() -> None:
         logger.info("began")
         await step(str)
-        logger.info("went on")
+        logger.info("continued")
         await sleep("1h")
         await step(int)
         logger.info("ended")
@@ -423,7 +419,11 @@ async def test_the_logger_is_silent_while_replaying(app: App, kit: Kit, caplog: 
     with caplog.at_level(logging.INFO, logger.name):
         await kit.run(task)
 
-    assert [record.message for record in caplog.records if record.name == logger.name] == ["began", "went on", "ended"]
+    assert [record.message for record in caplog.records if record.name == logger.name] == [
+        "began",
+        "continued",
+        "ended",
+    ]
 
 
 async def test_progress_is_ignored_while_replaying(app: App, kit: Kit) -> None:
@@ -443,7 +443,7 @@ async def test_progress_is_ignored_while_replaying(app: App, kit: Kit) -> None:
     assert (status.progress_percent, status.progress_message) == (50, "half")
 
 
-async def test_a_thousand_records_are_warned_about(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+async def test_more_than_a_thousand_records_log_a_warning(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     @app.task
     async def task() -> None:
         for _ in range(1_001):
@@ -459,7 +459,7 @@ async def test_a_thousand_records_are_warned_about(app: App, kit: Kit, caplog: p
     assert "use poll for polling, continue_with for endless work" in warning
 
 
-async def test_ten_thousand_records_are_the_end(app: App, kit: Kit) -> None:
+async def test_more_than_ten_thousand_records_fail_the_execution(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task

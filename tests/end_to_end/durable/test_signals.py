@@ -1,4 +1,4 @@
-"""Waiting for signals: which are kept and which are not, and what ends a wait."""
+"""Waiting for signals: which signals are kept and what ends a wait."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from flowfabric import (
     AllOf,
     App,
+    ConditionMet,
     Count,
     ExecutionFailed,
     Failed,
     FlowFabricError,
     Handle,
-    Met,
     NotFound,
     Received,
     Signal,
@@ -37,7 +37,7 @@ paid_back = Signal("paid_back", int)
 stopped = Signal("stopped", str)
 
 
-async def test_a_wait_for_a_signal_is_named_after_it(app: App, kit: Kit) -> None:
+async def test_wait_for_a_signal_has_the_name_of_the_signal(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task() -> int:
         return (await wait_signal(paid)).value + (await wait_signal(paid)).value
@@ -50,7 +50,7 @@ async def test_a_wait_for_a_signal_is_named_after_it(app: App, kit: Kit) -> None
     assert await kit.steps(handle) == ["signal:paid", "signal:paid#2"]
 
 
-async def test_a_declared_signal_is_kept_from_the_submit_on_in_order(app: App, kit: Kit) -> None:
+async def test_declared_signals_are_kept_in_order_from_the_submit(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task() -> list[int]:
         await sleep("1h")
@@ -63,7 +63,7 @@ async def test_a_declared_signal_is_kept_from_the_submit_on_in_order(app: App, k
     assert await kit.finish(handle) == [5, 6, 7]
 
 
-async def test_an_undeclared_signal_is_refused_while_nobody_awaits_it(app: App, kit: Kit) -> None:
+async def test_undeclared_signal_is_rejected_unless_awaited(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> int:
         await sleep("1h")
@@ -78,7 +78,7 @@ async def test_an_undeclared_signal_is_refused_while_nobody_awaits_it(app: App, 
     assert await kit.finish(handle) == 2
 
 
-async def test_a_signal_says_what_who_and_when(app: App, kit: Kit) -> None:
+async def test_received_signal_has_value_source_and_time(app: App, kit: Kit) -> None:
     seen: list[Received[int]] = []
 
     @app.task(signals=[paid])
@@ -95,7 +95,7 @@ async def test_a_signal_says_what_who_and_when(app: App, kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_task_is_told_which_execution_sent_a_signal(app: App, kit: Kit, declared: bool) -> None:
+async def test_source_of_a_signal_names_the_sending_execution(app: App, kit: Kit, declared: bool) -> None:
     @app.task(signals=[paid] if declared else [])
     async def receiver() -> str:
         return (await wait_signal(paid)).source
@@ -104,37 +104,39 @@ async def test_a_task_is_told_which_execution_sent_a_signal(app: App, kit: Kit, 
     async def sender(id_: str) -> None:
         await receiver.handle(id_).signal(paid, 1)
 
-    receiving = await kit.start(receiver)
-    sending = await kit.start(sender, str(receiving.id))
+    receiver_handle = await kit.start(receiver)
+    sender_handle = await kit.start(sender, str(receiver_handle.id))
 
-    assert await kit.finish(receiving) == f"execution:{sending.id}"
+    assert await kit.finish(receiver_handle) == f"execution:{sender_handle.id}"
 
 
-async def test_what_a_sender_with_a_token_claims_is_told_apart_from_what_is_known(app: App, kit: Kit) -> None:
-    seen: list[str] = []
+async def test_claimed_source_of_a_token_is_distinct_from_a_known_source(app: App, kit: Kit) -> None:
+    tokens_and_sources: list[str] = []
 
     @app.task
     async def task() -> None:
         for number in range(3):
             reply = callback(f"reply-{number}", int)
-            seen.append(await reply.token())
-            seen.append((await reply).source)
+            tokens_and_sources.append(await reply.token())
+            tokens_and_sources.append((await reply).source)
 
     handle = await kit.start(task)
-    await app.signal(seen[-1], "callback", 1)
+    await app.signal(tokens_and_sources[-1], "callback", 1)
     await kit.work()
     deliver = kit.engine.signals.deliver
-    await deliver(seen[-1], "callback", b"2", source_type="operator", source_identity="ada")
+    await deliver(tokens_and_sources[-1], "callback", b"2", source_type="operator", source_identity="ada")
     await kit.work()
     await kit.engine.signals.approve(handle.id, "callback:reply-2", "callback", b"3", principal="ada")
     await kit.finish(handle)
 
-    assert [found for found in seen if not found.startswith("ffw1.")][-3:] == [
-        "token", "claimed:operator:ada", "operator:ada",
-    ]  # fmt: skip
+    assert [text for text in tokens_and_sources if not text.startswith("ffw1.")][-3:] == [
+        "token",
+        "claimed:operator:ada",
+        "operator:ada",
+    ]
 
 
-async def test_the_same_signal_answers_in_every_run(app: App, kit: Kit) -> None:
+async def test_wait_returns_the_same_signal_in_every_run(app: App, kit: Kit) -> None:
     seen: list[int] = []
 
     @app.task(signals=[paid])
@@ -150,7 +152,7 @@ async def test_the_same_signal_answers_in_every_run(app: App, kit: Kit) -> None:
     assert seen == [3, 3]
 
 
-async def test_a_wait_times_out(app: App, kit: Kit) -> None:
+async def test_wait_for_a_signal_times_out(app: App, kit: Kit) -> None:
     seen: list[Received[int] | TimedOut] = []
 
     @app.task(signals=[paid])
@@ -165,7 +167,7 @@ async def test_a_wait_times_out(app: App, kit: Kit) -> None:
     assert seen == [TimedOut(due)] * 2
 
 
-async def test_a_signal_after_the_timeout_is_for_the_next_wait(app: App, kit: Kit) -> None:
+async def test_signal_after_the_timeout_is_kept_for_the_next_wait(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task() -> list[str]:
         first = await wait_signal(paid, timeout="1h")
@@ -180,7 +182,7 @@ async def test_a_signal_after_the_timeout_is_for_the_next_wait(app: App, kit: Ki
     assert await kit.finish(handle) == ["TimedOut", "Received"]
 
 
-async def test_a_payload_that_does_not_fit_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+async def test_invalid_payload_fails_the_execution_permanently(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task() -> int:
         return (await wait_signal(paid)).value
@@ -189,19 +191,19 @@ async def test_a_payload_that_does_not_fit_fails_the_execution_for_good(app: App
     await kit.engine.signals.send(handle.id, "paid", b'"a lot"')
     await kit.work()
 
-    with pytest.raises(ExecutionFailed, match=r"signal:paid got a payload that does not fit") as failed:
+    with pytest.raises(ExecutionFailed, match=r"signal:paid received a payload that does not fit") as failed:
         await handle
     assert failed.value.error.type == "PermanentError"
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_a_condition_of_the_engine_is_waited_for_as_it_is(app: App, kit: Kit) -> None:
+async def test_wait_for_accepts_a_condition_of_the_engine(app: App, kit: Kit) -> None:
     seen: list[str] = []
 
     @app.task(signals=[paid, stopped])
     async def task() -> int:
         met = await wait_for(AllOf([Count(2, "signals", ["paid"]), Single("stopped")]))
-        assert isinstance(met, Met)
+        assert isinstance(met, ConditionMet)
         seen.extend(signal.name for signal in met.signals)
         return len(met.signals)
 
@@ -216,7 +218,7 @@ async def test_a_condition_of_the_engine_is_waited_for_as_it_is(app: App, kit: K
     assert await kit.steps(handle) == ["wait_for"]
 
 
-async def test_a_condition_times_out(app: App, kit: Kit) -> None:
+async def test_wait_for_a_condition_times_out(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task() -> str:
         return type(await wait_for(Single("paid"), timeout="1h")).__name__
@@ -224,12 +226,12 @@ async def test_a_condition_times_out(app: App, kit: Kit) -> None:
     assert await kit.run(task) == "TimedOut"
 
 
-async def resumed(kit: Kit, handle: Handle[str]) -> str:
-    await kit.engine.operator.resume(handle.id, "nobody will pay", principal="ann")
+async def resume_and_finish(kit: Kit, handle: Handle[str]) -> str:
+    await kit.engine.operator.resume(handle.id, "no payment expected", principal="ann")
     return await kit.finish(handle)
 
 
-async def test_an_operator_who_resumes_overrides_the_wait(app: App, kit: Kit) -> None:
+async def test_resume_by_an_operator_overrides_the_wait(app: App, kit: Kit) -> None:
     seen: list[str] = []
 
     @app.task(signals=[paid])
@@ -239,15 +241,15 @@ async def test_an_operator_who_resumes_overrides_the_wait(app: App, kit: Kit) ->
         except WaitOverridden as overridden:
             seen.append(f"{overridden.by}: {overridden.reason}")
         await sleep("1h")
-        return "gave up"
+        return "overridden"
 
     handle = await kit.start(task)
 
-    assert await resumed(kit, handle) == "gave up"
-    assert seen == ["ann: nobody will pay"] * 2
+    assert await resume_and_finish(kit, handle) == "overridden"
+    assert seen == ["ann: no payment expected"] * 2
 
 
-async def test_an_overridden_wait_that_nobody_catches_fails_the_execution_for_good(app: App, kit: Kit) -> None:
+async def test_uncaught_wait_overridden_fails_the_execution_permanently(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -258,16 +260,16 @@ async def test_an_overridden_wait_that_nobody_catches_fails_the_execution_for_go
 
     handle = await kit.start(task)
 
-    with pytest.raises(ExecutionFailed, match="ann ended the wait: nobody will pay"):
-        await resumed(kit, handle)
+    with pytest.raises(ExecutionFailed, match="ann ended the wait: no payment expected"):
+        await resume_and_finish(kit, handle)
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_an_operator_who_resumes_overrides_every_wait_of_that_suspension(app: App, kit: Kit) -> None:
+async def test_resume_by_an_operator_overrides_every_wait_of_the_suspension(app: App, kit: Kit) -> None:
     @app.task(signals=[paid])
     async def task() -> list[str]:
-        ends = await settle(wait_signal(paid), wait_signal(paid_back))
-        return [end.error.type for end in ends if isinstance(end, Failed)]
+        outcomes = await settle(wait_signal(paid), wait_signal(paid_back))
+        return [outcome.error.type for outcome in outcomes if isinstance(outcome, Failed)]
 
     handle = await kit.start(task)
     await kit.engine.operator.resume(handle.id, "enough", principal="ann")
@@ -275,7 +277,7 @@ async def test_an_operator_who_resumes_overrides_every_wait_of_that_suspension(a
     assert await kit.finish(handle) == ["WaitOverridden", "WaitOverridden"]
 
 
-async def test_a_wait_for_an_undeclared_signal_is_closed_by_its_timeout_beside_other_waits(app: App, kit: Kit) -> None:
+async def test_timeout_closes_the_wait_for_an_undeclared_signal_despite_other_waits(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         received, _ = await gather(wait_signal(paid, timeout="1h"), sleep("1d"))
@@ -289,10 +291,10 @@ async def test_a_wait_for_an_undeclared_signal_is_closed_by_its_timeout_beside_o
     assert await kit.finish(handle) == "TimedOut"
 
 
-async def test_a_signal_and_a_timeout_at_once_do_not_disturb_other_branches(app: App, kit: Kit) -> None:
+async def test_signal_and_timeout_at_the_same_time_do_not_affect_other_branches(app: App, kit: Kit) -> None:
     async def branch(signal: Signal[Any], hours: int) -> str:
-        found: object = await wait_signal(signal, timeout=timedelta(hours=hours))
-        return type(found).__name__
+        outcome: object = await wait_signal(signal, timeout=timedelta(hours=hours))
+        return type(outcome).__name__
 
     @app.task(signals=[paid])
     async def task() -> list[str]:
@@ -305,23 +307,44 @@ async def test_a_signal_and_a_timeout_at_once_do_not_disturb_other_branches(app:
     assert await kit.finish(handle) == ["Received", "TimedOut", "TimedOut"]
 
 
-async def test_a_signal_with_a_slash_in_its_name_reaches_the_branch_that_awaits_it(app: App, kit: Kit) -> None:
-    odd, short = Signal("shop/paid", int), Signal("paid", int)
+async def test_signal_with_a_slash_in_its_name_reaches_the_awaiting_branch(app: App, kit: Kit) -> None:
+    with_slash, without_slash = Signal("shop/paid", int), Signal("paid", int)
 
     async def branch() -> int:
-        return (await wait_signal(odd)).value
+        return (await wait_signal(with_slash)).value
 
     @app.task
     async def task() -> tuple[int, int, int]:
-        return await gather(wait_signal_value(odd), branch(), wait_signal_value(short))
+        return await gather(wait_signal_value(with_slash), branch(), wait_signal_value(without_slash))
 
     async def wait_signal_value(signal: Signal[int]) -> int:
         return (await wait_signal(signal)).value
 
     handle = await kit.start(task)
-    await kit.signal(handle, short, 3)
+    await kit.signal(handle, without_slash, 3)
     for value in (1, 2):
-        await kit.signal(handle, odd, value)
+        await kit.signal(handle, with_slash, value)
         await kit.work()
 
     assert await kit.finish(handle) == (1, 2, 3)
+
+
+async def test_a_program_takes_every_path_of_suspend_and_of_signals(app: App, kit: Kit) -> None:
+    @app.task(signals=[paid])
+    async def task() -> int:
+        first, second = await gather(wait_signal(paid), wait_signal(paid_back))
+        return first.value + second.value
+
+    waits = kit.engine._context.waits
+    handles = [await kit.start(task) for _ in range(2)]
+    for handle in handles:
+        await kit.signal(handle, paid, 1)
+        # A key at a named waitpoint can be looked up only after the waitpoint is known, so it needs a lock.
+        await kit.signal(handle, paid_back, 2, key="once")
+
+    assert [await kit.finish(handle) for handle in handles] == [3, 3]
+    # The first token of a store is minted alone, with the key that signs it.
+    assert waits.suspend.paths["locked_single"] == 1
+    assert waits.suspend.paths["locked_batch"] > 0
+    assert waits.deliver.paths["optimistic"] >= 2
+    assert waits.deliver.paths["locked_batch"] >= 2

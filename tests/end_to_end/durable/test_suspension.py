@@ -1,4 +1,4 @@
-"""When a function is suspended, what wakes it, and how it is left."""
+"""When a function is suspended, what wakes it, and how it unwinds."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from flowfabric import (
 )
 from flowfabric.engine import State
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit, statuses
+from tests.end_to_end.durable.kits import KitFactory, statuses
 
 first = Signal("first", int)
 second = Signal("second", int)
 
 
-async def test_a_branch_in_a_step_or_a_plain_await_keeps_the_lease(app: App, kit: Kit) -> None:
+async def test_branch_in_a_step_or_a_plain_await_keeps_the_lease(app: App, kit: Kit) -> None:
     states: list[State] = []
 
-    async def look() -> None:
+    async def read_state() -> None:
         states.append((await kit.engine.executions.describe(current().execution_id)).state)
 
-    async def plainly() -> None:
+    async def await_then_read_state() -> None:
         await asyncio.sleep(0)
-        await look()
+        await read_state()
 
     @app.task
     async def task() -> None:
-        await gather(sleep("1h"), step(look), plainly())
+        await gather(sleep("1h"), step(read_state), await_then_read_state())
 
     handle = await kit.start(task)
 
@@ -52,7 +52,7 @@ async def test_a_branch_in_a_step_or_a_plain_await_keeps_the_lease(app: App, kit
     assert (await handle.status()).state is State.DELAYED
 
 
-async def test_an_execution_that_only_waits_for_time_is_delayed_until_the_earliest(app: App, kit: Kit) -> None:
+async def test_execution_that_only_sleeps_is_delayed_until_its_earliest_due_time(app: App, kit: Kit) -> None:
     async def branch() -> None:
         await sleep("2h")
 
@@ -81,16 +81,20 @@ async def test_one_suspension_carries_every_wait_record_and_due_time(app: App, k
 
     status = await handle.status()
     assert status.state is State.SUSPENDED
-    assert {item.key.rpartition(":")[2] for item in status.waitpoints} >= {"first", "second", "refund[ops]"}
+    assert {waitpoint.key.rpartition(":")[2] for waitpoint in status.waitpoints} >= {"first", "second", "refund[ops]"}
     assert set(await statuses(kit, handle)) == {
-        "signal:first", "signal:second", "approval:refund", "run:child", "sleep",
-    }  # fmt: skip
-    runs = kit.watch.runs
+        "signal:first",
+        "signal:second",
+        "approval:refund",
+        "run:child",
+        "sleep",
+    }
+    runs = kit.hooks.runs
     await kit.advance("1h")
-    assert kit.watch.runs > runs, "the earliest due time woke it"
+    assert kit.hooks.runs > runs, "the earliest due time must wake the execution"
 
 
-async def test_a_wait_that_is_met_already_keeps_the_lease(app: App, kit: Kit) -> None:
+async def test_wait_that_is_already_met_keeps_the_lease(app: App, kit: Kit) -> None:
     epochs: list[int] = []
 
     @app.task(signals=[first])
@@ -125,7 +129,7 @@ async def test_members_of_one_gather_wake_together(app: App, kit: Kit) -> None:
     assert len(runs) == 2
 
 
-async def test_branches_wake_each_for_itself(app: App, kit: Kit) -> None:
+async def test_each_branch_wakes_separately(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     async def branch(signal: Signal[int]) -> None:
@@ -145,7 +149,7 @@ async def test_branches_wake_each_for_itself(app: App, kit: Kit) -> None:
     assert done == ["second", "first"]
 
 
-async def test_each_member_of_a_race_wakes_for_itself(app: App, kit: Kit) -> None:
+async def test_each_member_of_a_race_wakes_separately(app: App, kit: Kit) -> None:
     @app.task(signals=[first, second])
     async def task() -> int:
         return (await race(wait_signal(first), wait_signal(second))).index
@@ -156,16 +160,16 @@ async def test_each_member_of_a_race_wakes_for_itself(app: App, kit: Kit) -> Non
     assert await kit.finish(handle) == 1
 
 
-async def test_a_poll_and_a_step_in_backoff_wake_for_themselves(app: App, kit: Kit) -> None:
-    asked: list[str] = []
+async def test_poll_and_step_in_backoff_wake_separately(app: App, kit: Kit) -> None:
+    calls: list[str] = []
 
     def ready() -> bool:
-        asked.append("poll")
-        return len(asked) > 5
+        calls.append("poll")
+        return len(calls) > 5
 
     def flaky() -> None:
-        asked.append("step")
-        if asked.count("step") == 1:
+        calls.append("step")
+        if calls.count("step") == 1:
             raise ConnectionError("not yet")
 
     @app.task(signals=[first], backoff=Backoff(initial="10s", jitter=False))
@@ -175,12 +179,12 @@ async def test_a_poll_and_a_step_in_backoff_wake_for_themselves(app: App, kit: K
     handle = await kit.start(task)
     await kit.advance("15s")
 
-    assert sorted(asked) == ["poll", "poll", "step", "step"]
+    assert sorted(calls) == ["poll", "poll", "step", "step"]
     await kit.signal(handle, first, 1)
     await kit.finish(handle)
 
 
-async def test_a_parent_of_a_hundred_children_runs_twice(app: App, kit: Kit) -> None:
+async def test_parent_of_a_hundred_children_runs_twice(app: App, kit: Kit) -> None:
     runs: list[str] = []
 
     @app.task
@@ -197,7 +201,7 @@ async def test_a_parent_of_a_hundred_children_runs_twice(app: App, kit: Kit) -> 
 
 
 @pytest.mark.parametrize("number", [3, 60])
-async def test_a_parent_wakes_when_one_of_its_children_has_failed(app: App, kit: Kit, number: int) -> None:
+async def test_parent_wakes_when_one_of_its_children_fails(app: App, kit: Kit, number: int) -> None:
     @app.task
     async def child(place: int) -> None:
         if place == 1:
@@ -216,21 +220,21 @@ async def test_a_parent_wakes_when_one_of_its_children_has_failed(app: App, kit:
     assert kit.now() == begun
 
 
-async def test_the_function_is_left_from_the_inside_out_by_an_error_of_its_own(app: App, kit: Kit) -> None:
-    left: list[str] = []
+async def test_unwind_leaves_the_function_from_the_inside_out(app: App, kit: Kit) -> None:
+    unwound: list[str] = []
 
     async def branch(name: str) -> None:
         try:
             await sleep("1h")
         except BaseException as error:
-            left.append(f"{name} {type(error).__name__}")
+            unwound.append(f"{name} {type(error).__name__}")
             raise
 
     async def outer() -> None:
         try:
             await gather(branch("a"), branch("b"))
         except BaseException as error:
-            left.append(f"outer {type(error).__name__}")
+            unwound.append(f"outer {type(error).__name__}")
             raise
 
     @app.task
@@ -238,17 +242,17 @@ async def test_the_function_is_left_from_the_inside_out_by_an_error_of_its_own(a
         try:
             await outer()
         finally:
-            left.append("task")
+            unwound.append("task")
 
     _ = await kit.start(task)
 
-    assert sorted(left[:2]) == ["a Unwind", "b Unwind"]
-    assert left[2:] == ["outer Unwind", "task"]
+    assert sorted(unwound[:2]) == ["a Unwind", "b Unwind"]
+    assert unwound[2:] == ["outer Unwind", "task"]
     assert not issubclass(Unwind, Exception | asyncio.CancelledError)
 
 
-async def test_clean_up_may_await_while_the_function_is_left(app: App, kit: Kit) -> None:
-    left: list[str] = []
+async def test_cleanup_may_await_while_the_function_unwinds(app: App, kit: Kit) -> None:
+    unwound: list[str] = []
 
     @app.task
     async def task() -> None:
@@ -256,16 +260,14 @@ async def test_clean_up_may_await_while_the_function_is_left(app: App, kit: Kit)
             await sleep("1h")
         finally:
             await asyncio.sleep(0)
-            left.append("awaited")
+            unwound.append("awaited")
 
     await kit.run(task)
 
-    assert left == ["awaited", "awaited"]
+    assert unwound == ["awaited", "awaited"]
 
 
-async def test_once_it_is_given_up_every_durable_call_raises_again_and_the_outcome_is_ignored(
-    app: App, kit: Kit
-) -> None:
+async def test_durable_calls_raise_while_unwinding_and_the_outcome_is_ignored(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -275,21 +277,21 @@ async def test_once_it_is_given_up_every_durable_call_raises_again_and_the_outco
         except Unwind:
             for _ in range(3):
                 try:
-                    await step(done.append, "performed")
+                    await step(done.append, "ran")
                 except Unwind:
-                    done.append("left")
+                    done.append("unwound")
             raise KeyError("ignored") from None
         return "slept"
 
     handle = await kit.start(task)
-    assert done == ["left"] * 3
+    assert done == ["unwound"] * 3
     status = await handle.status()
     assert (status.state, status.last_failure) == (State.DELAYED, None)
 
     assert await kit.finish(handle) == "slept"
 
 
-async def test_a_parked_time_is_over_while_another_branch_works(app: App, kit: Kit) -> None:
+async def test_sleep_can_end_while_another_branch_works(app: App, kit: Kit) -> None:
     async def long() -> None:
         kit.clock.advance(0.5)
         await asyncio.Event().wait()
@@ -301,7 +303,7 @@ async def test_a_parked_time_is_over_while_another_branch_works(app: App, kit: K
     assert await kit.run(task) == 0
 
 
-async def test_too_many_waits_of_different_kinds_are_refused(app: App, kit: Kit) -> None:
+async def test_too_many_waits_are_rejected(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await gather(*(approval(f"a{number}", by="ops") for number in range(65)))
@@ -311,7 +313,7 @@ async def test_too_many_waits_of_different_kinds_are_refused(app: App, kit: Kit)
 
 
 @pytest.mark.parametrize("replay", ["suspensions", "every record"])
-async def test_forced_replays_change_nothing(app: App, new_kit: NewKit, replay: str) -> None:
+async def test_forced_replays_do_not_change_the_result(app: App, new_kit: KitFactory, replay: str) -> None:
     done: list[str] = []
 
     async def branch(name: str) -> str:
@@ -323,10 +325,10 @@ async def test_forced_replays_change_nothing(app: App, new_kit: NewKit, replay: 
     async def task() -> list[str]:
         try:
             values = await gather(branch("a"), branch("b"))
-            won = await race(wait_signal(first), sleep("10d"))
+            winner = await race(wait_signal(first), sleep("10d"))
         except StepFailed:
             return []
-        return [*values, str(won.index)]
+        return [*values, str(winner.index)]
 
     async with new_kit(app, replay=replay) as kit:
         handle = await kit.start(task)

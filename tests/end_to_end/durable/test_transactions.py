@@ -1,4 +1,4 @@
-"""`step.tx`: the rows of a function and the record of it commit together, or neither."""
+"""`step.tx` commits the rows of a function and its record together, or neither."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from flowfabric import App, PermanentError, StepFailed, now, sleep, step
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit, statuses
+from tests.end_to_end.durable.kits import KitFactory, statuses
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Functions with the store's own connection: plain ones on SQLite, coroutine functions on PostgreSQL."""
+    """Functions that use the store's connection: plain on SQLite, coroutine functions on PostgreSQL."""
 
     open: Callable[..., Any]
     debit: Callable[..., Any]
@@ -35,8 +35,8 @@ def sqlite_ledger() -> Ledger:
         return total(db)
 
     def total(db: sqlite3.Connection) -> int:
-        [found] = db.execute("SELECT COALESCE(SUM(amount), 0) FROM ledger").fetchone()
-        return int(found)
+        [amount_sum] = db.execute("SELECT COALESCE(SUM(amount), 0) FROM ledger").fetchone()
+        return int(amount_sum)
 
     return Ledger(open_, debit, total)
 
@@ -58,18 +58,18 @@ def postgres_ledger(schema: str) -> Ledger:
 
 
 @pytest.fixture
-def ledger(new_kit: NewKit) -> Ledger:
+def ledger(new_kit: KitFactory) -> Ledger:
     schema = new_kit.options.get("schema")
     return sqlite_ledger() if schema is None else postgres_ledger(str(schema))
 
 
-async def test_a_transaction_is_a_step_with_a_connection(app: App, kit: Kit, ledger: Ledger) -> None:
+async def test_transaction_is_a_step_with_a_connection(app: App, kit: Kit, ledger: Ledger) -> None:
     @app.task
     async def task() -> list[int]:
         await step.tx(ledger.open)
-        left = [await step.tx(ledger.debit, 30), await step.tx(ledger.debit, 12)]
+        totals = [await step.tx(ledger.debit, 30), await step.tx(ledger.debit, 12)]
         await sleep("1h")
-        return left
+        return totals
 
     handle = await kit.start(task)
 
@@ -78,7 +78,7 @@ async def test_a_transaction_is_a_step_with_a_connection(app: App, kit: Kit, led
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_crash_around_a_transaction_leaves_its_rows_once(
+async def test_crash_around_a_transaction_commits_its_rows_once(
     app: App, kit: Kit, ledger: Ledger, moment: str
 ) -> None:
     @app.task
@@ -92,7 +92,7 @@ async def test_a_crash_around_a_transaction_leaves_its_rows_once(
     assert await kit.run(task) == 30
 
 
-async def test_what_a_transaction_wrote_that_failed_is_taken_back(app: App, kit: Kit, ledger: Ledger) -> None:
+async def test_failed_transaction_rolls_back_its_rows(app: App, kit: Kit, ledger: Ledger) -> None:
     @app.task
     async def task() -> int:
         await step.tx(ledger.open)
@@ -106,17 +106,17 @@ async def test_what_a_transaction_wrote_that_failed_is_taken_back(app: App, kit:
     assert (await statuses(kit, handle))["debit"] == "failed"
 
 
-async def test_what_was_drawn_before_it_is_stored_before_it(app: App, kit: Kit, ledger: Ledger) -> None:
-    drawn: list[datetime] = []
+async def test_now_before_a_transaction_is_stored_with_it(app: App, kit: Kit, ledger: Ledger) -> None:
+    times: list[datetime] = []
 
     @app.task
     async def task() -> None:
         await step.tx(ledger.open)
-        drawn.append(now())
-        await step.tx(ledger.debit, drawn[-1].microsecond)
+        times.append(now())
+        await step.tx(ledger.debit, times[-1].microsecond)
         await step(str, "after")
 
     handle = await task.submit()
     kit.crash_before("str")
     await kit.finish(handle)
-    assert len(drawn) == 2 and drawn[0] == drawn[1]
+    assert len(times) == 2 and times[0] == times[1]

@@ -1,4 +1,4 @@
-"""What ordinary Python around durable calls comes to: handlers, clean-up, timeouts, tasks, locks, generators."""
+"""Ordinary Python code around durable calls: handlers, cleanup, timeouts, tasks and generators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flowfabric import (
 )
 from flowfabric.engine import State, StepStatus
 from flowfabric.testing import Kit
-from tests.end_to_end.durable.kits import NewKit, begin, statuses
+from tests.end_to_end.durable.kits import KitFactory, begin, statuses
 
 go = Signal("go", int)
 
@@ -65,28 +65,28 @@ async def suppressed() -> str:
 
 
 async def return_in_finally() -> str:
-    found = "swallowed"
+    result = "swallowed"
     try:
         await sleep("1h")
-        found = "slept"
+        result = "slept"
     finally:
-        return found  # noqa: B012
+        return result  # noqa: B012
 
 
-Swallows = Callable[[], Awaitable[str]]
+SwallowingBody = Callable[[], Awaitable[str]]
 
 
-@pytest.mark.parametrize("swallows", [bare_except, except_base_exception, suppressed, return_in_finally])
-async def test_swallowing_the_unwinding_does_no_harm_and_is_warned_about(
-    app: App, kit: Kit, swallows: Swallows, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("body", [bare_except, except_base_exception, suppressed, return_in_finally])
+async def test_swallowing_unwind_is_harmless_and_logs_a_warning(
+    app: App, kit: Kit, body: SwallowingBody, caplog: pytest.LogCaptureFixture
 ) -> None:
     done: list[str] = []
 
     @app.task
     async def careless() -> str:
-        found = await swallows()
-        await step(done.append, found)
-        return found
+        result = await body()
+        await step(done.append, result)
+        return result
 
     with caplog.at_level(logging.WARNING, "flowfabric"):
         handle = await kit.start(careless)
@@ -97,7 +97,7 @@ async def test_swallowing_the_unwinding_does_no_harm_and_is_warned_about(
     assert done == ["slept"]
 
 
-async def test_clean_up_that_makes_durable_calls_is_not_taken_for_swallowing(
+async def test_cleanup_with_durable_calls_is_not_reported_as_swallowing(
     app: App, kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
@@ -117,13 +117,13 @@ async def test_clean_up_that_makes_durable_calls_is_not_taken_for_swallowing(
     assert "swallowed" not in caplog.text
 
 
-@pytest.mark.parametrize("swallows", [bare_except, suppressed])
-async def test_what_a_body_comes_to_that_swallowed_the_unwinding_is_discarded_with_a_warning(
-    app: App, kit: Kit, swallows: Swallows, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("body", [bare_except, suppressed])
+async def test_result_of_a_body_that_swallowed_unwind_is_discarded_with_a_warning(
+    app: App, kit: Kit, body: SwallowingBody, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
     async def careless() -> str:
-        return await swallows()
+        return await body()
 
     with caplog.at_level(logging.WARNING, "flowfabric"):
         handle = await kit.start(careless)
@@ -132,7 +132,7 @@ async def test_what_a_body_comes_to_that_swallowed_the_unwinding_is_discarded_wi
     assert await kit.finish(handle) == "slept"
 
 
-async def test_gather_of_asyncio_with_return_exceptions_swallows_only_for_a_moment(app: App, kit: Kit) -> None:
+async def test_asyncio_gather_swallows_unwind_only_until_the_next_durable_call(app: App, kit: Kit) -> None:
     done, swallowed = list[str](), list[object]()
 
     async def first() -> str:
@@ -142,22 +142,24 @@ async def test_gather_of_asyncio_with_return_exceptions_swallows_only_for_a_mome
 
     @app.task
     async def task() -> list[str]:
-        found = await asyncio.gather(step(first), step(str, "second"), return_exceptions=True)
-        swallowed.extend(item for item in found if isinstance(item, BaseException))
+        outcomes = await asyncio.gather(step(first), step(str, "second"), return_exceptions=True)
+        swallowed.extend(outcome for outcome in outcomes if isinstance(outcome, BaseException))
         await step(done.append, "once")
-        return [str(item) for item in found]
+        return [str(outcome) for outcome in outcomes]
 
     handle = await task.submit()
     run = await begin(kit)
-    await run.perform()
+    await run.run()
 
-    assert {type(item) for item in swallowed} == {Unwind}
+    assert {type(outcome) for outcome in swallowed} == {Unwind}
     assert done == []
     assert await kit.finish(handle) == ["first", "second"]
     assert done == ["once"]
 
 
-async def test_code_that_swallows_for_ever_is_cut_off(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+async def test_code_that_swallows_unwind_forever_is_dropped(
+    app: App, kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
     swallowed: list[str] = []
 
     @app.task
@@ -172,13 +174,13 @@ async def test_code_that_swallows_for_ever_is_cut_off(app: App, kit: Kit, caplog
     with caplog.at_level(logging.ERROR, "flowfabric"):
         handle = await kit.start(stubborn)
 
-    assert len(swallowed) == 100, "at the wait, and at the calls after it"
-    assert "stubborn swallows Unwind for ever and is dropped" in caplog.text
+    assert len(swallowed) == 100, "at the wait and at the later calls"
+    assert "stubborn keeps swallowing Unwind and is abandoned" in caplog.text
     assert (await handle.status()).state is State.DELAYED
 
 
-async def test_many_branches_that_are_left_together_swallow_nothing(
-    app: App, new_kit: NewKit, caplog: pytest.LogCaptureFixture
+async def test_many_branches_that_unwind_together_are_not_reported_as_swallowing(
+    app: App, new_kit: KitFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
     async def child(number: int) -> int:
@@ -191,7 +193,7 @@ async def test_many_branches_that_are_left_together_swallow_nothing(
     async with new_kit(app, replay="every record") as kit:
         async with asyncio.timeout(60):
             assert await kit.run(parent) == sum(range(120))
-    assert "swallows" not in caplog.text
+    assert "swallow" not in caplog.text
 
 
 async def test_finally_and_with_run_at_every_suspension(app: App, kit: Kit) -> None:
@@ -219,7 +221,7 @@ async def test_finally_and_with_run_at_every_suspension(app: App, kit: Kit) -> N
     assert seen == ["open", "close", "finally"] * 2
 
 
-async def test_clean_up_in_a_step_happens_once_at_the_real_end(app: App, kit: Kit) -> None:
+async def test_cleanup_in_a_step_runs_once_at_the_final_end(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -235,7 +237,7 @@ async def test_clean_up_in_a_step_happens_once_at_the_real_end(app: App, kit: Ki
     assert done == ["released"]
 
 
-async def test_a_timeout_of_asyncio_around_a_wait_ends_with_the_run(app: App, kit: Kit) -> None:
+async def test_asyncio_timeout_around_a_wait_ends_with_the_run(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         async with asyncio.timeout(30):
@@ -245,7 +247,7 @@ async def test_a_timeout_of_asyncio_around_a_wait_ends_with_the_run(app: App, ki
     assert await kit.run(task) == "slept"
 
 
-async def test_wait_for_of_asyncio_around_a_wait_is_refused_where_it_makes_a_task(app: App, kit: Kit) -> None:
+async def test_asyncio_wait_for_around_a_wait_is_rejected_if_it_creates_a_task(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         await asyncio.wait_for(sleep("1h"), 30)
@@ -254,20 +256,20 @@ async def test_wait_for_of_asyncio_around_a_wait_is_refused_where_it_makes_a_tas
     if sys.version_info >= (3, 12):
         assert await kit.run(task) == "slept"
         return
-    with pytest.raises(ExecutionFailed, match="sleep waits, which an asyncio task of your own cannot"):
+    with pytest.raises(ExecutionFailed, match="sleep waits, which your own asyncio task cannot do"):
         await kit.run(task)
 
 
-async def test_a_wait_in_a_raw_task_is_refused(app: App, kit: Kit) -> None:
+async def test_wait_in_an_asyncio_task_is_rejected(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await asyncio.create_task(wait_signal(go))
 
-    with pytest.raises(ExecutionFailed, match="signal:go waits, which an asyncio task of your own cannot"):
+    with pytest.raises(ExecutionFailed, match="signal:go waits, which your own asyncio task cannot do"):
         await kit.run(task)
 
 
-async def test_a_step_given_up_by_asyncio_is_abandoned_and_given_up_again_in_later_runs(app: App, kit: Kit) -> None:
+async def test_step_that_asyncio_times_out_is_abandoned_in_every_run(app: App, kit: Kit) -> None:
     begun: list[str] = []
     seen: list[str] = []
 
@@ -281,19 +283,19 @@ async def test_a_step_given_up_by_asyncio_is_abandoned_and_given_up_again_in_lat
             async with asyncio.timeout(0.01):
                 await step(slow)
         except TimeoutError:
-            seen.append("given up")
+            seen.append("abandoned")
         await sleep("1h")
-        return await step(str, "went on")
+        return await step(str, "continued")
 
     handle = await kit.start(task)
 
-    assert await kit.finish(handle) == "went on"
+    assert await kit.finish(handle) == "continued"
     assert begun == ["begun"]
-    assert seen == ["given up"] * 2
+    assert seen == ["abandoned"] * 2
     assert (await statuses(kit, handle))["slow"] == StepStatus.ABANDONED
 
 
-async def test_a_timeout_of_the_step_itself_is_recorded(app: App, kit: Kit) -> None:
+async def test_timeout_of_a_step_is_recorded(app: App, kit: Kit) -> None:
     seen: list[bool] = []
 
     async def slow() -> None:

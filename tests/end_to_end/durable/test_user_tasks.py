@@ -1,4 +1,4 @@
-"""Tasks, locks and generators of asyncio around durable calls."""
+"""Asyncio tasks, locks and generators around durable calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def in_tasks(one: Any, two: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("run", [in_gather, in_group, in_tasks])
-async def test_steps_may_be_awaited_in_tasks_of_asyncio(
+async def test_steps_may_be_awaited_in_asyncio_tasks(
     app: App, kit: Kit, run: Callable[[Any, Any], Awaitable[list[str]]]
 ) -> None:
     done: list[str] = []
@@ -55,9 +55,9 @@ async def test_steps_may_be_awaited_in_tasks_of_asyncio(
 
     @app.task
     async def task() -> list[str]:
-        found = await run(step(act, "a"), step(act, "b"))
+        results = await run(step(act, "a"), step(act, "b"))
         await sleep("1h")
-        return found
+        return results
 
     handle = await kit.start(task)
 
@@ -66,7 +66,7 @@ async def test_steps_may_be_awaited_in_tasks_of_asyncio(
     assert sorted(await kit.steps(handle)) == ["act", "act#2", "sleep"]
 
 
-async def test_durable_calls_made_in_tasks_of_asyncio_are_refused(app: App, kit: Kit) -> None:
+async def test_durable_calls_created_in_asyncio_tasks_are_rejected(app: App, kit: Kit) -> None:
     async def branch(what: str) -> str:
         return await step(str, what)
 
@@ -74,17 +74,17 @@ async def test_durable_calls_made_in_tasks_of_asyncio_are_refused(app: App, kit:
     async def task() -> None:
         await asyncio.gather(branch("a"), branch("b"))
 
-    with pytest.raises(ExecutionFailed, match=r"give the coroutine to flowfabric\.gather, settle or race"):
+    with pytest.raises(ExecutionFailed, match=r"pass the coroutine to flowfabric\.gather, settle or race"):
         await kit.run(task)
 
 
-async def test_the_durable_calls_of_a_raw_task_that_is_left_over_raise(app: App, kit: Kit) -> None:
+async def test_durable_calls_of_a_leftover_asyncio_task_raise(app: App, kit: Kit) -> None:
     seen: list[str] = []
     left_over: list[asyncio.Task[None]] = []
-    is_left = asyncio.Event()
+    run_ended = asyncio.Event()
 
     async def late(call: Awaitable[object]) -> None:
-        await is_left.wait()
+        await run_ended.wait()
         try:
             await call
         except Unwind:
@@ -92,30 +92,30 @@ async def test_the_durable_calls_of_a_raw_task_that_is_left_over_raise(app: App,
 
     @app.task
     async def task() -> None:
-        left_over.append(asyncio.create_task(late(step(seen.append, "performed"))))
+        left_over.append(asyncio.create_task(late(step(seen.append, "ran"))))
         await sleep("1h")
 
     _ = await kit.start(task)
-    is_left.set()
+    run_ended.set()
     await asyncio.wait(left_over, timeout=5)
 
     assert seen == ["raised"]
 
 
-async def test_a_lock_held_across_a_wait_works_but_keeps_the_slot(app: App, kit: Kit) -> None:
+async def test_lock_held_across_a_wait_keeps_the_slot(app: App, kit: Kit) -> None:
     seen: list[str] = []
 
-    async def tell() -> None:
+    async def send_signal() -> None:
         await kit.engine.signals.send(handle.id, "go", b"1")
 
     async def holder(lock: asyncio.Lock) -> None:
         async with lock:
             seen.append("held")
             await wait_signal(go)
-            seen.append("heard")
+            seen.append("received")
 
     async def other(lock: asyncio.Lock) -> None:
-        await step(tell)
+        await step(send_signal)
         async with lock:
             seen.append((await handle.status()).state.value)
 
@@ -127,62 +127,62 @@ async def test_a_lock_held_across_a_wait_works_but_keeps_the_slot(app: App, kit:
     handle = await task.submit()
     await kit.finish(handle)
 
-    assert seen == ["held", "heard", "active"]
+    assert seen == ["held", "received", "active"]
 
 
-class Told(logging.Handler):
-    """Rings when something is logged that contains a text."""
+class LogWaiter(logging.Handler):
+    """Sets an event when a log message contains a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
-        self.bell = asyncio.Event()
+        self.logged = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.text in record.getMessage():
-            self.bell.set()
+            self.logged.set()
 
 
-async def test_a_lock_held_across_a_wait_is_warned_about_after_a_lease(app: App, kit: Kit) -> None:
+async def test_lock_held_across_a_wait_logs_a_warning_after_a_lease_term(app: App, kit: Kit) -> None:
     @app.task(signals=[go])
     async def locked() -> str:
         lock = asyncio.Lock()
 
         async def branch() -> str:
             async with lock:
-                return "heard" if lock.locked() and (await wait_signal(go)).value else "not heard"
+                return "received" if lock.locked() and (await wait_signal(go)).value else "not received"
 
         return ", ".join(await gather(branch(), branch()))
 
-    told = Told("locked keeps its slot while gather[0]/signal:go waits; is a lock held across a wait?")
-    logging.getLogger("flowfabric").addHandler(told)
+    log_waiter = LogWaiter("locked keeps its slot while gather[0]/signal:go waits; is a lock held across a wait?")
+    logging.getLogger("flowfabric").addHandler(log_waiter)
     handle = await locked.submit()
     working = asyncio.create_task(kit.work())
-    await asyncio.wait_for(told.bell.wait(), 20)
+    await asyncio.wait_for(log_waiter.logged.wait(), 20)
     await kit.engine.signals.send(handle.id, "go", b"1")
     await kit.engine.signals.send(handle.id, "go", b"1")
     await working
-    logging.getLogger("flowfabric").removeHandler(told)
+    logging.getLogger("flowfabric").removeHandler(log_waiter)
 
-    assert await kit.finish(handle) == "heard, heard"
+    assert await kit.finish(handle) == "received, received"
 
 
-async def test_a_branch_that_gave_a_wait_up_counts_as_active(app: App, kit: Kit) -> None:
+async def test_branch_that_abandoned_a_wait_counts_as_active(app: App, kit: Kit) -> None:
     states: list[State] = []
-    given_up = asyncio.Event()
+    wait_abandoned = asyncio.Event()
 
-    async def look() -> None:
+    async def read_states() -> None:
         states.extend([(await handle.status()).state for _ in range(10)])
 
     async def impatient() -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(0.01):
                 await wait_signal(go)
-        given_up.set()
-        await step(look)
+        wait_abandoned.set()
+        await step(read_states)
 
     async def other() -> None:
-        await step(given_up.wait)
+        await step(wait_abandoned.wait)
         await sleep("1h")
 
     @app.task(signals=[go])
@@ -211,14 +211,14 @@ async def test_durable_calls_work_in_an_async_generator(app: App, kit: Kit) -> N
     assert await kit.steps(handle) == ["int", "sleep", "int#2", "sleep#2", "int#3", "sleep#3"]
 
 
-async def test_every_retry_around_a_step_is_a_call_of_its_own(app: App, kit: Kit) -> None:
+async def test_every_retry_around_a_step_is_a_separate_call(app: App, kit: Kit) -> None:
     tried: list[str] = []
 
     def flaky() -> str:
         tried.append("once")
         if len(tried) < 3:
             raise ConnectionError("not yet")
-        return "went well"
+        return "succeeded"
 
     @app.task
     async def task() -> str:
@@ -227,11 +227,11 @@ async def test_every_retry_around_a_step_is_a_call_of_its_own(app: App, kit: Kit
                 return await step.options(retries=0)(flaky)
             except StepFailed:
                 await sleep("1s")
-        return "gave up"
+        return "exhausted"
 
     handle = await kit.start(task)
 
-    assert await kit.finish(handle) == "went well"
+    assert await kit.finish(handle) == "succeeded"
     assert [path for path in await kit.steps(handle) if path != "sleep"] == ["flaky", "flaky#2", "sleep#2", "flaky#3"]
 
 

@@ -1,26 +1,34 @@
-"""A PostgreSQL as users have it: durable, with an empty database for each example."""
+"""A durable PostgreSQL server with an empty database for each example."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from tests.marks import mark_folder
 from tests.postgres_server import PostgresServer, postgres_server
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have `dev.py faults` run every test of this folder at full size."""
+    mark_folder(items, Path(__file__).parent, pytest.mark.full)
 
 
 @pytest.fixture(scope="session")
 def durable_postgres() -> Iterator[PostgresServer]:
-    """A server that an app takes as it is: examples do not know how to ask for less than durable."""
+    """Return a durable server, since the examples do not pass `durable=False`."""
     with postgres_server(fsync="on", full_page_writes="on") as server:
         yield server
 
 
 @pytest.fixture
 async def database(durable_postgres: PostgresServer) -> AsyncIterator[str]:
-    """The address of an empty database."""
+    """Return the URL of an empty database."""
     name = f"example_{uuid.uuid4().hex[:12]}"
     connection = await asyncpg.connect(durable_postgres.dsn)
     await connection.execute(f"CREATE DATABASE {name}")

@@ -1,4 +1,4 @@
-"""The demo plays to its end by itself, tells what its recording tells, and leaves nothing, however it ends."""
+"""The demo runs to its end without input, prints what its recording shows, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ import pytest
 
 from tools.record_demo import COMMAND, DEMO, RECORDING, masked, narration
 
-ENDS_WITHIN_S = 120.0
-FACTS = (
-    "async def refund(order: str, euros: int) -> str:", "It waits since", "app.approve(token) -> Accepted",
+TIMEOUT_S = 120.0
+EXPECTED_LINES = (
+    "async def refund(order: str, euros: int) -> str:", 'Waiting for approval "refund": 0 of 2',
+    "app.approve(token) -> Accepted",
     "404: That did not work - This link cannot be used.", "200: Approval: refund", "200: Thank you", "kill -9 worker 1",
-    "works on it, with a lease until",
+    'Running on worker "', "Its lease lasts until",
     "result: 120 euros for order 17 are paid back", "worker 2 took over from worker 1",
-    "payments in the books of the bank: 1; same key: True", "winner: bicycle, 7 euros", "hung up: ship, truck",
+    "payments recorded by the bank: 1; same key: True", "winner: bicycle, 7 euros", "cancelled calls: ship, truck",
     "executions: 2 cancelled, 1 completed", "sent: a box with a lamp and a bulb, by bicycle", "lease.suspended",
-    "lifecycle.resumed", "lease.expired", "completion.completed", "It has ended: completed", "docs/examples/index.md",
+    "lifecycle.resumed", "lease.expired", "completion.completed", "Completed at", "docs/examples/index.md",
 )  # fmt: skip
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """Where a demo finds its folder for temporary files, by which its processes are found too."""
+def demo_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a demo; its temporary folder also identifies its processes."""
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
     return kept | {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONUNBUFFERED": "1"}
 
 
-def left_behind(folder: Path) -> list[str]:
-    """Files in the folder, and processes that were started with it."""
+def find_leftovers(folder: Path) -> list[str]:
+    """Return the files in the folder and the processes that were started with it."""
     marker = f"TMPDIR={folder}\0".encode()
     return [path.name for path in folder.iterdir()] + [
         f"process {path.parent.name}" for path in Path("/proc").glob("[0-9]*/environ") if marker in _read(path)
@@ -53,10 +54,10 @@ def _read(path: Path) -> bytes:
 
 
 @contextmanager
-def playing(
+def run_demo(
     env: dict[str, str], *, stdin: int = subprocess.DEVNULL, output: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A demo that is under way; killed if the test leaves it there."""
+    """Start a demo; kill it at the end of the block if it still runs."""
     process = subprocess.Popen([sys.executable, DEMO], env=env, stdin=stdin, stdout=output, stderr=output)
     try:
         yield process
@@ -65,126 +66,131 @@ def playing(
         process.communicate()
 
 
-def test_it_tells_its_facts_in_order_and_what_the_recording_tells(tmp_path: Path) -> None:
-    played = subprocess.run(
-        [sys.executable, DEMO], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        env=surroundings(tmp_path), timeout=ENDS_WITHIN_S,
-    )  # fmt: skip
-    assert (played.returncode, played.stderr) == (0, "")
-    places = [played.stdout.find(fact) for fact in FACTS]
-    assert -1 not in places and places == sorted(places), played.stdout
-    assert "\x1b" not in played.stdout, "no colours for a pipe"
-    assert left_behind(tmp_path) == []
+def test_demo_prints_the_expected_lines_and_matches_its_recording(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, DEMO],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=demo_environment(tmp_path),
+        timeout=TIMEOUT_S,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    places = [process.stdout.find(fact) for fact in EXPECTED_LINES]
+    assert -1 not in places and places == sorted(places), process.stdout
+    assert "\x1b" not in process.stdout, "a pipe must get no colours"
+    assert find_leftovers(tmp_path) == []
     recording = RECORDING.read_text(encoding="utf-8")
-    assert narration(recording) == narration(played.stdout), "record it again: python3 dev.py demo --record"
+    assert narration(recording) == narration(process.stdout), "record it again: python3 dev.py demo --record"
 
 
-def test_the_recording_has_nothing_of_one_run() -> None:
+def test_recording_contains_nothing_that_differs_between_runs() -> None:
     recording = RECORDING.read_text(encoding="utf-8")
     assert recording.startswith(COMMAND)
     assert masked(recording) == recording
-    places = [recording.find(fact) for fact in FACTS]
+    places = [recording.find(fact) for fact in EXPECTED_LINES]
     assert -1 not in places and places == sorted(places)
 
 
-def test_another_sentence_is_another_narration_and_another_time_is_not() -> None:
-    told = "== 1. A heading ==\n\nA sentence.\n    + 0.1 s  lease.acquired\n"
-    assert narration(told) == narration(told.replace("0.1", "3.4"))
-    assert narration(told) != narration(told.replace("A sentence", "Another sentence"))
+def test_narration_ignores_times_but_not_sentences() -> None:
+    output = "== 1. A heading ==\n\nA sentence.\n    + 0.1 s  lease.acquired\n"
+    assert narration(output) == narration(output.replace("0.1", "3.4"))
+    assert narration(output) != narration(output.replace("A sentence", "Another sentence"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_interrupted_it_ends_quietly_and_leaves_nothing(tmp_path: Path, number: int) -> None:
-    with playing(surroundings(tmp_path)) as demo:
-        assert demo.stdout is not None, "asked for as a pipe"
+def test_interrupted_demo_ends_quietly_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+    with run_demo(demo_environment(tmp_path)) as demo:
+        assert demo.stdout is not None, "stdout is a pipe"
         for line in demo.stdout:
             if b"app.approve(token)" in line:
                 break
         demo.send_signal(number)
-        out, errors = demo.communicate(timeout=ENDS_WITHIN_S)
+        out, errors = demo.communicate(timeout=TIMEOUT_S)
     assert (demo.returncode, errors) == (130, b"")
     assert out.endswith(b"Interrupted. Nothing is left behind.\n")
-    assert left_behind(tmp_path) == []
+    assert find_leftovers(tmp_path) == []
 
 
 @pytest.mark.long
-def test_whoever_stops_reading_hears_no_complaint(tmp_path: Path) -> None:
-    with playing(surroundings(tmp_path)) as demo:
-        assert demo.stdout is not None and demo.stderr is not None, "asked for as pipes"
+def test_demo_with_a_closed_pipe_prints_no_error(tmp_path: Path) -> None:
+    with run_demo(demo_environment(tmp_path)) as demo:
+        assert demo.stdout is not None and demo.stderr is not None, "stdout and stderr are pipes"
         demo.stdout.readline()
         demo.stdout.close()
-        assert (demo.wait(ENDS_WITHIN_S), demo.stderr.read()) == (141, b"")
-    assert left_behind(tmp_path) == []
+        assert (demo.wait(TIMEOUT_S), demo.stderr.read()) == (141, b"")
+    assert find_leftovers(tmp_path) == []
 
 
 @pytest.mark.long
-def test_killed_it_leaves_no_worker(tmp_path: Path) -> None:
-    with playing(surroundings(tmp_path)) as demo:
-        assert demo.stdout is not None, "asked for as a pipe"
+def test_killed_demo_leaves_no_worker(tmp_path: Path) -> None:
+    with run_demo(demo_environment(tmp_path)) as demo:
+        assert demo.stdout is not None, "stdout is a pipe"
         for line in demo.stdout:
             if b"app.approve(token)" in line:
                 break
         demo.kill()
-    ends = time.monotonic() + ENDS_WITHIN_S
-    while any(item.startswith("process") for item in left_behind(tmp_path)):
-        assert time.monotonic() < ends, left_behind(tmp_path)
+    deadline = time.monotonic() + TIMEOUT_S
+    while any(leftover.startswith("process") for leftover in find_leftovers(tmp_path)):
+        assert time.monotonic() < deadline, find_leftovers(tmp_path)
         time.sleep(0.05)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_coloured", [True, False])
-def test_in_a_terminal_one_is_asked_and_may_refuse(tmp_path: Path, is_coloured: bool) -> None:
-    """Whoever says no hears that nothing was paid, and sees the rest all the same."""
-    env = surroundings(tmp_path) | ({} if is_coloured else {"NO_COLOR": "1"})
-    told = conversation(env, {r"n refuses\.": lambda _: b"n\n"})
-    assert "not paid back, finance refused" in told
-    assert "result: 120 euros for order 17 are paid back" in told
-    assert ("\x1b[1m== 1." in told, "\x1b[" in told) == (is_coloured, is_coloured)
-    assert left_behind(tmp_path) == []
+def test_user_of_the_demo_can_refuse_in_a_terminal(tmp_path: Path, is_coloured: bool) -> None:
+    """After a refusal the demo prints that nothing was paid and continues."""
+    env = demo_environment(tmp_path) | ({} if is_coloured else {"NO_COLOR": "1"})
+    output = converse(env, {r"n refuses\.": lambda _: b"n\n"})
+    assert "not paid back, finance refused" in output
+    assert "result: 120 euros for order 17 are paid back" in output
+    assert ("\x1b[1m== 1." in output, "\x1b[" in output) == (is_coloured, is_coloured)
+    assert find_leftovers(tmp_path) == []
 
 
 @pytest.mark.long
-def test_in_a_terminal_one_may_follow_the_link_instead(tmp_path: Path) -> None:
-    def press_the_button(link: re.Match[str]) -> bytes:
-        with urllib.request.urlopen(link[0].strip(), b"decision=approve") as answered:
-            assert answered.status == 200
+def test_user_of_the_demo_can_follow_the_link_instead(tmp_path: Path) -> None:
+    def post_decision(link: re.Match[str]) -> bytes:
+        with urllib.request.urlopen(link[0].strip(), b"decision=approve") as response:
+            assert response.status == 200
         return b""
 
-    told = conversation(surroundings(tmp_path) | {"NO_COLOR": "1"}, {r"http://\S+\s": press_the_button})
-    assert "result: 120 euros for order 17 are paid back" in told
-    assert left_behind(tmp_path) == []
+    output = converse(demo_environment(tmp_path) | {"NO_COLOR": "1"}, {r"http://\S+\s": post_decision})
+    assert "result: 120 euros for order 17 are paid back" in output
+    assert find_leftovers(tmp_path) == []
 
 
-def conversation(env: dict[str, str], answers: dict[str, Callable[[re.Match[str]], bytes]]) -> str:
-    """All that a demo shows in a terminal whose user answers so, and turns the pages."""
-    answers = {**answers, r"\[Enter\]": lambda _: b"\n"}
-    ours, theirs = pty.openpty()
-    with playing(env, stdin=theirs, output=theirs) as demo:
-        os.close(theirs)
-        shown, answered = "", 0
-        while more := _shown(ours):
-            shown += more
-            for question, answer in answers.items():
-                if found := re.compile(question).search(shown, answered):
-                    answered = found.end()
-                    os.write(ours, answer(found))
-        os.close(ours)
-        assert demo.wait(ENDS_WITHIN_S) == 0, shown
-    assert "Traceback" not in shown
-    return shown
+def converse(env: dict[str, str], replies: dict[str, Callable[[re.Match[str]], bytes]]) -> str:
+    """Run a demo on a terminal, send the reply to each prompt and Enter at each page, and return the output."""
+    replies = {**replies, r"\[Enter\]": lambda _: b"\n"}
+    controller, terminal = pty.openpty()
+    with run_demo(env, stdin=terminal, output=terminal) as demo:
+        os.close(terminal)
+        output, position = "", 0
+        while piece := _read_terminal(controller):
+            output += piece
+            for prompt, reply in replies.items():
+                if match := re.compile(prompt).search(output, position):
+                    position = match.end()
+                    os.write(controller, reply(match))
+        os.close(controller)
+        assert demo.wait(TIMEOUT_S) == 0, output
+    assert "Traceback" not in output
+    return output
 
 
-def _shown(terminal: int) -> str:
-    ready, _, _ = select.select([terminal], [], [], ENDS_WITHIN_S)
-    assert ready, "nothing is shown any more"
+def _read_terminal(terminal: int) -> str:
+    ready, _, _ = select.select([terminal], [], [], TIMEOUT_S)
+    assert ready, "the demo shows nothing new"
     try:
         return os.read(terminal, 4096).decode()
-    except OSError:  # How Linux says that the other end is closed.
+    except OSError:  # Linux raises OSError when the other end is closed.
         return ""
 
 
-def test_a_task_of_the_project_that_is_interrupted_is_left_to_clean_up() -> None:
-    """Ctrl-C reaches the whole group; dev.py ends when its command has ended, and then as interrupted."""
+def test_interrupted_dev_command_can_clean_up() -> None:
+    """Ctrl-C reaches the whole process group; dev.py waits for its command, then exits as interrupted."""
     cleaning = "import time\ntry: print('begun', flush=True); time.sleep(60)\nfinally: time.sleep(1); print('cleaned')"
     running = "import dev, sys; dev.COMMANDS['x'] = lambda _: dev.run(sys.executable, '-c', sys.argv[1]); "
     process = subprocess.Popen(
@@ -192,9 +198,9 @@ def test_a_task_of_the_project_that_is_interrupted_is_left_to_clean_up() -> None
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     with process:
-        assert process.stdout is not None, "asked for as a pipe"
+        assert process.stdout is not None, "stdout is a pipe"
         while process.stdout.readline() != b"begun\n":
             pass
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.read() == b"cleaned\n"
-        assert process.wait(ENDS_WITHIN_S) == 130
+        assert process.wait(TIMEOUT_S) == 130

@@ -1,4 +1,4 @@
-"""Every example runs as a program, on both stores, and prints what its page says."""
+"""Every example runs as a program on both backends and prints the output on its page."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from pathlib import Path
 
 import pytest
 
-from flowfabric.sdk.checking import check_file
-from tests.end_to_end.examples.pages import NAMES, PAGES, PROGRAMS, fences, masked
+from flowfabric.lint import check_file
+from tests.end_to_end.examples.pages import NAMES, PAGES, PROGRAMS, fences, mask
 
-ENDS_WITHIN_S = 120
-# What says most about a store: the others go to PostgreSQL at full size only.
+TIMEOUT_S = 120
+# This example exercises the store most. The others use PostgreSQL in long runs only.
 ON_POSTGRES_ALWAYS = ("order_shop",)
 
 
-def _sometimes(name: str) -> list[pytest.MarkDecorator]:
+def _marks(name: str) -> list[pytest.MarkDecorator]:
     return [] if name in ON_POSTGRES_ALWAYS else [pytest.mark.long]
 
 
-def printed(name: str, folder: Path, *words: str) -> str:
-    """What a program prints that works in this folder and has nothing to complain about."""
-    surroundings = {key: value for key, value in os.environ.items() if not key.startswith("FLOWFABRIC_")}
-    ended = subprocess.run(
+def run_example(name: str, folder: Path, *words: str) -> str:
+    """Run an example in this folder, assert that it succeeds without errors, and return its output."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FLOWFABRIC_")}
+    process = subprocess.run(
         [sys.executable, PROGRAMS / f"{name}.py", *words], cwd=folder, capture_output=True, text=True, check=False,
-        env=surroundings | {"TMPDIR": str(folder)}, timeout=ENDS_WITHIN_S,
+        env=environment | {"TMPDIR": str(folder)}, timeout=TIMEOUT_S,
     )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout
+    assert (process.returncode, process.stderr) == (0, "")
+    return process.stdout
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_prints_what_its_page_says_and_leaves_nothing(name: str, tmp_path: Path) -> None:
-    assert masked(printed(name, tmp_path)) == masked(told(name))
+def test_example_prints_the_output_on_its_page_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    assert mask(run_example(name, tmp_path)) == mask(read_expected_output(name))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_sometimes(name)) for name in NAMES])
-def test_it_prints_the_same_on_postgresql(name: str, database: str, tmp_path: Path) -> None:
-    assert masked(printed(name, tmp_path, "--store", database)) == masked(told(name))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in NAMES])
+def test_example_prints_the_same_on_postgresql(name: str, database: str, tmp_path: Path) -> None:
+    assert mask(run_example(name, tmp_path, "--store", database)) == mask(read_expected_output(name))
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.rglob("*.py")), ids=lambda path: str(path.relative_to(PROGRAMS)))
-def test_nothing_in_it_goes_wrong_when_it_runs_again(path: Path) -> None:
+def test_check_finds_no_problem_in_an_example(path: Path) -> None:
     assert check_file(path) == []
 
 
-def told(name: str) -> str:
+def read_expected_output(name: str) -> str:
     [text] = fences((PAGES / f"{name}.md").read_text(encoding="utf-8"), "text")
     return text

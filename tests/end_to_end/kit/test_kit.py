@@ -1,4 +1,4 @@
-"""What the testing kit promises to those who test with it."""
+"""The behaviour of the testing kit."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ calls: list[str] = []
 stop = Signal("stop", str)
 
 
-def do(what: str) -> str:
-    calls.append(what)
-    return what
+def do(effect: str) -> str:
+    calls.append(effect)
+    return effect
 
 
 @app.task
@@ -44,12 +44,12 @@ async def nap(name: str) -> str:
 
 
 @app.task
-async def asks() -> str:
+async def wait_for_approval() -> str:
     return "yes" if isinstance(await approval("plan", by="ann"), Approved) else "no"
 
 
 @app.task(signals=[stop])
-async def listens() -> str:
+async def wait_for_stop() -> str:
     return (await wait_signal(stop)).value
 
 
@@ -61,59 +61,61 @@ def plain(name: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _no_calls() -> None:
+def _clear_calls() -> None:
     calls.clear()
 
 
-async def test_advance_stops_at_every_due_time_on_the_way() -> None:
+async def test_advance_stops_at_every_due_time() -> None:
     async with Kit(app) as kit:
-        began = kit.now()
+        start_time = kit.now()
         handle = await kit.start(nap, "a")
         await kit.advance("90m")
         assert calls == ["a"]
         await kit.advance("90m")
         assert calls == ["a", "a"]
-        assert (kit.now() - began).total_seconds() == 3 * 3600
+        assert (kit.now() - start_time).total_seconds() == 3 * 3600
         assert await handle == "aa"
 
 
-async def test_finish_skips_time_and_no_more() -> None:
+async def test_finish_advances_only_as_far_as_needed() -> None:
     async with Kit(app) as kit:
-        began = kit.now()
+        start_time = kit.now()
         assert await kit.run(nap, "a") == "aa"
-        assert (kit.now() - began).total_seconds() == 2 * 3600
+        assert (kit.now() - start_time).total_seconds() == 2 * 3600
 
 
-async def test_finish_says_who_is_waited_for() -> None:
+async def test_finish_names_the_open_wait_when_stuck() -> None:
     async with Kit(app) as kit:
-        handle = await kit.start(asks)
-        with pytest.raises(Stuck, match=r"cannot go on: It waits since .* on 'approval:plan\[ann\]'"):
+        handle = await kit.start(wait_for_approval)
+        with pytest.raises(
+            Stuck, match=r'cannot continue: Waiting for approval "plan": 0 of 1 \(ann has not decided\)'
+        ):
             await kit.finish(handle)
 
 
-async def test_a_decision_that_nobody_asks_for_is_told() -> None:
+async def test_decision_without_an_open_approval_raises() -> None:
     async with Kit(app) as kit:
-        handle = await kit.start(asks)
-        with pytest.raises(NotFound, match=r"nobody asks bob for 'plan' now; open are approval:plan\[ann\]"):
+        handle = await kit.start(wait_for_approval)
+        with pytest.raises(NotFound, match=r"no approval 'plan' is open for bob; open approvals: approval:plan\[ann\]"):
             await kit.approve(handle, "plan", by="bob")
 
 
-async def test_a_crash_after_a_record_repeats_nothing() -> None:
+async def test_crash_after_a_record_repeats_nothing() -> None:
     async with Kit(app) as kit:
         kit.crash_after("do")
         assert await kit.run(nap, "a") == "aa"
-        assert kit.watch.runs == 4
+        assert kit.hooks.runs == 4
     assert calls == ["a", "a"]
 
 
-async def test_a_crash_before_a_record_repeats_what_was_done() -> None:
+async def test_crash_before_a_record_repeats_the_step() -> None:
     async with Kit(app) as kit:
         kit.crash_before("do#2")
         assert await kit.run(nap, "a") == "aa"
     assert calls == ["a", "a", "a"]
 
 
-async def test_a_crash_that_never_happens_is_told() -> None:
+async def test_crash_that_never_happens_raises() -> None:
     async def too_late() -> None:
         async with Kit(app) as kit:
             kit.crash_after("do#3")
@@ -123,15 +125,15 @@ async def test_a_crash_that_never_happens_is_told() -> None:
         await too_late()
 
 
-async def test_a_signal_that_comes_twice_is_taken_once() -> None:
+async def test_duplicate_signal_is_received_once() -> None:
     async with Kit(app) as kit:
         kit.duplicate_delivery()
-        handle = await kit.start(listens)
+        handle = await kit.start(wait_for_stop)
         await kit.signal(handle, stop, "now")
         assert await kit.finish(handle) == "now"
 
 
-async def test_what_is_recorded_is_listed_in_order() -> None:
+async def test_steps_lists_the_records_in_order() -> None:
     async with Kit(app) as kit:
         handle = await kit.start(nap, "a")
         assert await kit.steps(handle) == ["sleep"]
@@ -139,7 +141,7 @@ async def test_what_is_recorded_is_listed_in_order() -> None:
         assert await kit.steps(handle) == ["sleep", "do", "sleep#2", "do#2"]
 
 
-async def test_a_step_must_not_change_its_arguments() -> None:
+async def test_step_that_changes_its_arguments_fails() -> None:
     def add(items: list[int]) -> int:
         items.append(1)
         return len(items)
@@ -155,7 +157,7 @@ async def test_a_step_must_not_change_its_arguments() -> None:
             await kit.run(work)
 
 
-async def test_a_result_that_changes_when_it_is_stored_is_an_error() -> None:
+async def test_result_that_changes_when_stored_is_an_error() -> None:
     @dataclass
     class Point:
         x: int
@@ -178,7 +180,7 @@ async def test_a_result_that_changes_when_it_is_stored_is_an_error() -> None:
             await kit.run(work)
 
 
-async def test_a_function_that_decides_by_the_outside_is_found_by_a_forced_replay() -> None:
+async def test_forced_replay_detects_nondeterminism() -> None:
     own, turns = App(":memory:"), [0]
 
     @own.task
@@ -187,11 +189,11 @@ async def test_a_function_that_decides_by_the_outside_is_found_by_a_forced_repla
         return await step(do, str(turns[0])) + await step(do, "b")
 
     async with Kit(own, replay="every record") as kit:
-        with pytest.raises(Diverged, match="its arguments are not those that were recorded"):
+        with pytest.raises(Diverged, match="its arguments differ from the recorded ones"):
             await kit.run(work)
 
 
-async def test_a_sweep_finds_a_step_that_was_left_out() -> None:
+async def test_sweep_detects_an_effect_outside_of_a_step() -> None:
     own, turns = App(":memory:"), [0]
 
     @own.task
@@ -200,11 +202,11 @@ async def test_a_sweep_finds_a_step_that_was_left_out() -> None:
         calls.append("outside of a step")
         return await step(do, "a")
 
-    with pytest.raises(AssertionError, match=r"with replay at every record these effects happened again"):
+    with pytest.raises(AssertionError, match=r"with replay at every record, these effects happened again"):
         await sweep(own, lambda kit: kit.run(work), effects=calls)
 
 
-async def test_several_executions_may_be_performed_at_once() -> None:
+async def test_several_executions_can_run_concurrently() -> None:
     own = App(":memory:")
 
     @own.task
@@ -219,7 +221,7 @@ async def test_several_executions_may_be_performed_at_once() -> None:
         assert await kit.run(total) == 285
 
 
-def test_plain_code_has_the_same_kit() -> None:
+def test_sync_kit_has_the_same_methods() -> None:
     with Kit(app, replay="every record").sync as kit:
         kit.crash_after("do")
         handle = kit.start(plain, "a")
@@ -227,30 +229,30 @@ def test_plain_code_has_the_same_kit() -> None:
         assert kit.steps(handle) == ["do", "sleep"]
         assert kit.finish(handle) == "axy"
         assert kit.run(nap, "b") == "bb"
-        asked = kit.start(asks)
-        kit.approve(asked, "plan", by="ann")
-        assert kit.finish(asked) == "yes"
+        approval_handle = kit.start(wait_for_approval)
+        kit.approve(approval_handle, "plan", by="ann")
+        assert kit.finish(approval_handle) == "yes"
     assert sorted(calls) == ["a", "b", "b", "x", "y"]
 
 
-async def test_a_task_function_can_be_called_directly() -> None:
+async def test_task_function_can_be_called_directly() -> None:
     with direct():
         assert await nap.fn("a") == "aa"
     assert calls == ["a", "a"]
 
 
-def test_a_plain_task_function_can_be_called_directly() -> None:
+def test_plain_task_function_can_be_called_directly() -> None:
     with direct():
         assert plain.fn("a") == "axy"
     assert sorted(calls) == ["a", "x", "y"]
 
 
-async def test_what_waits_for_somebody_cannot_be_called_directly() -> None:
-    with direct(), pytest.raises(Exception, match=r"approval:plan cannot be had by calling the function directly"):
-        await asks.fn()
+async def test_task_with_an_approval_cannot_be_called_directly() -> None:
+    with direct(), pytest.raises(Exception, match=r"a direct call cannot use approval:plan"):
+        await wait_for_approval.fn()
 
 
-async def test_the_app_has_its_own_store_again_after_the_kit(tmp_path: Path) -> None:
+async def test_app_has_its_own_store_again_after_the_kit(tmp_path: Path) -> None:
     own = App(str(tmp_path / "own.db"))
 
     @own.task
@@ -264,7 +266,7 @@ async def test_the_app_has_its_own_store_again_after_the_kit(tmp_path: Path) -> 
             await handle.status()
 
 
-def test_the_fixtures_are_a_plugin_and_the_kit_needs_no_pytest(tmp_path: Path) -> None:
+def test_fixtures_are_a_pytest_plugin_and_the_kit_needs_no_pytest(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["flowfabric.testing.fixtures"]\n')
     (tmp_path / "test_it.py").write_text(
         "from flowfabric import App, step\n"
@@ -272,9 +274,9 @@ def test_the_fixtures_are_a_plugin_and_the_kit_needs_no_pytest(tmp_path: Path) -
         "@app.task\n"
         "async def hello(name: str) -> str: return await step('Hello, {}!'.format, name)\n"
         "def test_hello(sync_kit) -> None:\n"
-        "    made = sync_kit(app)\n"
-        "    assert made.run(hello, 'you') == 'Hello, you!'\n"
-        "    assert made.watch.runs == 2\n"
+        "    kit = sync_kit(app)\n"
+        "    assert kit.run(hello, 'you') == 'Hello, you!'\n"
+        "    assert kit.hooks.runs == 2\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--replay=every record", str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path)
@@ -283,16 +285,16 @@ def test_the_fixtures_are_a_plugin_and_the_kit_needs_no_pytest(tmp_path: Path) -
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
-async def test_a_store_that_was_used_before_goes_on_from_its_time(tmp_path: Path) -> None:
+async def test_kit_on_a_used_store_continues_at_its_time(tmp_path: Path) -> None:
     path = str(tmp_path / "used.db")
     async with Kit(app, path) as kit:
         await kit.run(nap, "a")
-        left = kit.now()
+        end_time = kit.now()
     async with Kit(app, path) as kit:
-        assert kit.now() == left
+        assert kit.now() == end_time
 
 
-async def test_a_replay_at_every_record_does_not_interrupt_what_may_happen_only_once() -> None:
+async def test_replay_at_every_record_does_not_interrupt_at_most_once_steps() -> None:
     app, launched = App(":memory:"), list[str]()
 
     @step.policy(at_most_once=True)
@@ -310,7 +312,7 @@ async def test_a_replay_at_every_record_does_not_interrupt_what_may_happen_only_
     assert sorted(launched) == ["a", "b", "d"]
 
 
-async def test_a_sweep_counts_only_crashes_that_happened() -> None:
+async def test_sweep_counts_only_crashes_that_happened() -> None:
     app = App(":memory:")
 
     @app.task

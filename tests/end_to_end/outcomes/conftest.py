@@ -1,4 +1,4 @@
-"""Apps and kits for tests of how executions come out, on a store of the test's own, once per backend."""
+"""Apps and kits for tests of execution outcomes, on an empty store of each backend."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ import pytest
 from flowfabric import App
 from flowfabric.engine import Engine
 from flowfabric.testing import Kit, VirtualClock
+from tests.marks import mark_folder
 from tests.stores import PostgresSchemas, TestStore, opened
 
-NewKit: TypeAlias = Callable[[App], Kit]
+KitFactory: TypeAlias = Callable[[App], Kit]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have `dev.py faults` run every test of this folder at full size."""
+    mark_folder(items, Path(__file__).parent, pytest.mark.full)
 
 
 @pytest.fixture
 def app() -> App:
-    """An app for the tasks of one test."""
+    """Return an app for the tasks of one test."""
     return App("never-opened.db")
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.long)])
 async def kit(app: App, request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
-    """A kit that performs the tasks of the test's app, one execution at a time."""
+    """Return a kit that runs the tasks of the test's app, one execution at a time."""
     if request.param == "memory":
         async with Kit(app) as kit:
             yield kit
@@ -37,39 +44,39 @@ async def kit(app: App, request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
 
 
 @pytest.fixture(params=["file", "postgres"])
-async def new_kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NewKit]:
-    """Makes kits one after another on the same store: code that changed finds what the old code left."""
+async def new_kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KitFactory]:
+    """Return a factory of kits on one store, so that changed code meets the executions of the old code."""
     clock = VirtualClock()
 
-    def made(address: str, **options: Any) -> NewKit:
+    def make_factory(address: str, **options: Any) -> KitFactory:
         return lambda app: Kit(app, address, clock=clock, durable=False, **options)
 
     if request.param == "file":
-        yield made(str(tmp_path / "test.db"))
+        yield make_factory(str(tmp_path / "test.db"))
         return
     schemas: PostgresSchemas = request.getfixturevalue("schemas")
     store = await schemas.take()
-    yield made(store.url, schema=store.schema)
+    yield make_factory(store.url, schema=store.schema)
     await schemas.give_back(store)
 
 
 @pytest.fixture
 async def memory_kit(app: App) -> AsyncIterator[Kit]:
-    """The same in memory only, for facts that no store has a part in."""
+    """Return a kit in memory, for tests that do not depend on the backend."""
     async with Kit(app) as kit:
         yield kit
 
 
 @pytest.fixture
 async def real_engine(store: TestStore) -> AsyncIterator[Engine]:
-    """An engine under the store's own clock: whoever waits here waits for real."""
+    """Return an engine with the store's own clock, so waits take real time."""
     async with opened(store) as engine:
         yield engine
 
 
 @pytest.fixture
 async def real_app(real_engine: Engine) -> App:
-    """An app for workers, on that engine."""
+    """Return an app for workers, on the real engine."""
     app = App("never-opened.db")
     app.engines.adopt(real_engine)
     return app

@@ -1,4 +1,4 @@
-"""Cancels, hard and with grace: who is told, what still works, and how the execution ends."""
+"""Hard and graceful cancels: exceptions in the code, permitted calls, and the end of the execution."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from flowfabric.engine import State
 from flowfabric.testing import Kit
 
 
-async def test_a_hard_cancel_ends_a_waiting_execution_at_once_without_running_its_code(app: App, kit: Kit) -> None:
-    left: list[str] = []
+async def test_hard_cancel_ends_a_waiting_execution_without_running_its_code(app: App, kit: Kit) -> None:
+    cleanups: list[str] = []
 
     @app.task
     async def task() -> None:
         try:
             await sleep("1h")
         finally:
-            left.append("finally")
+            cleanups.append("finally")
 
     handle = await kit.start(task)
     await handle.cancel("no longer needed")
 
     assert await handle.outcome() == Cancelled("no longer needed")
     await kit.advance("2h")
-    # Once, when it was suspended.
-    assert left == ["finally"]
+    # The cleanup ran once, when the execution was suspended.
+    assert cleanups == ["finally"]
 
 
-async def test_a_cancelled_execution_is_told_by_its_result(app: App, kit: Kit) -> None:
+async def test_result_of_a_cancelled_execution_raises(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await sleep("1h")
@@ -57,7 +57,7 @@ async def test_a_cancelled_execution_is_told_by_its_result(app: App, kit: Kit) -
     assert cancelled.value.reason == "no longer needed"
 
 
-async def test_a_hard_cancel_takes_children_along_unless_they_are_detached(app: App, kit: Kit) -> None:
+async def test_hard_cancel_cancels_children_unless_detached(app: App, kit: Kit) -> None:
     ids: list[Handle[None]] = []
 
     @app.task
@@ -79,7 +79,7 @@ async def test_a_hard_cancel_takes_children_along_unless_they_are_detached(app: 
     assert isinstance(await detached.outcome(), Completed)
 
 
-async def test_a_hard_cancel_is_a_cancelled_error_in_a_step_and_unwinds_the_body(app: App) -> None:
+async def test_hard_cancel_raises_cancelled_error_in_a_step_and_unwinds_the_body(app: App) -> None:
     in_step = asyncio.Event()
     seen: list[str] = []
 
@@ -112,7 +112,7 @@ async def test_a_hard_cancel_is_a_cancelled_error_in_a_step_and_unwinds_the_body
         assert (await handle.status()).state is State.CANCELLED
 
 
-async def test_after_a_hard_cancel_durable_calls_are_refused(app: App, kit: Kit) -> None:
+async def test_durable_calls_are_rejected_after_a_hard_cancel(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     async def cancel_myself() -> None:
@@ -126,17 +126,17 @@ async def test_after_a_hard_cancel_durable_calls_are_refused(app: App, kit: Kit)
             try:
                 await step(done.append, "released")
             except Unwind:
-                done.append("refused")
+                done.append("rejected")
                 raise
 
     handle = await kit.start(task)
 
     assert (await handle.status()).state is State.CANCELLED
-    assert done == ["refused"]
+    assert done == ["rejected"]
 
 
-async def test_a_cancel_with_grace_is_raised_once_at_the_open_wait(app: App, kit: Kit) -> None:
-    told: list[BaseException] = []
+async def test_graceful_cancel_is_raised_once_at_the_open_wait(app: App, kit: Kit) -> None:
+    requests: list[BaseException] = []
 
     @app.task
     async def task() -> None:
@@ -144,28 +144,28 @@ async def test_a_cancel_with_grace_is_raised_once_at_the_open_wait(app: App, kit
             try:
                 await sleep("1h")
             except asyncio.CancelledError as error:
-                told.append(error)
-        raise ValueError("leaves")
+                requests.append(error)
+        raise ValueError("ends after the request")
 
     handle = await kit.start(task)
     begun = kit.now()
     await handle.cancel("enough", grace="1d")
     await kit.work()
-    assert [type(error) for error in told] == [CancelRequested]
+    assert [type(error) for error in requests] == [CancelRequested]
 
     with pytest.raises(ExecutionCancelled, match="enough"):
         await kit.finish(handle)
     assert kit.now() - begun == timedelta(hours=1)
 
 
-async def test_a_cancel_with_grace_lets_the_step_in_flight_finish_and_is_raised_at_the_next_call(app: App) -> None:
+async def test_graceful_cancel_lets_the_step_finish_and_is_raised_at_the_next_call(app: App) -> None:
     in_step = asyncio.Event()
     seen: list[str] = []
 
     async def hurry() -> str:
         in_step.set()
         async with asyncio.timeout(20):
-            while not current().cancelled:  # noqa: ASYNC110 - this is how a step is told
+            while not current().cancelled:  # noqa: ASYNC110 - a step polls this flag
                 await asyncio.sleep(0)
         return "hurried"
 
@@ -175,7 +175,7 @@ async def test_a_cancel_with_grace_lets_the_step_in_flight_finish_and_is_raised_
         try:
             await step(str, "never")
         except CancelRequested:
-            seen.append("told")
+            seen.append("requested")
             raise
 
     @app.task
@@ -188,26 +188,26 @@ async def test_a_cancel_with_grace_lets_the_step_in_flight_finish_and_is_raised_
         _ = await kit.start(canceller, handle)
 
         assert isinstance(await handle.outcome(), Cancelled)
-        assert seen == ["hurried", "told"]
+        assert seen == ["hurried", "requested"]
         assert (await kit.steps(handle))[0] == "hurry"
 
 
-async def test_the_grace_of_the_task_is_the_default(app: App, kit: Kit) -> None:
-    told: list[str] = []
+async def test_grace_of_the_task_is_the_default(app: App, kit: Kit) -> None:
+    requests: list[str] = []
 
     @app.task(cancel_grace="1h")
     async def task() -> None:
         try:
             await sleep("1h")
         except CancelRequested:
-            told.append("told")
+            requests.append("requested")
             raise
 
     for handle in (await kit.start(task), app.handle((await kit.start(task)).id)):
         await handle.cancel()
         await kit.work()
         assert isinstance(await handle.outcome(), Cancelled)
-    assert told == ["told"] * 2
+    assert requests == ["requested"] * 2
 
 
 async def test_durable_calls_work_until_the_grace_ends(app: App, kit: Kit) -> None:
@@ -230,7 +230,7 @@ async def test_durable_calls_work_until_the_grace_ends(app: App, kit: Kit) -> No
     assert done == ["first", "second"]
 
 
-async def test_a_cancel_with_grace_between_two_attempts_cleans_up(app: App, kit: Kit) -> None:
+async def test_graceful_cancel_between_two_attempts_runs_the_cleanup(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task(backoff=Backoff(initial="1h"))
@@ -254,7 +254,7 @@ async def test_a_cancel_with_grace_between_two_attempts_cleans_up(app: App, kit:
     assert done == ["reserved", "failed", "released"]
 
 
-async def test_when_the_grace_is_over_the_cancel_is_a_hard_one(app: App, kit: Kit) -> None:
+async def test_cancel_is_hard_after_the_grace(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -276,8 +276,8 @@ async def test_when_the_grace_is_over_the_cancel_is_a_hard_one(app: App, kit: Ki
     assert kit.now() - begun == timedelta(minutes=5)
 
 
-async def test_a_crash_in_the_clean_up_repeats_the_request_where_it_was_made(app: App, kit: Kit) -> None:
-    told: list[str] = []
+async def test_crash_in_the_cleanup_raises_the_request_again_at_the_same_call(app: App, kit: Kit) -> None:
+    requests: list[str] = []
     done: list[str] = []
 
     @app.task
@@ -285,7 +285,7 @@ async def test_a_crash_in_the_clean_up_repeats_the_request_where_it_was_made(app
         try:
             await sleep("1h")
         except CancelRequested:
-            told.append("told")
+            requests.append("requested")
             await step(done.append, "clean")
             await step.options(name="after")(done.append, "up")
             raise
@@ -296,11 +296,11 @@ async def test_a_crash_in_the_clean_up_repeats_the_request_where_it_was_made(app
 
     with pytest.raises(ExecutionCancelled):
         await kit.finish(handle)
-    assert told == ["told"] * 2
+    assert requests == ["requested"] * 2
     assert done == ["clean", "up"]
 
 
-async def test_returning_a_value_after_a_request_completes(app: App, kit: Kit) -> None:
+async def test_returning_a_value_after_a_cancel_request_completes(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> str:
         try:
@@ -315,7 +315,7 @@ async def test_returning_a_value_after_a_request_completes(app: App, kit: Kit) -
     assert await kit.finish(handle) == "half of it"
 
 
-async def test_children_are_cancelled_with_a_parent_that_left_on_request(app: App, kit: Kit) -> None:
+async def test_children_are_cancelled_with_a_parent_that_ended_on_request(app: App, kit: Kit) -> None:
     @app.task
     async def child() -> None:
         await sleep("1h")
@@ -329,18 +329,18 @@ async def test_children_are_cancelled_with_a_parent_that_left_on_request(app: Ap
     await handle.cancel(grace="1m")
     await kit.work()
 
-    found = (await kit.engine.executions.list()).items
-    assert [item.state for item in found] == [State.CANCELLED] * 3
+    executions = (await kit.engine.executions.list()).items
+    assert [execution.state for execution in executions] == [State.CANCELLED] * 3
 
 
-async def test_a_request_reaches_one_branch_of_a_group_and_ends_the_others(app: App, kit: Kit) -> None:
-    told: list[str] = []
+async def test_cancel_request_reaches_one_branch_of_a_group_and_ends_the_others(app: App, kit: Kit) -> None:
+    requests: list[str] = []
 
     async def branch(name: str) -> None:
         try:
             await sleep("1h")
         except CancelRequested:
-            told.append(name)
+            requests.append(name)
             raise
 
     @app.task
@@ -352,11 +352,11 @@ async def test_a_request_reaches_one_branch_of_a_group_and_ends_the_others(app: 
 
     with pytest.raises(ExecutionCancelled):
         await kit.finish(handle)
-    assert told == ["a"]
+    assert requests == ["a"]
 
 
 @pytest.mark.parametrize("end", ["success", "failure", "graceful cancel"])
-async def test_a_step_in_finally_happens_exactly_once_and_never_at_a_suspension(app: App, kit: Kit, end: str) -> None:
+async def test_step_in_finally_runs_exactly_once_and_never_at_a_suspension(app: App, kit: Kit, end: str) -> None:
     released: list[str] = []
 
     @app.task
@@ -381,7 +381,7 @@ async def test_a_step_in_finally_happens_exactly_once_and_never_at_a_suspension(
     assert (await handle.status()).state is expected[end]
 
 
-async def test_a_follower_frees_what_must_be_freed_even_after_a_hard_cancel(app: App, kit: Kit) -> None:
+async def test_flow_member_can_clean_up_after_a_hard_cancel(app: App, kit: Kit) -> None:
     freed: list[str] = []
 
     @app.task

@@ -1,4 +1,4 @@
-"""Where a request to cancel finds an execution: every kind of wait tells it, in groups and after crashes too."""
+"""A cancel request is raised at every kind of wait, in groups and after crashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flowfabric.testing import Kit
 GO = Signal("go", int)
 
 
-def never_there() -> bool:
+def never_ready() -> bool:
     return False
 
 
@@ -42,7 +42,7 @@ WAITS: dict[str, Callable[[Task[[], None]], Any]] = {
     "sleep": lambda child: sleep("1h"),
     "signal": lambda child: wait_signal(GO),
     "approval": lambda child: approval("ask", by="ann"),
-    "poll": lambda child: poll("1m", never_there),
+    "poll": lambda child: poll("1m", never_ready),
     "child": lambda child: child.run(),
     "step in backoff": lambda child: step(always_fails),
     "gather": lambda child: gather(sleep("1h"), child.run()),
@@ -52,8 +52,10 @@ WAITS: dict[str, Callable[[Task[[], None]], Any]] = {
 
 
 @pytest.mark.parametrize("wait", WAITS)
-async def test_a_request_is_told_at_every_kind_of_wait_and_again_after_a_crash(app: App, kit: Kit, wait: str) -> None:
-    told: list[str] = []
+async def test_cancel_request_is_raised_at_every_kind_of_wait_and_again_after_a_crash(
+    app: App, kit: Kit, wait: str
+) -> None:
+    requests: list[str] = []
     cleaned: list[str] = []
 
     @app.task
@@ -65,31 +67,31 @@ async def test_a_request_is_told_at_every_kind_of_wait_and_again_after_a_crash(a
         try:
             await WAITS[wait](child)
         except CancelRequested:
-            told.append(wait)
+            requests.append(wait)
             await step.options(name="clean")(cleaned.append, "clean")
             return "cleaned up"
-        return "never told"
+        return "never requested"
 
     handle = await kit.start(task)
     kit.crash_after("clean")
     await handle.cancel(grace="1d")
 
     assert await kit.finish(handle) == "cleaned up"
-    assert told == [wait] * 2
+    assert requests == [wait] * 2
     assert cleaned == ["clean"]
 
 
 @pytest.mark.parametrize("group", [gather, race, settle], ids=["gather", "race", "settle"])
-async def test_a_step_that_finishes_while_its_group_is_told_changes_nothing_after_a_crash(
+async def test_step_that_finishes_during_a_cancel_request_changes_nothing_after_a_crash(
     app: App, group: Callable[..., Any]
 ) -> None:
     in_step = asyncio.Event()
-    told: list[str] = []
+    requests: list[str] = []
 
     async def hurry() -> str:
         in_step.set()
         async with asyncio.timeout(20):
-            while not current().cancelled:  # noqa: ASYNC110 - this is how a step is told
+            while not current().cancelled:  # noqa: ASYNC110 - a step polls this flag
                 await asyncio.sleep(0)
         return "just in time"
 
@@ -98,10 +100,10 @@ async def test_a_step_that_finishes_while_its_group_is_told_changes_nothing_afte
         try:
             await group(step(hurry), sleep("1h"))
         except CancelRequested:
-            told.append("told")
+            requests.append("requested")
             await step.options(name="clean")(str)
             return "cleaned up"
-        return "never told"
+        return "never requested"
 
     @app.task
     async def canceller(other: Handle[str]) -> None:
@@ -114,19 +116,19 @@ async def test_a_step_that_finishes_while_its_group_is_told_changes_nothing_afte
         _ = await kit.start(canceller, handle)
 
         assert await kit.finish(handle) == "cleaned up"
-    assert told == ["told"] * 2
+    assert requests == ["requested"] * 2
 
 
-async def test_a_request_is_told_to_a_group_of_a_plain_function(app: App, kit: Kit) -> None:
+async def test_cancel_request_is_raised_in_a_group_of_a_plain_function(app: App, kit: Kit) -> None:
     @app.task
     def task() -> str:
         try:
             sync.gather(lambda: sync.sleep("1h"), lambda: sync.sleep("2h"))
         except CancelRequested:
-            return "told"
-        return "never told"
+            return "requested"
+        return "never requested"
 
     handle = await kit.start(task)
     await handle.cancel(grace="1m")
 
-    assert await kit.finish(handle) == "told"
+    assert await kit.finish(handle) == "requested"

@@ -1,4 +1,4 @@
-"""How failures of steps and of bodies are tried again, seen, and end an execution."""
+"""Failures of steps and bodies: how they are retried, raised and end an execution."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ STEADY = Backoff(initial="10s", multiplier=1.0, jitter=False)
 
 
 class CardDeclined(Exception):
-    """An answer that tasks catch by its class."""
+    """An exception that tasks catch by its class."""
 
 
 class Broken(Exception):
-    """One whose args cannot be stored as JSON."""
+    """An exception whose args cannot be stored as JSON."""
 
 
-class Counted:
-    """A step that fails so often, then answers how often it was called."""
+class FlakyStep:
+    """A step that fails `failures` times, then returns the number of its calls."""
 
     def __init__(self, failures: int, error: type[Exception] = ConnectionError) -> None:
         self.calls = 0
@@ -45,9 +45,7 @@ class Counted:
         return self.calls
 
 
-async def test_a_step_is_tried_as_often_as_the_call_says_before_the_policy_before_the_task(
-    app: App, memory_kit: Kit
-) -> None:
+async def test_retries_of_the_call_override_the_policy_and_the_task(app: App, memory_kit: Kit) -> None:
     tried: list[str] = []
 
     def bare(name: str) -> None:
@@ -69,8 +67,8 @@ async def test_a_step_is_tried_as_often_as_the_call_says_before_the_policy_befor
     assert [tried.count(name) for name in ("task", "policy", "call")] == [3, 2, 1]
 
 
-async def test_a_task_retries_three_times_unless_told(app: App, memory_kit: Kit) -> None:
-    never = Counted(99)
+async def test_task_retries_three_times_by_default(app: App, memory_kit: Kit) -> None:
+    never = FlakyStep(99)
 
     @app.task
     async def task() -> int:
@@ -82,7 +80,7 @@ async def test_a_task_retries_three_times_unless_told(app: App, memory_kit: Kit)
 
 
 async def test_tries_are_counted_per_step(app: App, kit: Kit) -> None:
-    first, second = Counted(2), Counted(2)
+    first, second = FlakyStep(2), FlakyStep(2)
 
     @app.task(retries=2)
     async def task() -> list[int]:
@@ -92,7 +90,7 @@ async def test_tries_are_counted_per_step(app: App, kit: Kit) -> None:
 
 
 async def test_tries_are_counted_across_crashes(app: App, kit: Kit) -> None:
-    never = Counted(99)
+    never = FlakyStep(99)
 
     @app.task(retries=2)
     async def task() -> int:
@@ -106,8 +104,8 @@ async def test_tries_are_counted_across_crashes(app: App, kit: Kit) -> None:
     assert never.calls == 3
 
 
-async def test_backoff_is_a_durable_timer_that_leaves_the_slot_to_others(app: App, kit: Kit) -> None:
-    flaky = Counted(1)
+async def test_backoff_is_a_durable_timer_that_frees_the_slot(app: App, kit: Kit) -> None:
+    flaky = FlakyStep(1)
 
     @app.task(backoff=STEADY)
     async def task() -> int:
@@ -115,20 +113,20 @@ async def test_backoff_is_a_durable_timer_that_leaves_the_slot_to_others(app: Ap
 
     @app.task
     async def other() -> str:
-        return "meanwhile"
+        return "other"
 
     handle = await kit.start(task)
 
     assert (await handle.status()).state is State.DELAYED
-    assert await kit.run(other) == "meanwhile"
+    assert await kit.run(other) == "other"
     assert flaky.calls == 1
     begun = kit.now()
     assert await kit.finish(handle) == 2
     assert kit.now() - begun == timedelta(seconds=10)
 
 
-async def test_a_try_of_a_step_uses_no_attempt_of_the_execution(app: App, kit: Kit) -> None:
-    flaky = Counted(3)
+async def test_retry_of_a_step_uses_no_attempt_of_the_execution(app: App, kit: Kit) -> None:
+    flaky = FlakyStep(3)
 
     @app.task
     async def task() -> int:
@@ -140,11 +138,11 @@ async def test_a_try_of_a_step_uses_no_attempt_of_the_execution(app: App, kit: K
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_a_permanent_error_is_not_retried(app: App, kit: Kit) -> None:
+async def test_permanent_error_is_not_retried(app: App, kit: Kit) -> None:
     class Hopeless(PermanentError):
         pass
 
-    hopeless = Counted(99, Hopeless)
+    hopeless = FlakyStep(99, Hopeless)
 
     @app.task
     async def task() -> int:
@@ -155,7 +153,7 @@ async def test_a_permanent_error_is_not_retried(app: App, kit: Kit) -> None:
     assert hopeless.calls == 1
 
 
-async def test_a_declared_class_is_not_retried_and_is_seen_as_that_class_in_every_run(app: App, kit: Kit) -> None:
+async def test_declared_class_is_not_retried_and_is_raised_in_every_run(app: App, kit: Kit) -> None:
     charged: list[int] = []
     seen: list[CardDeclined] = []
 
@@ -178,7 +176,7 @@ async def test_a_declared_class_is_not_retried_and_is_seen_as_that_class_in_ever
     assert [declined.args for declined in seen] == [("no funds", 30)] * 2
 
 
-async def test_a_declared_class_with_args_that_are_not_json_is_seen_as_a_failed_step(app: App, memory_kit: Kit) -> None:
+async def test_declared_class_with_args_that_are_not_json_is_raised_as_step_failed(app: App, memory_kit: Kit) -> None:
     @step.policy(raises=[Broken])
     async def breaks() -> None:
         raise Broken(object())
@@ -191,13 +189,13 @@ async def test_a_declared_class_with_args_that_are_not_json_is_seen_as_a_failed_
             return f"{failed.caused_by(Broken)}: {failed}"
         return "nothing"
 
-    said = await memory_kit.run(task)
+    message = await memory_kit.run(task)
 
-    assert said.startswith("True")
-    assert "give it plain JSON args" in said
+    assert message.startswith("True")
+    assert "give it plain JSON args" in message
 
 
-async def test_a_failed_step_names_its_path_and_what_happened_in_every_run(app: App, kit: Kit) -> None:
+async def test_step_failed_has_the_path_and_the_error_in_every_run(app: App, kit: Kit) -> None:
     seen: list[tuple[str, str, str]] = []
     traces: list[str] = []
 
@@ -219,7 +217,7 @@ async def test_a_failed_step_names_its_path_and_what_happened_in_every_run(app: 
     assert 'raise KeyError("o-17")' in traces[0] == traces[1]
 
 
-async def test_a_failed_step_answers_for_the_base_classes_of_its_cause(app: App, memory_kit: Kit) -> None:
+async def test_caused_by_includes_base_classes_of_the_cause(app: App, memory_kit: Kit) -> None:
     async def connect() -> None:
         raise ConnectionResetError
 
@@ -234,7 +232,7 @@ async def test_a_failed_step_answers_for_the_base_classes_of_its_cause(app: App,
     assert await memory_kit.run(task) == [True, True, True, False]
 
 
-async def test_a_recorded_class_is_not_looked_up_by_its_name(app: App, kit: Kit) -> None:
+async def test_recorded_class_that_is_no_longer_declared_is_raised_as_step_failed(app: App, kit: Kit) -> None:
     declares = [CardDeclined]
 
     @app.task(retries=0)
@@ -260,7 +258,7 @@ async def test_a_recorded_class_is_not_looked_up_by_its_name(app: App, kit: Kit)
     assert await kit.finish(handle) == "StepFailed"
 
 
-async def test_a_declared_class_of_a_task_is_seen_by_its_parent_and_by_the_client(app: App, kit: Kit) -> None:
+async def test_declared_class_of_a_task_is_raised_in_its_parent_and_in_the_client(app: App, kit: Kit) -> None:
     @app.task(raises=[CardDeclined])
     async def charge(amount: int) -> None:
         raise CardDeclined("no funds", amount)
@@ -284,7 +282,7 @@ async def test_a_declared_class_of_a_task_is_seen_by_its_parent_and_by_the_clien
     assert await kit.run(parent) == [2, 1]
 
 
-async def test_a_result_that_cannot_be_stored_is_a_final_failure_that_is_recorded(app: App, kit: Kit) -> None:
+async def test_result_that_cannot_be_stored_is_a_recorded_final_failure(app: App, kit: Kit) -> None:
     ordered: list[str] = []
     seen: list[str] = []
 
@@ -308,7 +306,7 @@ async def test_a_result_that_cannot_be_stored_is_a_final_failure_that_is_recorde
     assert await kit.steps(handle) == ["order", "sleep"]
 
 
-async def test_the_first_failure_of_a_group_is_the_one_that_is_raised_again(app: App, kit: Kit) -> None:
+async def test_first_failure_of_a_group_is_raised_again(app: App, kit: Kit) -> None:
     seen: list[str] = []
 
     async def fail(why: str) -> None:
@@ -327,7 +325,7 @@ async def test_the_first_failure_of_a_group_is_the_one_that_is_raised_again(app:
     assert seen == ["second"] * 2
 
 
-async def test_a_plain_step_that_runs_out_of_items_has_failed(app: App, kit: Kit) -> None:
+async def test_stop_iteration_in_a_plain_step_is_a_failure(app: App, kit: Kit) -> None:
     def first() -> int:
         return next(iter(list[int]()))
 
@@ -339,7 +337,7 @@ async def test_a_plain_step_that_runs_out_of_items_has_failed(app: App, kit: Kit
         await kit.run(task)
 
 
-async def test_a_policy_that_is_no_policy_is_refused_where_it_is_written() -> None:
+async def test_invalid_policy_is_rejected_at_its_definition() -> None:
     with pytest.raises(InvalidRequest):
         step.policy(retries=-1)
     with pytest.raises(InvalidRequest):

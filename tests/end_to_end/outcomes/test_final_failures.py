@@ -1,4 +1,4 @@
-"""Which failures of a body end its execution at once, and which are tried again."""
+"""Which failures of a body end its execution immediately, and which are retried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEADY = Backoff(initial="10s", multiplier=1.0, jitter=False)
 
 
 class CardDeclined(Exception):
-    """An answer that tasks catch by its class."""
+    """An exception that tasks catch by its class."""
 
 
 @step.policy(raises=[CardDeclined])
@@ -30,8 +30,8 @@ Child = Task[[], None]
 Body = Callable[[Child], Awaitable[object]]
 
 
-async def both(child: Child) -> None:
-    """Raises a group of failures that are all final."""
+async def raise_final_failures(child: Child) -> None:
+    """Raise a group of failures that are all final."""
     errors = []
     for call in (step(fail), child.run(), step(decline)):
         try:
@@ -41,14 +41,14 @@ async def both(child: Child) -> None:
     raise ExceptionGroup("all of them", errors)
 
 
-async def branches(child: Child) -> None:
+async def fail_in_branch(child: Child) -> None:
     async def branch() -> None:
         await step(fail)
 
     await gather(branch(), sleep("1h"))
 
 
-async def permanent(child: Child) -> None:
+async def raise_permanent_error(child: Child) -> None:
     raise PermanentError("never")
 
 
@@ -57,14 +57,14 @@ FINAL: dict[str, Body] = {
     "declared class": lambda _: step(decline),
     "child failed": lambda child: child.run(),
     "all failed": lambda child: race(step(fail), child.run()),
-    "group of final failures": both,
-    "failure in a branch": branches,
-    "permanent error": permanent,
+    "group of final failures": raise_final_failures,
+    "failure in a branch": fail_in_branch,
+    "permanent error": raise_permanent_error,
 }
 
 
 @pytest.mark.parametrize("cause", FINAL)
-async def test_a_final_failure_that_is_not_caught_ends_the_execution_without_further_attempts(
+async def test_uncaught_final_failure_ends_the_execution_without_further_attempts(
     app: App, kit: Kit, cause: str
 ) -> None:
     @app.task(retries=0)
@@ -82,7 +82,7 @@ async def test_a_final_failure_that_is_not_caught_ends_the_execution_without_fur
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_a_caught_final_failure_ends_nothing(app: App, kit: Kit) -> None:
+async def test_caught_final_failure_does_not_end_the_execution(app: App, kit: Kit) -> None:
     @app.task(retries=0)
     async def child() -> None:
         raise ValueError("no")
@@ -100,7 +100,7 @@ async def test_a_caught_final_failure_ends_nothing(app: App, kit: Kit) -> None:
     assert await kit.run(task) == ["StepFailed", "CardDeclined", "ExecutionFailed"]
 
 
-async def test_all_calls_of_a_race_failing_is_told_with_each_failure(app: App, memory_kit: Kit) -> None:
+async def test_all_failed_contains_each_failure_of_a_race(app: App, memory_kit: Kit) -> None:
     @app.task(retries=0)
     async def task() -> list[str]:
         try:
@@ -128,7 +128,7 @@ async def test_other_exceptions_of_the_body_use_the_retries_of_the_task(app: App
     assert (await handle.status()).attempt_index == 2
 
 
-async def test_a_body_whose_attempts_are_spent_fails_with_what_it_raised_last(app: App, kit: Kit) -> None:
+async def test_body_without_attempts_left_fails_with_its_last_error(app: App, kit: Kit) -> None:
     bodies: list[int] = []
 
     @app.task(retries=1)
@@ -141,7 +141,7 @@ async def test_a_body_whose_attempts_are_spent_fails_with_what_it_raised_last(ap
     assert failed.value.caused_by(OSError)
 
 
-async def test_recorded_steps_answer_in_the_next_attempt_of_the_body(app: App, kit: Kit) -> None:
+async def test_recorded_steps_do_not_run_again_in_the_next_attempt(app: App, kit: Kit) -> None:
     ordered: list[str] = []
     bodies: list[str] = []
 
@@ -161,7 +161,7 @@ async def test_recorded_steps_answer_in_the_next_attempt_of_the_body(app: App, k
 
 
 @pytest.mark.parametrize("where", ["body", "step", "branch"])
-async def test_a_failure_of_thousands_of_exceptions_is_stored_like_any_other(app: App, kit: Kit, where: str) -> None:
+async def test_failure_of_thousands_of_nested_exceptions_is_stored(app: App, kit: Kit, where: str) -> None:
     def fail() -> None:
         error: Exception = PermanentError("at the bottom")
         for level in range(3_000):

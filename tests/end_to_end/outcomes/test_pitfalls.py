@@ -1,4 +1,4 @@
-"""What people do by mistake, and what comes of it."""
+"""Common mistakes in tasks and their consequences."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ def echo(value: Any) -> Any:
 
 
 class CardDeclined(Exception):
-    """An exception of the user's own."""
+    """An exception class of the user."""
 
 
-async def test_a_loop_in_another_order_is_held_with_the_report(app: App, kit: Kit) -> None:
+async def test_loop_in_another_order_is_held_with_a_report(app: App, kit: Kit) -> None:
     order = ["a", "b"]
 
     @app.task
     async def task() -> dict[str, str]:
-        found = {name: await step(echo, name) for name in order}
+        results = {name: await step(echo, name) for name in order}
         await sleep("1h")
-        return found
+        return results
 
     handle = await kit.start(task)
     order.reverse()
 
-    with pytest.raises(Diverged, match="its arguments are not those that were recorded"):
+    with pytest.raises(Diverged, match="its arguments differ from the recorded ones"):
         await kit.finish(handle)
     assert (await handle.status()).hold_reason == "diverged"
 
 
-async def test_without_the_check_a_loop_in_another_order_swaps_results() -> None:
+async def test_loop_in_another_order_swaps_results_without_the_argument_check() -> None:
     app = App("never-opened.db", arguments="off")
     order = ["a", "b"]
 
     @app.task
     async def task() -> dict[str, str]:
-        found = {name: await step(echo, name) for name in order}
+        results = {name: await step(echo, name) for name in order}
         await sleep("1h")
-        return found
+        return results
 
     async with Kit(app) as unchecked:
         handle = await unchecked.start(task)
@@ -74,7 +74,7 @@ async def test_without_the_check_a_loop_in_another_order_swaps_results() -> None
         assert await unchecked.finish(handle) == {"b": "a", "a": "b"}
 
 
-async def test_with_keys_or_sorted_a_loop_may_come_in_any_order(app: App, kit: Kit) -> None:
+async def test_loop_with_keys_or_sorted_items_may_run_in_any_order(app: App, kit: Kit) -> None:
     order = ["a", "b"]
 
     @app.task
@@ -90,18 +90,18 @@ async def test_with_keys_or_sorted_a_loop_may_come_in_any_order(app: App, kit: K
     assert await kit.finish(handle) == {"a": "a", "b": "b"}
 
 
-UNSTEADY: dict[str, Callable[[], object]] = {
+NONDETERMINISTIC: dict[str, Callable[[], object]] = {
     "time.time": time.time_ns,
     "random": random.random,
     "uuid4": lambda: str(uuid.uuid4()),
 }
 
 
-@pytest.mark.parametrize("source", UNSTEADY)
-async def test_a_clock_or_chance_in_an_argument_is_found_at_the_first_forced_replay(app: App, source: str) -> None:
+@pytest.mark.parametrize("source", NONDETERMINISTIC)
+async def test_time_or_randomness_in_an_argument_is_detected_at_the_first_forced_replay(app: App, source: str) -> None:
     @app.task
     async def task() -> None:
-        await step(echo, UNSTEADY[source]())
+        await step(echo, NONDETERMINISTIC[source]())
         await sleep("1h")
 
     async with Kit(app, replay="suspensions") as kit:
@@ -109,7 +109,7 @@ async def test_a_clock_or_chance_in_an_argument_is_found_at_the_first_forced_rep
             await kit.run(task)
 
 
-async def test_chance_that_decides_a_branch_is_found_at_a_replay(app: App) -> None:
+async def test_random_control_flow_is_detected_at_a_replay(app: App) -> None:
     drawn: list[int] = []
 
     @app.task
@@ -122,7 +122,7 @@ async def test_chance_that_decides_a_branch_is_found_at_a_replay(app: App) -> No
             await kit.run(task)
 
 
-async def test_a_clock_or_chance_that_decides_nothing_is_harmless(app: App) -> None:
+async def test_time_and_randomness_without_consequences_are_harmless(app: App) -> None:
     @app.task
     async def task() -> str:
         _ = time.time(), random.random(), uuid.uuid4()
@@ -132,7 +132,7 @@ async def test_a_clock_or_chance_that_decides_nothing_is_harmless(app: App) -> N
         assert await kit.run(task) == "fine"
 
 
-async def test_our_own_clock_and_chance_may_decide_and_be_arguments(app: App) -> None:
+async def test_durable_now_uuid4_and_rng_may_be_used_anywhere(app: App) -> None:
     @app.task
     async def task() -> str:
         await step(echo, now().isoformat())
@@ -144,12 +144,12 @@ async def test_our_own_clock_and_chance_may_decide_and_be_arguments(app: App) ->
         assert await kit.run(task) == "fine"
 
 
-async def test_an_effect_outside_of_a_step_happens_again_at_each_run(app: App, kit: Kit) -> None:
-    asked: list[str] = []
+async def test_effect_outside_of_a_step_is_repeated_in_each_run(app: App, kit: Kit) -> None:
+    requests: list[str] = []
 
     async def ask() -> None:
         await asyncio.sleep(0)
-        asked.append("asked")
+        requests.append("asked")
 
     @app.task
     async def task() -> None:
@@ -158,10 +158,10 @@ async def test_an_effect_outside_of_a_step_happens_again_at_each_run(app: App, k
 
     await kit.run(task)
 
-    assert asked == ["asked"] * 2
+    assert requests == ["asked"] * 2
 
 
-async def test_a_step_made_but_not_awaited_fails_at_the_end_with_its_path(app: App, kit: Kit) -> None:
+async def test_step_that_is_never_awaited_fails_the_execution_with_its_path(app: App, kit: Kit) -> None:
     paid: list[str] = []
 
     @app.task
@@ -175,9 +175,7 @@ async def test_a_step_made_but_not_awaited_fails_at_the_end_with_its_path(app: A
     assert (await handle.status()).attempt_index == 0
 
 
-async def test_a_class_that_is_not_declared_is_seen_as_a_failed_step_that_says_how_to_catch_it(
-    app: App, kit: Kit
-) -> None:
+async def test_undeclared_class_is_raised_as_step_failed_with_advice(app: App, kit: Kit) -> None:
     async def charge() -> None:
         raise CardDeclined("no funds")
 
@@ -194,7 +192,7 @@ async def test_a_class_that_is_not_declared_is_seen_as_a_failed_step_that_says_h
     assert (await kit.run(task)).endswith("declare raises=[CardDeclined] to catch it by class")
 
 
-async def test_a_failed_step_is_final_when_it_is_seen(app: App, kit: Kit) -> None:
+async def test_step_failed_is_raised_only_after_the_last_retry(app: App, kit: Kit) -> None:
     tried: list[int] = []
     seen: list[int] = []
 
@@ -216,7 +214,7 @@ async def test_a_failed_step_is_final_when_it_is_seen(app: App, kit: Kit) -> Non
     assert seen == []
 
 
-async def test_a_renamed_step_diverges_unless_it_keeps_its_old_name(app: App, kit: Kit) -> None:
+async def test_renamed_step_diverges_unless_it_keeps_its_old_name(app: App, kit: Kit) -> None:
     def look_up() -> str:
         return "found"
 
@@ -227,9 +225,9 @@ async def test_a_renamed_step_diverges_unless_it_keeps_its_old_name(app: App, ki
 
     @app.task
     async def task() -> str:
-        found = await step(fn)
+        result = await step(fn)
         await sleep("1h")
-        return found
+        return result
 
     handle = await kit.start(task)
     fn = search
@@ -241,7 +239,7 @@ async def test_a_renamed_step_diverges_unless_it_keeps_its_old_name(app: App, ki
     assert await kit.finish(handle) == "found"
 
 
-async def test_a_lambda_is_told_apart_by_order_only_unless_it_is_given_a_name(app: App, kit: Kit) -> None:
+async def test_lambdas_are_identified_by_order_unless_named(app: App, kit: Kit) -> None:
     @app.task
     async def task() -> list[int]:
         return [await step(lambda: 1), await step(lambda: 2), await step.options(name="three")(lambda: 3)]
@@ -252,7 +250,7 @@ async def test_a_lambda_is_told_apart_by_order_only_unless_it_is_given_a_name(ap
     assert await kit.steps(handle) == ["<lambda>", "<lambda>#2", "three"]
 
 
-async def test_a_result_over_a_mebibyte_is_a_final_failure_that_names_the_limit(app: App, kit: Kit) -> None:
+async def test_result_over_a_mebibyte_is_a_final_failure_that_names_the_limit(app: App, kit: Kit) -> None:
     downloads: list[str] = []
 
     def download() -> str:
@@ -268,7 +266,7 @@ async def test_a_result_over_a_mebibyte_is_a_final_failure_that_names_the_limit(
     assert downloads == ["once"]
 
 
-async def test_a_child_that_nobody_awaits_goes_on_and_the_records_of_its_parent_name_it(app: App, kit: Kit) -> None:
+async def test_child_that_is_not_awaited_continues_and_is_in_the_records_of_its_parent(app: App, kit: Kit) -> None:
     @app.task
     async def child() -> str:
         await sleep("1h")
@@ -279,18 +277,18 @@ async def test_a_child_that_nobody_awaits_goes_on_and_the_records_of_its_parent_
         return await child.submit()
 
     handle = await kit.start(parent)
-    left = await handle.result()
+    child_handle = await handle.result()
 
     assert (await handle.status()).state is State.COMPLETED
-    assert await kit.finish(child.handle(left.id)) == "done"
-    assert isinstance(await child.handle(left.id).outcome(), Completed)
-    [recorded] = await kit.engine.executions.steps(handle.id)
-    assert recorded.name == "submit:child"
-    assert str(left.id).encode() in recorded.payload
+    assert await kit.finish(child.handle(child_handle.id)) == "done"
+    assert isinstance(await child.handle(child_handle.id).outcome(), Completed)
+    [record] = await kit.engine.executions.steps(handle.id)
+    assert record.name == "submit:child"
+    assert str(child_handle.id).encode() in record.payload
 
 
-async def test_the_writes_of_an_old_run_are_refused_and_its_epoch_is_older(app: App, kit: Kit) -> None:
-    in_step, goes_on = asyncio.Event(), asyncio.Event()
+async def test_writes_of_an_old_run_are_rejected_and_its_epoch_is_older(app: App, kit: Kit) -> None:
+    in_step, may_finish = asyncio.Event(), asyncio.Event()
     epochs: list[int] = []
 
     async def work() -> str:
@@ -298,7 +296,7 @@ async def test_the_writes_of_an_old_run_are_refused_and_its_epoch_is_older(app: 
         number = len(epochs)
         if number == 1:
             in_step.set()
-            await goes_on.wait()
+            await may_finish.wait()
         return f"by number {number}"
 
     @app.task
@@ -307,34 +305,34 @@ async def test_the_writes_of_an_old_run_are_refused_and_its_epoch_is_older(app: 
 
     handle = await task.submit()
     old = await begin(kit)
-    performing = asyncio.create_task(old.perform())
+    running = asyncio.create_task(old.run())
     await in_step.wait()
     await kit.engine.operator.revoke_lease(handle.id)
     assert await kit.finish(handle) == "by number 2"
-    goes_on.set()
-    await performing
+    may_finish.set()
+    await running
 
-    assert old.loss is not None, "the store has refused what the old run recorded"
+    assert old.loss is not None, "the store must reject the records of the old run"
     assert await handle == "by number 2"
-    [recorded] = await kit.engine.executions.steps(handle.id)
-    assert b"by number 2" in recorded.payload
+    [record] = await kit.engine.executions.steps(handle.id)
+    assert b"by number 2" in record.payload
     assert epochs[0] < epochs[1]
 
 
-async def test_a_run_starts_with_an_empty_context_and_tags_travel(app: App, kit: Kit) -> None:
+async def test_run_starts_with_an_empty_context_and_has_its_tags(app: App, kit: Kit) -> None:
     TRACE.set("of the test")
 
     @app.task
     async def task() -> list[str]:
-        found = TRACE.get()
+        trace = TRACE.get()
         TRACE.set("of the run")
         await sleep("1h")
-        return [found, current().tags["trace.id"]]
+        return [trace, current().tags["trace.id"]]
 
     assert await kit.run(task.options(tags={"trace.id": "t-1"})) == ["empty", "t-1"]
 
 
-async def test_a_run_by_a_worker_starts_with_an_empty_context(real_app: App) -> None:
+async def test_run_by_a_worker_starts_with_an_empty_context(real_app: App) -> None:
     TRACE.set("of the test")
 
     @real_app.task

@@ -1,4 +1,4 @@
-"""Tasks that are plain functions: their threads, and who may make durable calls."""
+"""Tasks that are plain functions: their threads, and which threads may make durable calls."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import pytest
 from flowfabric import App, ExecutionFailed, InvalidRequest, Received, Signal, current, sleep, step, sync
 from flowfabric.engine import State
 from flowfabric.testing import Kit
-from tests.end_to_end.worker.performers import until
+from tests.end_to_end.worker.scripted_runs import until
 
 GO = Signal("go", int)
 T = TypeVar("T")
 
 
 def in_thread(fn: Callable[[], T]) -> T:
-    """What a function comes to in a thread of the user's own."""
-    found: list[T | Exception] = []
+    """Run a function in a new thread and return or raise its outcome."""
+    outcomes: list[T | Exception] = []
 
     def work() -> None:
         try:
-            found.append(fn())
+            outcomes.append(fn())
         except Exception as error:
-            found.append(error)
+            outcomes.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(20)
-    [outcome] = found
+    [outcome] = outcomes
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
-async def test_each_thunk_of_a_group_has_a_scope_of_its_own(app: App, kit: Kit) -> None:
+async def test_each_thunk_of_a_group_has_its_own_scope(app: App, kit: Kit) -> None:
     def branch() -> int:
         sync.sleep("1h")
         return sync.step(abs, -1) + sync.step(abs, -1)
@@ -72,14 +72,14 @@ async def test_results_of_handles_in_a_group_are_waited_for_together(app: App, k
     assert len(bodies) == 2
 
 
-async def test_branches_that_are_all_parked_leave_their_threads(app: App, kit: Kit) -> None:
-    left: list[str] = []
+async def test_parked_branches_release_their_threads(app: App, kit: Kit) -> None:
+    thread_names: list[str] = []
 
     def branch() -> None:
         try:
             sync.sleep("1h")
         finally:
-            left.append(threading.current_thread().name)
+            thread_names.append(threading.current_thread().name)
 
     @app.task
     def task() -> None:
@@ -88,11 +88,11 @@ async def test_branches_that_are_all_parked_leave_their_threads(app: App, kit: K
     handle = await kit.start(task)
 
     assert (await handle.status()).state is State.DELAYED
-    assert [name.rpartition("-")[0] for name in left] == ["flowfabric-branch"] * 2
+    assert [name.rpartition("-")[0] for name in thread_names] == ["flowfabric-branch"] * 2
 
 
-async def test_the_wrong_colour_says_what_to_use(app: App, memory_kit: Kit) -> None:
-    said: dict[str, str] = {}
+async def test_async_call_in_a_plain_task_and_the_reverse_raise_with_advice(app: App, memory_kit: Kit) -> None:
+    messages: dict[str, str] = {}
 
     @app.task
     async def child() -> int:
@@ -104,7 +104,7 @@ async def test_the_wrong_colour_says_what_to_use(app: App, memory_kit: Kit) -> N
             try:
                 _ = call()
             except InvalidRequest as error:
-                said[name] = str(error)
+                messages[name] = str(error)
 
     @app.task
     async def asynchronous() -> None:
@@ -112,25 +112,25 @@ async def test_the_wrong_colour_says_what_to_use(app: App, memory_kit: Kit) -> N
             try:
                 call()
             except InvalidRequest as error:
-                said[name] = str(error)
+                messages[name] = str(error)
 
     await memory_kit.run(plain)
     await memory_kit.run(asynchronous)
 
-    assert all("flowfabric.sync.step" in said[name] for name in ("step", "sleep", "run"))
-    assert all("await" in said[name] for name in ("sync.step", ".sync"))
+    assert all("flowfabric.sync.step" in messages[name] for name in ("step", "sleep", "run"))
+    assert all("await" in messages[name] for name in ("sync.step", ".sync"))
 
 
-async def test_a_thread_of_the_users_own_is_outside_of_the_task(app: App, memory_kit: Kit) -> None:
+async def test_thread_of_the_user_is_outside_of_the_task(app: App, memory_kit: Kit) -> None:
     @app.task(retries=0)
     def task() -> None:
         in_thread(lambda: sync.step(abs, -1))
 
-    with pytest.raises(ExecutionFailed, match="inside of a task only"):
+    with pytest.raises(ExecutionFailed, match="only inside a task"):
         await memory_kit.run(task)
 
 
-async def test_a_thread_that_was_given_the_context_makes_no_durable_calls_either(app: App, memory_kit: Kit) -> None:
+async def test_thread_with_a_copied_context_cannot_make_durable_calls(app: App, memory_kit: Kit) -> None:
     @app.task(retries=0)
     def task() -> None:
         context = contextvars.copy_context()
@@ -140,7 +140,7 @@ async def test_a_thread_that_was_given_the_context_makes_no_durable_calls_either
         await memory_kit.run(task)
 
 
-async def test_a_thread_of_a_coroutine_function_makes_no_durable_calls(app: App, memory_kit: Kit) -> None:
+async def test_thread_of_a_coroutine_function_cannot_make_durable_calls(app: App, memory_kit: Kit) -> None:
     @app.task(retries=0)
     async def task() -> None:
         _ = await asyncio.to_thread(lambda: step(abs, -1))
@@ -149,15 +149,15 @@ async def test_a_thread_of_a_coroutine_function_makes_no_durable_calls(app: App,
         await memory_kit.run(task)
 
 
-async def test_the_sync_client_on_a_running_loop_says_to_await(app: App, memory_kit: Kit) -> None:
+async def test_sync_client_on_a_running_loop_raises(app: App, memory_kit: Kit) -> None:
     @app.task
     async def task() -> None: ...
 
-    with pytest.raises(InvalidRequest, match="await the async verb instead"):
+    with pytest.raises(InvalidRequest, match="await the async method instead"):
         task.sync.submit()
 
 
-async def test_a_durable_call_in_a_plain_step_is_refused(app: App, memory_kit: Kit) -> None:
+async def test_durable_call_in_a_plain_step_is_rejected(app: App, memory_kit: Kit) -> None:
     def nested() -> int:
         return sync.step(abs, -1)
 
@@ -169,12 +169,12 @@ async def test_a_durable_call_in_a_plain_step_is_refused(app: App, memory_kit: K
         await memory_kit.run(task)
 
 
-async def test_a_suspended_body_holds_no_thread(real_app: App) -> None:
+async def test_suspended_body_holds_no_thread(real_app: App) -> None:
     running: list[int] = []
     threads: set[str] = set()
 
     @real_app.task(signals=[GO])
-    def waits() -> int:
+    def wait_for_signal() -> int:
         threads.add(threading.current_thread().name)
         running.append(1)
         match sync.wait_signal(GO):
@@ -182,7 +182,7 @@ async def test_a_suspended_body_holds_no_thread(real_app: App) -> None:
                 return value
 
     async with real_app.worker(concurrency=2):
-        handles = [await waits.submit() for _ in range(20)]
+        handles = [await wait_for_signal.submit() for _ in range(20)]
 
         async def all_suspended() -> bool:
             return all([(await handle.status()).state is State.SUSPENDED for handle in handles])
@@ -202,7 +202,7 @@ async def test_bodies_and_steps_in_threads_do_not_starve_each_other(real_app: Ap
 
     def work() -> str:
         names.add(threading.current_thread().name.rpartition("-")[0])
-        # As many bodies as there are threads wait for their steps here, all at once.
+        # All threads for bodies are in use here, each waiting for its step.
         both.wait(20)
         return "done"
 
@@ -217,20 +217,20 @@ async def test_bodies_and_steps_in_threads_do_not_starve_each_other(real_app: Ap
     assert names == {"flowfabric-task", "flowfabric-step"}
 
 
-async def test_a_plain_body_does_not_block_the_loop(real_app: App) -> None:
-    go_on = threading.Event()
+async def test_plain_body_does_not_block_the_loop(real_app: App) -> None:
+    may_end = threading.Event()
 
     @real_app.task
     def task() -> bool:
-        return go_on.wait(20)
+        return may_end.wait(20)
 
     async with real_app.worker():
         handle = await task.submit()
-        await asyncio.to_thread(go_on.set)
+        await asyncio.to_thread(may_end.set)
         assert await handle.result(timeout=20) is True
 
 
-async def test_a_plain_function_knows_where_it_is(app: App, kit: Kit) -> None:
+async def test_current_works_in_a_plain_function(app: App, kit: Kit) -> None:
     def key() -> str:
         return current().idempotency_key
 
@@ -243,7 +243,7 @@ async def test_a_plain_function_knows_where_it_is(app: App, kit: Kit) -> None:
     assert await handle.result() == [str(handle.id), "task", f"{handle.id}/key"]
 
 
-async def test_a_plain_body_is_asked_to_end_at_its_wait(app: App, kit: Kit) -> None:
+async def test_cancel_request_is_raised_at_the_wait_of_a_plain_body(app: App, kit: Kit) -> None:
     done: list[str] = []
 
     @app.task
@@ -262,7 +262,7 @@ async def test_a_plain_body_is_asked_to_end_at_its_wait(app: App, kit: Kit) -> N
     assert done == ["released"]
 
 
-async def test_a_plain_body_that_has_lost_its_lease_makes_no_durable_calls_any_more(app: App, kit: Kit) -> None:
+async def test_plain_body_cannot_make_durable_calls_after_losing_its_lease(app: App, kit: Kit) -> None:
     done: list[int] = []
 
     def work() -> None: ...
@@ -281,7 +281,7 @@ async def test_a_plain_body_that_has_lost_its_lease_makes_no_durable_calls_any_m
     assert done == [1]
 
 
-def test_the_kit_for_plain_tests_performs_the_same(app: App) -> None:
+def test_sync_kit_runs_a_plain_task(app: App) -> None:
     @app.task(signals=[GO])
     def task() -> int:
         sync.sleep("1h")

@@ -1,4 +1,4 @@
-"""`retry_on`: only failures of these categories and classes are tried again."""
+"""With `retry_on`, only failures of these categories and classes are retried."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from flowfabric.testing import Kit
 
 
 class Throttled(Exception):
-    """An exception that names its category itself."""
+    """An exception with its own category."""
 
     category = "throttled"
 
 
 class Failing:
-    """Counts how often it was called, and raises."""
+    """A callable that counts its calls and raises."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -29,17 +29,17 @@ class Failing:
 CASES = pytest.mark.parametrize(
     ("error", "tries"),
     [
-        (ConnectionResetError("of a class that inherits"), 3),
-        (Throttled("by its own category"), 3),
-        (KeyError("by the name of its class"), 3),
-        (ValueError("of no category that is retried"), 1),
+        (ConnectionResetError("subclass of OSError"), 3),
+        (Throttled("its own category"), 3),
+        (KeyError("name of its class"), 3),
+        (ValueError("not in retry_on"), 1),
     ],
 )
 RETRY_ON = (OSError, "throttled", "KeyError")
 
 
 @CASES
-async def test_a_step_is_retried_for_what_its_policy_names_only(
+async def test_step_is_retried_only_for_retry_on_of_its_policy(
     app: App, kit: Kit, error: Exception, tries: int
 ) -> None:
     failing = Failing(error)
@@ -54,14 +54,14 @@ async def test_a_step_is_retried_for_what_its_policy_names_only(
             await step(act)
         except StepFailed as failed:
             return failed.error.type
-        return "went well"
+        return "succeeded"
 
     assert await kit.run(task) == type(error).__name__
     assert failing.calls == tries
 
 
 @CASES
-async def test_a_body_is_retried_for_what_its_task_names_only(app: App, kit: Kit, error: Exception, tries: int) -> None:
+async def test_body_is_retried_only_for_retry_on_of_its_task(app: App, kit: Kit, error: Exception, tries: int) -> None:
     failing = Failing(error)
 
     @app.task(retries=2, retry_on=RETRY_ON)
@@ -74,7 +74,7 @@ async def test_a_body_is_retried_for_what_its_task_names_only(app: App, kit: Kit
     assert failing.calls == tries
 
 
-async def test_the_steps_of_a_task_follow_it_unless_they_are_told_otherwise(app: App, memory_kit: Kit) -> None:
+async def test_steps_use_retry_on_of_the_task_by_default(app: App, memory_kit: Kit) -> None:
     one, two, three = (Failing(ValueError("no")) for _ in range(3))
 
     @step.policy(retry_on=[])
@@ -92,9 +92,9 @@ async def test_the_steps_of_a_task_follow_it_unless_they_are_told_otherwise(app:
     assert [one.calls, two.calls, three.calls] == [1, 2, 2]
 
 
-@pytest.mark.parametrize("wrong", ["OSError", [1], [BaseException], [""]])
-def test_what_is_no_category_and_no_class_is_refused(app: App, wrong: object) -> None:
+@pytest.mark.parametrize("retry_on", ["OSError", [1], [BaseException], [""]])
+def test_invalid_retry_on_is_rejected(app: App, retry_on: object) -> None:
     with pytest.raises(InvalidRequest, match="retry_on"):
-        app.task(retry_on=wrong)  # type: ignore[call-overload]
+        app.task(retry_on=retry_on)  # type: ignore[call-overload]
     with pytest.raises(InvalidRequest, match="retry_on"):
-        step.policy(retry_on=wrong)  # type: ignore[arg-type]
+        step.policy(retry_on=retry_on)  # type: ignore[arg-type]

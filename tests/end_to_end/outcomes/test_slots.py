@@ -1,4 +1,4 @@
-"""A wait holds no slot, no thread and no memory to speak of."""
+"""A waiting execution holds no slot, no thread and almost no memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 
 from flowfabric import App, Received, Signal, gather, step, sync, wait_signal
 from flowfabric.engine import Engine, State
-from flowfabric.sdk.run import Run
+from flowfabric.runtime.run import TaskRun
 from flowfabric.testing import Kit
 from flowfabric.worker.worker import Worker
 from tests.sizes import Size
 
 GO = Signal("go", int)
-# A run that was kept would hold a hundred blocks, and many thousands of bytes. An id may be remembered for a while.
-MOST_BLOCKS_PER_SUSPENDED = 4
-MOST_BYTES_PER_SUSPENDED = 2_000
-# A pool may open a connection at any time, which brings caches of its own.
+# A leaked run holds about a hundred blocks and many thousands of bytes. An id may be kept for a while.
+MAX_BLOCKS_PER_SUSPENDED = 4
+MAX_BYTES_PER_SUSPENDED = 2_000
+# A pool may open a connection at any time, and each connection has its own caches.
 BLOCKS_OF_CONNECTIONS = 4_000
 BYTES_OF_CONNECTIONS = 4_000_000
 
 
-def waiting_tasks(app: App, colour: str) -> None:
-    """Registers `waits`, which waits for a signal, and `works`, which does not."""
+def register_tasks(app: App, colour: str) -> None:
+    """Register `waits`, which waits for a signal, and `works`, which does not."""
 
     @app.task(name="works")
     async def works(number: int) -> int:
@@ -46,38 +46,38 @@ def waiting_tasks(app: App, colour: str) -> None:
     else:
 
         @app.task(name="waits", signals=[GO])
-        def waits_plainly(number: int) -> int:
+        def waits_sync(number: int) -> int:
             match sync.wait_signal(GO):
                 case Received(value=value):
                     return number + value
 
 
 async def until_suspended(engine: Engine, number: int) -> None:
-    """Returns when so many executions are suspended."""
+    """Wait until `number` executions are count_suspended."""
 
     async with asyncio.timeout(20 + number / 20):
-        while await suspended(engine) != number:  # noqa: ASYNC110 - nobody but the store knows
+        while await count_suspended(engine) != number:  # noqa: ASYNC110 - only the store knows
             await asyncio.sleep(0.05)
 
 
 async def until_idle(worker: Worker) -> None:
-    """Returns when no slot is taken: the last thread ends a moment after its execution was suspended."""
+    """Wait until no slot is in use, since a thread ends shortly after its execution is count_suspended."""
 
     async with asyncio.timeout(10):
-        while worker.busy:  # noqa: ASYNC110 - a worker tells nobody
+        while worker.busy:  # noqa: ASYNC110 - the worker has no event for this
             await asyncio.sleep(0.01)
 
 
-async def suspended(engine: Engine) -> int:
-    """How many executions are suspended."""
-    tally = (await engine.executions.count()).get(State.SUSPENDED)
-    return 0 if tally is None else tally.number
+async def count_suspended(engine: Engine) -> int:
+    """Return the number of suspended executions."""
+    suspended_count = (await engine.executions.count()).get(State.SUSPENDED)
+    return 0 if suspended_count is None else suspended_count.value
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_wait_holds_no_slot(real_app: App, real_engine: Engine, size: Size, colour: str) -> None:
+async def test_waiting_execution_holds_no_slot(real_app: App, real_engine: Engine, size: Size, colour: str) -> None:
     number = size.of(500, 10_000 if colour == "async" else 1_000, 10_000)
-    waiting_tasks(real_app, colour)
+    register_tasks(real_app, colour)
     waits, works = real_app.tasks["waits"], real_app.tasks["works"]
     handles = await real_app.submit_many([waits.call(index) for index in range(number)])
 
@@ -89,12 +89,12 @@ async def test_a_wait_holds_no_slot(real_app: App, real_engine: Engine, size: Si
         for index in (0, number // 2, number - 1):
             await handles[index].signal(GO, 1)
             assert await handles[index].result(timeout=60) == index + 1
-    assert await suspended(real_engine) == number - 3
+    assert await count_suspended(real_engine) == number - 3
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the process holds: small blocks, however they are used, and pages in all."""
+    """The memory of the process: allocated blocks and resident bytes."""
 
     blocks: int
     resident: int
@@ -106,9 +106,9 @@ class Memory:
         return cls(sys.getallocatedblocks(), pages * resource.getpagesize())
 
 
-def runs() -> list[Run]:
-    """All runs that are in memory, those that other tests have left there too."""
-    return [found for found in gc.get_objects() if isinstance(found, Run)]
+def runs_in_memory() -> list[TaskRun]:
+    """Return all runs in memory, including leftovers of other tests."""
+    return [run for run in gc.get_objects() if isinstance(run, TaskRun)]
 
 
 @pytest.mark.parametrize("colour", ["async", pytest.param("sync", marks=pytest.mark.long)])
@@ -116,29 +116,29 @@ async def test_suspended_executions_leave_nothing_in_memory(
     real_app: App, real_engine: Engine, size: Size, colour: str
 ) -> None:
     number = size.of(60, 2_500 if colour == "async" else 250, 2_500)
-    waiting_tasks(real_app, colour)
+    register_tasks(real_app, colour)
 
-    async def more(total: int) -> Memory:
-        """The memory that is in use once so many are suspended."""
+    async def suspend_more(total: int) -> Memory:
+        """Suspend more executions, `total` in all, and return the memory in use."""
         calls = [real_app.tasks["waits"].call(index) for index in range(number)]
         await real_app.submit_many(calls)
         await until_suspended(real_engine, total)
         await until_idle(worker)
         return Memory.now()
 
-    others = WeakSet(runs())
+    others = WeakSet(runs_in_memory())
     async with real_app.worker(concurrency=16) as worker:
-        # Pools and caches grow until they have what they need.
-        warm = [await more(round_ * number) for round_ in (1, 2, 3)]
-        last = await more(4 * number)
-        # Only the last ones may still be on their way out.
-        assert len([run for run in runs() if run not in others]) <= 2 * 16
-    assert last.blocks - warm[-1].blocks < BLOCKS_OF_CONNECTIONS + MOST_BLOCKS_PER_SUSPENDED * number
-    assert last.resident - warm[-1].resident < BYTES_OF_CONNECTIONS + MOST_BYTES_PER_SUSPENDED * number
+        # Pools and caches grow during the first rounds.
+        warm = [await suspend_more(round_ * number) for round_ in (1, 2, 3)]
+        last = await suspend_more(4 * number)
+        # Only the most recent runs may still be ending.
+        assert len([run for run in runs_in_memory() if run not in others]) <= 2 * 16
+    assert last.blocks - warm[-1].blocks < BLOCKS_OF_CONNECTIONS + MAX_BLOCKS_PER_SUSPENDED * number
+    assert last.resident - warm[-1].resident < BYTES_OF_CONNECTIONS + MAX_BYTES_PER_SUSPENDED * number
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_parent_of_a_hundred_children_runs_its_body_at_most_three_times(real_app: App, colour: str) -> None:
+async def test_body_of_a_parent_of_a_hundred_children_runs_at_most_three_times(real_app: App, colour: str) -> None:
     bodies: list[str] = []
 
     @real_app.task
@@ -162,7 +162,7 @@ async def test_a_parent_of_a_hundred_children_runs_its_body_at_most_three_times(
     assert len(bodies) <= 3
 
 
-async def test_a_run_that_has_ended_is_gone_without_a_look_for_garbage(app: App, memory_kit: Kit) -> None:
+async def test_ended_run_is_freed_without_garbage_collection(app: App, memory_kit: Kit) -> None:
     @app.task
     async def task() -> int:
         return await step(int, "7") + await step(int, "8")
@@ -174,19 +174,17 @@ async def test_a_run_that_has_ended_is_gone_without_a_look_for_garbage(app: App,
 
     await memory_kit.run(task)
     gc.collect()
-    others = WeakSet(runs())
+    others = WeakSet(runs_in_memory())
     gc.disable()
     try:
         await memory_kit.run(task)
         await memory_kit.run(parent)
-        assert [run.task.name for run in runs() if run not in others] == []
+        assert [run.task.name for run in runs_in_memory() if run not in others] == []
     finally:
         gc.enable()
 
 
-async def test_the_workers_of_two_apps_on_one_store_each_do_what_their_app_knows(
-    real_app: App, real_engine: Engine
-) -> None:
+async def test_workers_of_two_apps_on_one_store_run_only_their_own_kinds(real_app: App, real_engine: Engine) -> None:
     other_app, seen = App("never-opened.db"), list[str]()
     other_app.engines.adopt(real_engine)
 
@@ -202,6 +200,6 @@ async def test_the_workers_of_two_apps_on_one_store_each_do_what_their_app_knows
 
     async with real_app.worker(concurrency=2), other_app.worker(concurrency=2):
         handles = [*[await ours.submit(n) for n in range(3)], *[await theirs.submit(n) for n in range(3)]]
-        found = [await handle.result(timeout=60) for handle in handles]
-    assert found == [f"{name} {n}" for name in ("ours", "theirs") for n in range(3)]
+        results = [await handle.result(timeout=60) for handle in handles]
+    assert results == [f"{name} {n}" for name in ("ours", "theirs") for n in range(3)]
     assert sorted(seen) == ["ours"] * 3 + ["theirs"] * 3

@@ -1,4 +1,4 @@
-"""Values on their way through the store: inputs, results of steps and of tasks, and what happens when code changes."""
+"""Values in the store: inputs, results of steps and tasks, and their handling when code changes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 from flowfabric import App, ExecutionFailed, Handle, InvalidRequest, StepFailed, ValueRefused, sleep, step
 from flowfabric.testing import Kit
-from tests.end_to_end.outcomes.conftest import NewKit
+from tests.end_to_end.outcomes.conftest import KitFactory
 from tests.stores import TestStore
 
 
 @dataclass
 class Order:
-    """Something with fields."""
+    """A dataclass with fields of several types."""
 
     id: str
     total: Decimal
@@ -32,7 +32,7 @@ class Order:
 
 @dataclass
 class GiftOrder(Order):
-    """The same with a field that its base does not have."""
+    """An order with a field that its base class does not have."""
 
     greeting: str = "hello"
 
@@ -40,7 +40,7 @@ class GiftOrder(Order):
 ORDER = Order("o-17", Decimal("1.10"), datetime(2030, 1, 1, tzinfo=UTC))
 
 
-async def test_inputs_are_stored_as_an_object_by_the_names_of_the_parameters(app: App, kit: Kit) -> None:
+async def test_inputs_are_stored_as_an_object_keyed_by_parameter_name(app: App, kit: Kit) -> None:
     @app.task
     async def task(first: int, *rest: int, last: str = "z", **more: bool) -> str:
         return f"{first} {rest} {last} {more}"
@@ -52,7 +52,7 @@ async def test_inputs_are_stored_as_an_object_by_the_names_of_the_parameters(app
     assert await handle == "1 (2, 3) z {'flag': True}"
 
 
-async def test_a_default_is_resolved_when_the_task_is_submitted(new_kit: NewKit) -> None:
+async def test_default_is_resolved_when_the_task_is_submitted(new_kit: KitFactory) -> None:
     old, new = App("x.db"), App("x.db")
 
     @old.task(name="refund")
@@ -69,7 +69,7 @@ async def test_a_default_is_resolved_when_the_task_is_submitted(new_kit: NewKit)
         assert await kit.finish(refund.handle(handle.id)) == 1
 
 
-async def test_a_parameter_that_was_added_takes_its_default(new_kit: NewKit) -> None:
+async def test_added_parameter_takes_its_default(new_kit: KitFactory) -> None:
     old, new = App("x.db"), App("x.db")
 
     @old.task(name="refund")
@@ -88,8 +88,8 @@ async def test_a_parameter_that_was_added_takes_its_default(new_kit: NewKit) -> 
         assert await kit.finish(refund.handle(handle.id)) == "o-17 none"
 
 
-async def test_a_parameter_that_was_removed_or_typed_anew_holds_the_execution_until_it_is_repaired(
-    new_kit: NewKit,
+async def test_removed_or_retyped_parameter_holds_the_execution_until_repaired(
+    new_kit: KitFactory,
 ) -> None:
     old, removed, typed = App("x.db"), App("x.db"), App("x.db")
 
@@ -118,24 +118,24 @@ async def test_a_parameter_that_was_removed_or_typed_anew_holds_the_execution_un
         assert await kit.finish(refund_once.handle(handle.id)) == "o-17"
 
 
-async def test_annotations_may_name_classes_of_the_function_around(app: App, memory_kit: Kit) -> None:
+async def test_annotations_may_name_classes_of_the_enclosing_function(app: App, memory_kit: Kit) -> None:
     @dataclass
     class Local:
         number: int
 
     @app.task
-    async def task(given: Local) -> Local:
+    async def task(item: Local) -> Local:
         def double() -> Local:
-            return Local(2 * given.number)
+            return Local(2 * item.number)
 
         return await step(double)
 
     assert await memory_kit.run(task, Local(2)) == Local(4)
 
 
-async def test_annotations_that_cannot_be_resolved_are_told_when_work_begins(real_app: App) -> None:
+async def test_unresolvable_annotations_raise_when_the_worker_starts(real_app: App) -> None:
     @real_app.task
-    async def task(given: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
+    async def task(item: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
         ...
 
     with pytest.raises(InvalidRequest, match="Missing"):
@@ -143,7 +143,7 @@ async def test_annotations_that_cannot_be_resolved_are_told_when_work_begins(rea
             pass
 
 
-async def test_rich_values_pass_through_inputs_steps_and_results(app: App, kit: Kit) -> None:
+async def test_rich_values_round_trip_through_inputs_steps_and_results(app: App, kit: Kit) -> None:
     seen: list[Order] = []
 
     def priced(order: Order) -> Order:
@@ -159,7 +159,7 @@ async def test_rich_values_pass_through_inputs_steps_and_results(app: App, kit: 
     assert seen == [ORDER, ORDER]
 
 
-async def test_an_input_that_does_not_survive_is_refused_before_anything_is_stored(app: App, kit: Kit) -> None:
+async def test_lossy_input_is_rejected_before_anything_is_stored(app: App, kit: Kit) -> None:
     @app.task
     async def task(order: Order) -> None: ...
 
@@ -170,7 +170,7 @@ async def test_an_input_that_does_not_survive_is_refused_before_anything_is_stor
     assert (await kit.engine.executions.list()).items == ()
 
 
-async def test_a_child_with_input_that_does_not_survive_is_not_submitted(app: App, kit: Kit) -> None:
+async def test_child_with_invalid_input_is_not_submitted(app: App, kit: Kit) -> None:
     @app.task
     async def child(order: Order) -> None: ...
 
@@ -183,7 +183,7 @@ async def test_a_child_with_input_that_does_not_survive_is_not_submitted(app: Ap
     assert [item.kind for item in (await kit.engine.executions.list()).items] == ["parent"]
 
 
-async def test_a_result_that_cannot_be_decoded_is_a_final_failure_with_the_reason(app: App, memory_kit: Kit) -> None:
+async def test_result_that_cannot_be_decoded_is_a_final_failure_with_the_reason(app: App, memory_kit: Kit) -> None:
     calls: list[str] = []
 
     def negative() -> Order:
@@ -203,11 +203,11 @@ async def test_a_result_that_cannot_be_decoded_is_a_final_failure_with_the_reaso
 
 
 def gift() -> Order:
-    """A result that loses a field when it is stored."""
+    """Return an order that loses a field when it is stored."""
     return GiftOrder("o-17", Decimal(1), ORDER.at)
 
 
-async def test_a_result_that_changes_on_its_way_is_an_error_in_the_kit(app: App, memory_kit: Kit) -> None:
+async def test_result_that_changes_when_stored_is_an_error_in_the_kit(app: App, memory_kit: Kit) -> None:
     @app.task
     async def task() -> None:
         await step(gift)
@@ -216,10 +216,10 @@ async def test_a_result_that_changes_on_its_way_is_an_error_in_the_kit(app: App,
         await memory_kit.run(task)
 
 
-async def test_a_result_that_changes_on_its_way_is_a_warning_once_per_step_in_production(
+async def test_result_that_changes_when_stored_logs_one_warning_per_step_in_production(
     real_app: App, store: TestStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Once per process; so each test has a name of its own.
+    # The warning is logged once per process, so each test uses a different name.
     name = f"wrapped-{store.name}"
 
     @real_app.task(name=name)
@@ -232,31 +232,31 @@ async def test_a_result_that_changes_on_its_way_is_a_warning_once_per_step_in_pr
             for _ in range(2):
                 assert await (await wrapped.submit()).result(timeout=20) == "Order"
 
-    assert caplog.text.count(f"the result of gift in {name} changes when it is stored") == 1
+    assert caplog.text.count(f"The result of gift in {name} changes when it is stored") == 1
 
 
-async def test_without_a_return_annotation_only_plain_json_is_stored(app: App, memory_kit: Kit) -> None:
+async def test_step_without_a_return_annotation_stores_only_plain_json(app: App, memory_kit: Kit) -> None:
     def plain(value: Any):  # type: ignore[no-untyped-def]
         return value
 
     @app.task(retries=0)
     async def task() -> list[str]:
-        said = []
+        messages = []
         for value in ((1, 2), ORDER, ORDER.at):
             try:
                 await step(plain, value)
             except StepFailed as failed:
-                said.append(failed.error.message)
+                messages.append(failed.error.message)
         assert await step(plain, {"a": [1, None, "b"]}) == {"a": [1, None, "b"]}
-        return said
+        return messages
 
-    said = await memory_kit.run(task)
+    messages = await memory_kit.run(task)
 
-    assert len(said) == 3
-    assert all("annotate the return type" in message for message in said)
+    assert len(messages) == 3
+    assert all("annotate the return type" in message for message in messages)
 
 
-async def test_a_class_a_partial_and_a_bound_method_answer_by_their_own_types(app: App, kit: Kit) -> None:
+async def test_result_types_of_classes_partials_and_bound_methods_are_known(app: App, kit: Kit) -> None:
     class Till:
         def total(self, tax: Decimal) -> Decimal:
             return ORDER.total + tax
@@ -276,7 +276,7 @@ async def test_a_class_a_partial_and_a_bound_method_answer_by_their_own_types(ap
     assert seen == [Decimal(1), Decimal("2.10"), Decimal("3.10")] * 2
 
 
-async def test_the_result_of_a_task_that_cannot_be_stored_fails_it(app: App, kit: Kit) -> None:
+async def test_task_with_a_result_that_cannot_be_stored_fails(app: App, kit: Kit) -> None:
     bodies: list[str] = []
 
     @app.task
@@ -289,25 +289,25 @@ async def test_the_result_of_a_task_that_cannot_be_stored_fails_it(app: App, kit
     assert bodies == ["once"]
 
 
-async def test_arguments_of_steps_are_not_stored_so_anything_may_be_passed(app: App, kit: Kit) -> None:
+async def test_arguments_of_steps_are_not_stored(app: App, kit: Kit) -> None:
     def use(lock: Any, word: str) -> str:
         with lock:
             return word[::-1]
 
     @app.task
     async def task() -> str:
-        found = await step(use, Lock(), "secret")
+        result = await step(use, Lock(), "secret")
         await sleep("1h")
-        return found
+        return result
 
     handle = await kit.start(task)
-    recorded = b"".join([item.payload for item in await kit.engine.executions.steps(handle.id)])
+    records = b"".join([item.payload for item in await kit.engine.executions.steps(handle.id)])
 
-    assert b"secret" not in recorded
+    assert b"secret" not in records
     assert await kit.finish(handle) == "terces"
 
 
-async def test_a_step_that_changes_its_arguments_is_an_error_in_the_kit(app: App, memory_kit: Kit) -> None:
+async def test_step_that_changes_its_arguments_is_an_error_in_the_kit(app: App, memory_kit: Kit) -> None:
     def append(items: list[int]) -> None:
         items.append(1)
 
@@ -319,7 +319,7 @@ async def test_a_step_that_changes_its_arguments_is_an_error_in_the_kit(app: App
         await memory_kit.run(task)
 
 
-async def test_a_handle_may_be_an_argument_a_result_of_a_step_and_a_field(app: App, kit: Kit) -> None:
+async def test_handle_may_be_an_argument_a_step_result_and_a_field(app: App, kit: Kit) -> None:
     @dataclass
     class Ticket:
         job: Handle[int]

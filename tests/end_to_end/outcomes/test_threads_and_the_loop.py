@@ -1,4 +1,4 @@
-"""A plain body runs in a thread; whatever it does to the loop's own things is done on the loop."""
+"""A plain body runs in a thread, and its changes to objects of the loop are made on the loop."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import pytest
 
 from flowfabric import App, Diverged, sync
 from flowfabric.engine import State
-from flowfabric.sdk.units import UNIT
+from flowfabric.runtime.branch import BRANCH
 from flowfabric.testing import Kit
 from tests.end_to_end.durable.kits import begin
 
 
 @pytest.fixture
 async def strict_loop() -> None:
-    """A loop in debug mode refuses calls from other threads."""
+    """Set the loop to debug mode, in which it rejects calls from other threads."""
     asyncio.get_running_loop().set_debug(True)
 
 
 def beside_a_wait(act: Any) -> None:
-    """Acts in one branch while another one waits."""
+    """Call `act` in one branch while another branch waits."""
 
-    def acting() -> None:
-        unit = UNIT.get()
+    def act_once_waiting() -> None:
+        unit = BRANCH.get()
         assert unit is not None
-        while not unit.run.resting.parked:
+        while not unit.run.suspender.waiting:
             time.sleep(0.001)
         act()
 
-    sync.gather(lambda: sync.sleep("1h"), acting)
+    sync.gather(lambda: sync.sleep("1h"), act_once_waiting)
 
 
 @pytest.mark.usefixtures("strict_loop")
-async def test_a_plain_body_continues_while_a_branch_waits(app: App, kit: Kit) -> None:
+async def test_plain_body_continues_as_new_while_a_branch_waits(app: App, kit: Kit) -> None:
     @app.task
     def task(number: int) -> int:
         if number == 0:
@@ -49,7 +49,7 @@ async def test_a_plain_body_continues_while_a_branch_waits(app: App, kit: Kit) -
 
 
 @pytest.mark.usefixtures("strict_loop")
-async def test_a_plain_body_diverges_while_a_branch_waits(app: App, kit: Kit) -> None:
+async def test_plain_body_diverges_while_a_branch_waits(app: App, kit: Kit) -> None:
     names = iter(["one", "two"])
 
     def act() -> None:
@@ -67,12 +67,12 @@ async def test_a_plain_body_diverges_while_a_branch_waits(app: App, kit: Kit) ->
 
 
 @pytest.mark.usefixtures("strict_loop")
-async def test_a_plain_body_drains_while_a_branch_waits(app: App, kit: Kit) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+async def test_plain_body_drains_while_a_branch_waits(app: App, kit: Kit) -> None:
+    begun, may_continue = threading.Event(), threading.Event()
 
     def act() -> None:
         begun.set()
-        go_on.wait(20)
+        may_continue.wait(20)
         sync.step(str)
 
     @app.task
@@ -81,26 +81,26 @@ async def test_a_plain_body_drains_while_a_branch_waits(app: App, kit: Kit) -> N
 
     handle = await task.submit()
     run = await begin(kit)
-    performing = asyncio.create_task(run.perform())
+    running = asyncio.create_task(run.run())
     assert await asyncio.to_thread(begun.wait, 20)
     run.drain()
-    go_on.set()
-    await asyncio.wait_for(performing, 20)
+    may_continue.set()
+    await asyncio.wait_for(running, 20)
 
     assert (await handle.status()).state is State.WAITING
     assert (await handle.status()).attempt_index == 0
 
 
 @pytest.mark.usefixtures("strict_loop")
-async def test_branches_of_a_plain_body_ask_for_the_time_side_by_side(app: App, kit: Kit) -> None:
-    def ask() -> int:
+async def test_branches_of_a_plain_body_call_now_concurrently(app: App, kit: Kit) -> None:
+    def call_now() -> int:
         return len({sync.now() for _ in range(200)} | {sync.step(int, "1") for _ in range(10)})
 
     @app.task
     def task() -> int:
-        found = sync.gather(*[ask] * 8)
+        counts = sync.gather(*[call_now] * 8)
         sync.sleep("1h")
-        return len(found)
+        return len(counts)
 
     handle = await kit.start(task)
 

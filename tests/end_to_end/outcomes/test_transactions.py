@@ -1,4 +1,4 @@
-"""Steps in the store's own transaction: the fence, tries, colours, and what they refuse."""
+"""Steps in a transaction of the store: fencing, retries, sync and async functions, and rejected calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ INSERT = "INSERT INTO {table} VALUES ({amount})"
 
 @dataclass(frozen=True)
 class Till:
-    """A kit, the table `paid` beside its store, and functions that write to it in the way of the backend."""
+    """A kit, the table `paid` beside its store, and functions that write to the table on either backend."""
 
     kit: Kit
     store: TestStore
     table: str
 
     def paying(self, amount: int, then: Callable[[], object] = lambda: None) -> Callable[..., Any]:
-        """A function for `step.tx` that writes the amount, does something, and answers the amount."""
+        """Return a function for `step.tx` that writes the amount, calls `then` and returns the amount."""
         statement = INSERT.format(table=self.table, amount=amount)
 
         def pay(connection: sqlite3.Connection) -> int:
@@ -42,7 +42,7 @@ class Till:
         return pay if self.store.name == "sqlite" else pay_async
 
     async def paid(self) -> list[int]:
-        """The amounts that are stored."""
+        """Return the stored amounts."""
         return [row["amount"] for row in await self.store.query(f"SELECT amount FROM {self.table} ORDER BY amount")]
 
 
@@ -63,7 +63,7 @@ async def till(app: App, request: pytest.FixtureRequest, tmp_path: Path) -> Asyn
     await schemas.give_back(schema)
 
 
-async def test_a_failed_try_is_taken_back_and_tried_again(app: App, till: Till) -> None:
+async def test_failed_transaction_is_rolled_back_and_retried(app: App, till: Till) -> None:
     tries: list[int] = []
 
     def fails_once() -> None:
@@ -80,7 +80,7 @@ async def test_a_failed_try_is_taken_back_and_tried_again(app: App, till: Till) 
     assert len(tries) == 2
 
 
-async def test_rows_of_a_result_that_cannot_be_stored_are_taken_back(app: App, till: Till) -> None:
+async def test_transaction_whose_result_cannot_be_stored_is_rolled_back(app: App, till: Till) -> None:
     pay = till.paying(7)
     pay.__annotations__["return"] = dict[str, int]
 
@@ -93,14 +93,14 @@ async def test_rows_of_a_result_that_cannot_be_stored_are_taken_back(app: App, t
     assert await till.paid() == []
 
 
-async def test_a_run_that_has_lost_its_lease_writes_no_rows(app: App, till: Till) -> None:
+async def test_run_that_lost_its_lease_writes_no_rows(app: App, till: Till) -> None:
     attempts: list[int] = []
 
     @app.task
     async def task() -> int:
         attempts.append(current().attempt)
         if attempts == [0]:
-            # In no step, so that the transaction is the first to find out.
+            # Revoke outside of a step, so that the transaction detects the loss first.
             await till.kit.engine.operator.revoke_lease(current().execution_id)
         return int(await step.tx(till.paying(current().attempt)))
 
@@ -109,7 +109,7 @@ async def test_a_run_that_has_lost_its_lease_writes_no_rows(app: App, till: Till
     assert await till.paid() == [1]
 
 
-async def test_a_plain_task_has_transactions_too(app: App, till: Till) -> None:
+async def test_plain_task_can_use_transactions(app: App, till: Till) -> None:
     @app.task
     def task() -> int:
         return int(sync.step.tx(till.paying(7)))
@@ -118,7 +118,7 @@ async def test_a_plain_task_has_transactions_too(app: App, till: Till) -> None:
     assert await till.paid() == [7]
 
 
-async def test_a_transaction_of_the_wrong_colour_is_refused_before_anything_is_written(app: App, till: Till) -> None:
+async def test_transaction_function_of_the_wrong_kind_is_rejected_before_any_write(app: App, till: Till) -> None:
     called: list[str] = []
 
     def plain(connection: Any) -> None:
@@ -131,13 +131,17 @@ async def test_a_transaction_of_the_wrong_colour_is_refused_before_anything_is_w
     async def task() -> None:
         await step.tx(asynchronous if till.store.name == "sqlite" else plain)
 
-    kind = "a plain function of a sqlite3" if till.store.name == "sqlite" else "an async function of an asyncpg"
+    kind = (
+        "a plain function that takes a sqlite3"
+        if till.store.name == "sqlite"
+        else "an async function that takes an asyncpg"
+    )
     with pytest.raises(ExecutionFailed, match=f"must be {kind} connection"):
         await till.kit.run(task)
     assert called == []
 
 
-async def test_a_durable_call_in_a_transaction_is_refused_and_nothing_is_written(app: App, till: Till) -> None:
+async def test_durable_call_in_a_transaction_is_rejected_and_nothing_is_written(app: App, till: Till) -> None:
     def nested() -> None:
         _ = step(abs, -1)
 
@@ -151,7 +155,7 @@ async def test_a_durable_call_in_a_transaction_is_refused_and_nothing_is_written
 
 
 @pytest.mark.parametrize("till", ["postgres"], indirect=True)
-async def test_a_serialisation_failure_runs_the_function_again_from_its_start(app: App, till: Till) -> None:
+async def test_serialization_failure_reruns_the_function_of_a_transaction(app: App, till: Till) -> None:
     tries: list[int] = []
 
     async def pay(connection: Any) -> int:
@@ -169,7 +173,7 @@ async def test_a_serialisation_failure_runs_the_function_again_from_its_start(ap
     assert await till.paid() == [2]
 
 
-async def test_the_function_of_a_transaction_knows_which_step_it_is(app: App, till: Till) -> None:
+async def test_current_works_in_the_function_of_a_transaction(app: App, till: Till) -> None:
     keys: list[str] = []
 
     @app.task
@@ -181,7 +185,7 @@ async def test_the_function_of_a_transaction_knows_which_step_it_is(app: App, ti
     assert keys == [f"{handle.id}/pay"]
 
 
-async def test_a_recorded_transaction_answers_in_later_attempts(app: App, till: Till) -> None:
+async def test_recorded_transaction_does_not_run_again_in_later_attempts(app: App, till: Till) -> None:
     bodies: list[int] = []
 
     @app.task(retries=1)

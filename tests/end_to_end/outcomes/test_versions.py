@@ -1,4 +1,4 @@
-"""Names of tasks, code that changes while executions sleep, and who takes which version."""
+"""Task names, code that changes while executions sleep, and which worker runs which version."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from flowfabric import App, Diverged, InvalidRequest, changed, gather, sleep, step
 from flowfabric.engine import Engine, State
 from flowfabric.testing import Kit
-from tests.end_to_end.outcomes.conftest import NewKit
+from tests.end_to_end.outcomes.conftest import KitFactory
 
 
-async def test_the_kind_is_the_name_of_the_function_or_the_name_given(app: App, kit: Kit) -> None:
+async def test_kind_is_the_function_name_unless_a_name_is_set(app: App, kit: Kit) -> None:
     @app.task
     async def refund() -> None: ...
 
@@ -25,19 +25,19 @@ async def test_the_kind_is_the_name_of_the_function_or_the_name_given(app: App, 
     assert kinds == ["refund", "pay-back"]
 
 
-async def test_a_name_taken_twice_is_refused_with_both_places(app: App) -> None:
+async def test_duplicate_task_name_is_rejected_with_both_locations(app: App) -> None:
     @app.task(name="refund")
     async def one() -> None: ...
 
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as error:
 
         @app.task(name="refund")
         async def two() -> None: ...
 
-    assert str(refused.value).count(f"{__file__}:") == 2
+    assert str(error.value).count(f"{__file__}:") == 2
 
 
-async def test_a_kind_that_no_worker_knows_is_left_waiting(real_app: App, real_engine: Engine) -> None:
+async def test_kind_without_a_matching_worker_stays_waiting(real_app: App, real_engine: Engine) -> None:
     other = App("never-opened.db")
     other.engines.adopt(real_engine)
 
@@ -54,7 +54,7 @@ async def test_a_kind_that_no_worker_knows_is_left_waiting(real_app: App, real_e
         assert (await handle.status()).state is State.WAITING
 
 
-async def test_modules_that_an_app_names_are_imported_when_work_begins(
+async def test_modules_named_by_an_app_are_imported_when_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shop_app.py").write_text("from flowfabric import App\napp = App('x.db', imports=['shop_tasks'])\n")
@@ -72,7 +72,7 @@ async def test_modules_that_an_app_names_are_imported_when_work_begins(
             sys.modules.pop(name, None)
 
 
-async def test_a_submit_goes_to_the_newest_version(app: App, kit: Kit) -> None:
+async def test_submit_uses_the_newest_version(app: App, kit: Kit) -> None:
     @app.task(name="refund")
     async def first() -> int:
         return 1
@@ -88,7 +88,7 @@ async def test_a_submit_goes_to_the_newest_version(app: App, kit: Kit) -> None:
     assert await kit.run(second) == 2
 
 
-async def test_a_child_is_of_the_newest_version_and_keeps_its_path(app: App, kit: Kit) -> None:
+async def test_child_uses_the_newest_version_and_keeps_its_path(app: App, kit: Kit) -> None:
     @app.task(name="refund")
     async def first() -> int:
         return 1
@@ -107,7 +107,7 @@ async def test_a_child_is_of_the_newest_version_and_keeps_its_path(app: App, kit
     assert await kit.steps(handle) == ["run:refund"]
 
 
-async def test_old_sleepers_wait_for_a_worker_that_still_has_their_version(new_kit: NewKit) -> None:
+async def test_sleeping_execution_of_an_old_version_waits_for_a_matching_worker(new_kit: KitFactory) -> None:
     old, new, both = App("x.db"), App("x.db"), App("x.db")
 
     def first(app: App) -> None:
@@ -136,7 +136,7 @@ async def test_old_sleepers_wait_for_a_worker_that_still_has_their_version(new_k
         assert await kit.finish(both.handle(handle.id)) == "the old way"
 
 
-async def test_changed_is_true_only_for_executions_that_had_not_passed_that_point(new_kit: NewKit) -> None:
+async def test_changed_is_true_only_for_executions_that_have_not_reached_it(new_kit: KitFactory) -> None:
     old, new = App("x.db"), App("x.db")
     audited: list[str] = []
 
@@ -170,13 +170,13 @@ async def test_changed_is_true_only_for_executions_that_had_not_passed_that_poin
     assert audited == ["not yet", "new"]
 
 
-async def test_changed_keeps_its_answer_under_forced_replay(app: App) -> None:
+async def test_changed_returns_the_same_value_under_forced_replay(app: App) -> None:
     @app.task
     async def task() -> list[bool]:
         async def branch() -> bool:
-            found = changed("inner")
+            is_changed = changed("inner")
             await sleep("1h")
-            return found
+            return is_changed
 
         first = changed("outer")
         return [first, *await gather(branch(), branch())]
@@ -185,19 +185,19 @@ async def test_changed_keeps_its_answer_under_forced_replay(app: App) -> None:
         assert await kit.run(task) == [True, True, True]
 
 
-async def test_code_that_changed_without_a_guard_is_held_and_goes_on_when_it_is_rolled_back(new_kit: NewKit) -> None:
+async def test_unguarded_code_change_is_held_and_continues_after_a_rollback(new_kit: KitFactory) -> None:
     old, new = App("x.db"), App("x.db")
 
     @old.task(name="refund")
     async def before() -> str:
         await sleep("1h")
-        return "as ever"
+        return "old result"
 
     @new.task(name="refund")
     async def after() -> str:
         await step(str, "audit")
         await sleep("1h")
-        return "otherwise"
+        return "new result"
 
     async with new_kit(old) as kit:
         handle = await kit.start(before)
@@ -208,4 +208,4 @@ async def test_code_that_changed_without_a_guard_is_held_and_goes_on_when_it_is_
         assert (status.hold_reason, status.attempt_index) == ("diverged", 0)
         await after.handle(handle.id).unhold()
     async with new_kit(old) as kit:
-        assert await kit.finish(before.handle(handle.id)) == "as ever"
+        assert await kit.finish(before.handle(handle.id)) == "old result"

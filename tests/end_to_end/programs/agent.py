@@ -1,15 +1,15 @@
-# ruff: noqa: E701, E702, E704 - as short as it can be said
+# ruff: noqa: E701, E702, E704 - kept as short as possible
 # fmt: off
 from dataclasses import dataclass
 
 from flowfabric import App, Approved, Rejected, approval, step
-from tests.end_to_end.programs.world import happen
+from tests.end_to_end.programs.effects import record_effect
 
 app = App("agent.db")
 @dataclass
 class Draft: text: str
 async def think(goal: str, notes: list[str]) -> Draft:
-    happen(f"thought {len(notes) + 1}"); return Draft(f"{goal}, {', '.join(notes) or 'first draft'}")
+    record_effect(f"thought {len(notes) + 1}"); return Draft(f"{goal}, {', '.join(notes) or 'first draft'}")
 
 @app.task
 async def agent(goal: str) -> str:

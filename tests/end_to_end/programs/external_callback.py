@@ -1,14 +1,14 @@
-# ruff: noqa: E701, E702, E704 - as short as it can be said
+# ruff: noqa: E701, E702, E704 - kept as short as possible
 # fmt: off
 from dataclasses import dataclass
 
 from flowfabric import App, Received, TimedOut, callback, step
-from tests.end_to_end.programs.world import happen
+from tests.end_to_end.programs.effects import record_effect
 
 app = App("exports.db", url="https://shop.example/ff")
 @dataclass
 class Export: rows: int; file: str
-def order_export(table: str, reply_to: str) -> None: happen(f"ordered {table}"); sent.append(reply_to)
+def order_export(table: str, reply_to: str) -> None: record_effect(f"ordered {table}"); sent.append(reply_to)
 sent: list[str] = []
 
 @app.task

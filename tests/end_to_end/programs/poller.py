@@ -1,12 +1,12 @@
-# ruff: noqa: E701, E702, E704, RET503 - as short as it can be said
+# ruff: noqa: E701, E702, E704, RET503 - kept as short as possible
 # fmt: off
 from datetime import datetime, timedelta
 
 from flowfabric import App, now, sleep, step
-from tests.end_to_end.programs.world import happen
+from tests.end_to_end.programs.effects import record_effect
 
 app = App("poller.db")
-def ready(at: datetime, since: datetime) -> bool: happen("asked"); return at - since > timedelta(seconds=80)
+def ready(at: datetime, since: datetime) -> bool: record_effect("asked"); return at - since > timedelta(seconds=80)
 
 @app.task
 async def watch(job: str, since: datetime | None = None, seen: int = 0) -> str:

@@ -2,11 +2,11 @@
 import asyncio
 
 from flowfabric import App, race, step
-from tests.end_to_end.programs.world import happen
+from tests.end_to_end.programs.effects import record_effect
 
 app = App("race.db")
 async def call(provider: str, prompt: str) -> str:
-    happen(f"asked {provider}")
+    record_effect(f"asked {provider}")
     await asyncio.sleep({"a": 30, "b": 0.5, "c": 20}[provider])
     return f"{provider} answered"
 

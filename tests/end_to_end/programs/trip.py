@@ -1,13 +1,13 @@
-# ruff: noqa: E701, E702, E704 - as short as it can be said
+# ruff: noqa: E701, E702, E704 - kept as short as possible
 # fmt: off
 from flowfabric import App, PermanentError, saga, step
-from tests.end_to_end.programs.world import happen
+from tests.end_to_end.programs.effects import record_effect
 
 app = App("trips.db")
 def book(what: str) -> str:
     if what == "car": raise PermanentError("no car left")
-    happen(f"booked {what}"); return f"{what}-1"
-def cancel(booking: str) -> None: happen(f"cancelled {booking}")
+    record_effect(f"booked {what}"); return f"{what}-1"
+def cancel(booking: str) -> None: record_effect(f"cancelled {booking}")
 
 @app.task
 async def trip(parts: list[str]) -> list[str]:

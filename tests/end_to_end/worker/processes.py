@@ -1,4 +1,4 @@
-"""Worker processes of a test, which end with it."""
+"""Worker processes of a test, which are killed when the test ends."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ ROOT = Path(__file__).parents[3]
 
 
 class WorkerProcess:
-    """A process, by the lines that it writes and the signals that it gets."""
+    """A worker process, with its output lines and the means to signal it."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self.lines: list[str] = []
 
-    async def says(self, beginning: str) -> str:
-        """The next line that begins so."""
-        assert self._process.stdout is not None, "asked for as a pipe"
+    async def wait_for_line(self, prefix: str) -> str:
+        """Wait for the next line with this prefix and return it."""
+        assert self._process.stdout is not None, "stdout is a pipe"
         async with asyncio.timeout(30):
             while line := (await self._process.stdout.readline()).decode().rstrip():
                 self.lines.append(line)
-                if line.startswith(beginning):
+                if line.startswith(prefix):
                     return line
-        raise AssertionError(f"it never said {beginning!r}, only {self.lines}")
+        raise AssertionError(f"the process never wrote {prefix!r}, only {self.lines}")
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    async def is_interrupted(self) -> None:
-        """Interrupts it until it ends: two signals that come too close together are one."""
+    async def interrupt_until_exit(self) -> None:
+        """Send SIGINT until the process exits, since two signals in quick succession merge into one."""
         async with asyncio.timeout(30):
             while self._process.returncode is None:
                 self._process.send_signal(signal.SIGINT)
                 await asyncio.wait([asyncio.ensure_future(self._process.wait())], timeout=0.2)
 
-    async def code(self) -> int:
-        """How it ended, which must be soon."""
+    async def exit_code(self) -> int:
+        """Wait at most 30 seconds for the process to exit and return its exit code."""
         async with asyncio.timeout(30):
             return await self._process.wait()
 
@@ -54,12 +54,12 @@ class WorkerProcess:
 async def worker_process(
     store: TestStore, *, body: str, lease_ttl: float = 30, grace: float = 30
 ) -> AsyncIterator[WorkerProcess]:
-    """A worker in a process of its own; killed at the end of the block if it still lives."""
+    """Run a worker in its own process; kill the process at the end of the block if it still runs."""
     options: dict[str, Any] = {"durable": False}
     if isinstance(store, PostgresTestStore):
         options["schema"] = store.schema
-    order = {"url": store.url, "options": options, "body": body, "lease_ttl": lease_ttl, "grace": grace}
-    command = [sys.executable, "-m", "tests.end_to_end.worker.program", json.dumps(order)]
+    config = {"url": store.url, "options": options, "body": body, "lease_ttl": lease_ttl, "grace": grace}
+    command = [sys.executable, "-m", "tests.end_to_end.worker.program", json.dumps(config)]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
     try:
         yield WorkerProcess(process)

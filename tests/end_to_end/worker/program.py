@@ -1,4 +1,4 @@
-"""A process that works until it is told to end; it writes a line for whatever its test waits for.
+"""Run a worker until it receives a signal; write a line for every event that a test waits for.
 
 python -m tests.end_to_end.worker.program '{"url": …, "options": {…}, "lease_ttl": …, "body": "echo"}'
 """
@@ -14,54 +14,62 @@ import time
 from typing import Any
 
 from flowfabric.engine import connect
-from flowfabric.worker import Worker, new_event_loop, run_until_signalled
-from tests.end_to_end.worker.performers import Body, Performer, Told, echo, until_drained, until_lost
+from flowfabric.worker import Worker, new_event_loop, run_until_signal
+from tests.end_to_end.worker.scripted_runs import Body, ScriptedRun, ScriptedRunner, echo, until_drained, until_lost
 
 
-async def blocks(told: Told) -> None:
-    """Never lets the event loop go on."""
+async def block_loop(run: ScriptedRun) -> None:
+    """Block the event loop forever."""
     while True:
-        time.sleep(0.01)  # noqa: ASYNC251 - that is the point
+        time.sleep(0.01)  # noqa: ASYNC251 - the test blocks the loop on purpose
 
 
-BODIES: dict[str, Body] = {"echo": echo, "until drained": until_drained, "deaf": until_lost, "blocks": blocks}
+BODIES: dict[str, Body] = {
+    "echo": echo,
+    "until drained": until_drained,
+    "until lost": until_lost,
+    "block loop": block_loop,
+}
 
 
-class Saying(Performer):
-    """Says what it begins."""
+class ReportingRunner(ScriptedRunner):
+    """A scripted runner that writes a line for every run that it begins."""
 
-    def begin(self, engine: Any, lease: Any) -> Told:
-        say(f"begins {lease.execution_id} {lease.attempt_index}")
+    def begin(self, engine: Any, lease: Any) -> ScriptedRun:
+        write_line(f"begins {lease.execution_id} {lease.attempt_index}")
         return super().begin(engine, lease)
 
 
-def say(line: str) -> None:
-    """One line for the test, at once."""
+def write_line(line: str) -> None:
+    """Write one line for the test without buffering."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
-class Lines(logging.Handler):
-    """Log messages as lines."""
+class LineHandler(logging.Handler):
+    """Writes log messages as lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"log {record.getMessage().splitlines()[0]}")
+        write_line(f"log {record.getMessage().splitlines()[0]}")
 
 
-async def work(order: dict[str, Any]) -> None:
-    """Works as ordered until a signal comes."""
-    url, options = order["url"], order["options"]
+async def work(config: dict[str, Any]) -> None:
+    """Run a worker with this configuration until a signal stops it."""
+    url, options = config["url"], config["options"]
     async with connect(url, **options) as engine:
         worker = Worker(
-            engine, Saying(BODIES[order["body"]]), lease_ttl=order["lease_ttl"], grace=order["grace"],
-            renewal=lambda: connect(url, notify=False, **options),
-        )  # fmt: skip
-        await run_until_signalled(worker)
-    say("ended")
+            engine,
+            ReportingRunner(BODIES[config["body"]]),
+            lease_ttl=config["lease_ttl"],
+            grace=config["grace"],
+            open_renewal_engine=lambda: connect(url, notify=False, **options),
+        )
+        await run_until_signal(worker)
+    write_line("ended")
 
 
 if __name__ == "__main__":
     log = logging.getLogger("flowfabric.worker")
-    log.addHandler(Lines())
+    log.addHandler(LineHandler())
     log.setLevel(logging.INFO)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(work(json.loads(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Drafts that a person looks through, until one is good."""
+"""Drafts that an editor reviews until one is approved."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A flow: results are typed before they are there."""
+"""A flow whose results have types before they exist."""
 
 from flowfabric import App
 
@@ -25,7 +25,7 @@ async def main() -> str:
     north, south, west = flow.add(pick, "north"), flow.add(pick, "south"), flow.add(pick, "west")
     total = flow.add(add_up, [north.result, south.result])
     early = flow.add(label, flow.first(north, west, cancel_rest=False), text="pears")
-    most = flow.add(add_up, flow.quorum(2, north, south, west, cancel_rest=False))
-    flow.after(most, total)
+    at_least_two = flow.add(add_up, flow.quorum(2, north, south, west, cancel_rest=False))
+    flow.after(at_least_two, total)
     handle = await flow.submit()
-    return f"{await handle[total] + await handle[most]} and {await handle[early]}"
+    return f"{await handle[total] + await handle[at_least_two]} and {await handle[early]}"

@@ -1,4 +1,4 @@
-"""Bookings that are undone together."""
+"""Bookings that are compensated together."""
 
 from flowfabric import App, PermanentError, saga, step
 

@@ -16,7 +16,7 @@ async def store(size: int) -> str:
 
 @app.task(signals=[stop])
 def resize(path: str) -> str:
-    size, again = sync.gather(lambda: sync.step(load, path), lambda: sync.step(load, path))
+    size, repeated = sync.gather(lambda: sync.step(load, path), lambda: sync.step(load, path))
     sync.sleep("1s")
     with sync.saga() as undo:
         undo.add(store, size)
@@ -27,11 +27,11 @@ def resize(path: str) -> str:
             return received.value
     match sync.approval("publish", by="editor", timeout="1d").wait():
         case Approved():
-            return sync.step(store, size + again)
+            return sync.step(store, size + repeated)
         case Rejected(reason=why):
             return why
         case TimedOut():
-            return "nobody answered"
+            return "no decision"
 
 
 def main() -> None:

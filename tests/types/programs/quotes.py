@@ -1,4 +1,4 @@
-"""Children side by side: all of many, and the first of three."""
+"""Children that run concurrently: all of many, and the first of three."""
 
 from flowfabric import App, gather, race, settle, step
 
@@ -21,8 +21,8 @@ async def cheapest(item: str) -> float:
 
 @app.task
 async def fastest(item: str) -> str:
-    won = await race(quote.run("a", item), quote.run("b", item), quote.run("c", item))
-    return f"dealer {won.index}: {won.value:.2f}"
+    winner = await race(quote.run("a", item), quote.run("b", item), quote.run("c", item))
+    return f"dealer {winner.index}: {winner.value:.2f}"
 
 
 @app.task

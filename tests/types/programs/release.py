@@ -1,13 +1,13 @@
-"""Two people release a payment; each is mailed a link."""
+"""Two approvers release a payment, and each gets a link by mail."""
 
-from flowfabric import App, Approved, Ask, Rejected, TimedOut, approval, step
+from flowfabric import App, ApprovalRequest, Approved, Rejected, TimedOut, approval, step
 
 app = App("release.db", url="https://bank.example/ff")
 mailed: list[str] = []
 
 
-def mail(ask: Ask) -> None:
-    mailed.append(f"to {ask.approver}: {ask.link}")
+def mail(request: ApprovalRequest) -> None:
+    mailed.append(f"to {request.approver}: {request.link}")
 
 
 def transfer(payment: str) -> str:
@@ -22,4 +22,4 @@ async def release(payment: str) -> str:
         case Rejected(by=who):
             return f"stopped by {who}"
         case TimedOut():
-            return "nobody answered"
+            return "no decision"

@@ -1,4 +1,4 @@
-"""A service elsewhere renders a film and answers by a callback."""
+"""A remote service renders a film and replies by a callback."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Waiting for something outside, by `poll` and by hand."""
+"""Waiting for an external condition with `poll` and with a loop."""
 
 from flowfabric import App, poll, sleep, step
 
@@ -15,9 +15,9 @@ async def watch(parcel: str) -> str:
 
 
 @app.task  # noqa: RET503 - continue_with never returns
-async def watch_by_hand(parcel: str, looked: int = 0) -> str:
+async def watch_in_loop(parcel: str, checked: int = 0) -> str:
     for number in range(50):
-        if found := await step(arrived, parcel):
-            return f"{found}, after {looked + number} looks"
+        if message := await step(arrived, parcel):
+            return f"{message}, after {checked + number} checks"
         await sleep("30s")
-    watch_by_hand.continue_with(parcel, looked + 50)
+    watch_in_loop.continue_with(parcel, checked + 50)

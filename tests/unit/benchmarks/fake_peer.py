@@ -1,4 +1,4 @@
-"""A peer that speaks the protocol of the benchmarks and does nothing, or does it wrong."""
+"""A peer for tests that speaks the benchmark protocol and does no work, or breaks the protocol."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 
 from benchmarks.peers.protocol import Turn, serve
 
-_PATIENT_S = 600
+_HANG_S = 600
 
 
 def jobs(turn: Turn) -> None:
-    """Burns a tenth of a second of CPU while a library of its chats."""
-    sys.stdout.write("a library that prints\n")
+    """Use a tenth of a second of CPU time after a line of unrelated output."""
+    sys.stdout.write("output of a library\n")
     turn.begin()
-    ends = time.process_time() + 0.1
-    while time.process_time() < ends:
+    deadline = time.process_time() + 0.1
+    while time.process_time() < deadline:
         sum(range(1_000))
     turn.end(420, wall_s=2.0, numbers={"store": turn.request.store})
 
@@ -27,7 +27,7 @@ def start(turn: Turn) -> None:
 
 
 def raises(_: Turn) -> None:
-    sys.stderr.write("a word of explanation\n")
+    sys.stderr.write("details on stderr\n")
     raise ValueError("no such table")
 
 
@@ -37,7 +37,7 @@ def dies(_: Turn) -> None:
 
 def hangs(turn: Turn) -> None:
     turn.begin()
-    time.sleep(_PATIENT_S)
+    time.sleep(_HANG_S)
 
 
 def ends_first(turn: Turn) -> None:
@@ -50,5 +50,5 @@ def idles(turn: Turn) -> None:
 
 
 if __name__ == "__main__":
-    known = (jobs, start, raises, dies, hangs, ends_first, idles)
-    serve("Fake 1.0", {scenario.__name__: scenario for scenario in known})
+    scenarios = (jobs, start, raises, dies, hangs, ends_first, idles)
+    serve("Fake 1.0", {scenario.__name__: scenario for scenario in scenarios})

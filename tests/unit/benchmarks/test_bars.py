@@ -1,4 +1,4 @@
-"""The bars: each of the sixteen is there, and a figure says met, missed or nothing."""
+"""Tests for the benchmark bars and their verdicts."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ TIME = most("time", "start", 3, "ms")
         ([10, 40, 90], Verdict.MISSED),
     ],
 )
-def test_a_figure_is_judged_by_its_median_unless_its_rounds_contradict_each_other(
-    values: list[float], verdict: Verdict
-) -> None:
+def test_verdict_follows_the_median_unless_the_rounds_are_noisy(values: list[float], verdict: Verdict) -> None:
     assert RATE.verdict(Spread.of(values)) is verdict
 
 
-def test_a_bar_on_time_is_met_below_it() -> None:
+def test_time_bar_is_met_at_or_below_its_limit() -> None:
     assert TIME.verdict(Spread.of([3.0])) is Verdict.MET
     assert TIME.verdict(Spread.of([3.1])) is Verdict.MISSED
 
 
-def test_all_sixteen_bars_are_there_and_each_is_set_once_for_a_backend() -> None:
+def test_all_sixteen_bars_exist_once_per_backend() -> None:
     assert {f"B{number}" for number in range(1, 17)} <= {bar.key.partition(".")[0] for bar in BARS}
     keys = [(bar.key, backend) for bar in BARS for backend in bar.backends]
     assert len(keys) == len(set(keys))
 
 
-def test_every_bar_is_printed_whether_it_was_measured_or_not() -> None:
+def test_report_lists_every_bar() -> None:
     report = Report()
     report.judge("B11", POSTGRES, Spread.of([2.0]))
     lines = report.tables().splitlines()
@@ -50,7 +48,7 @@ def test_every_bar_is_printed_whether_it_was_measured_or_not() -> None:
     assert sum("not measured: not run" in line for line in lines) == len(report.judged) - 1
 
 
-def test_a_missed_bar_is_printed_as_missed_with_its_figure() -> None:
+def test_report_shows_missed_bars_with_their_figure() -> None:
     report = Report()
     report.judge("B6", POSTGRES, Spread.of([399.0]))
     report.judge("B11", POSTGRES, Spread.of([2.0]))
@@ -61,14 +59,14 @@ def test_a_missed_bar_is_printed_as_missed_with_its_figure() -> None:
     assert report.missed == ["B6 on PostgreSQL"]
 
 
-def test_a_verdict_of_a_quick_run_says_that_it_was_small() -> None:
+def test_verdict_of_a_quick_run_mentions_the_small_size() -> None:
     report = Report(is_small=True)
     report.judge("B6", POSTGRES, Spread.of([500.0]))
     [line] = [line for line in report.tables().splitlines() if line.startswith("B6 ")]
     assert line.endswith("met, at a small size")
 
 
-def test_a_ratio_to_a_peer_that_was_not_there_is_not_measured_and_says_why() -> None:
+def test_ratio_to_an_absent_peer_is_not_measured_with_a_reason() -> None:
     report = Report()
     report.leave_out("B1.DBOS", POSTGRES, "run with --peers")
     [line] = [line for line in report.tables().splitlines() if line.startswith("B1.DBOS")]
@@ -76,14 +74,14 @@ def test_a_ratio_to_a_peer_that_was_not_there_is_not_measured_and_says_why() -> 
     assert report.missed == []
 
 
-def test_a_noisy_figure_is_shown_as_its_range_and_not_as_a_number() -> None:
+def test_noisy_figure_is_shown_as_a_range() -> None:
     report = Report()
     report.judge("B6", POSTGRES, Spread.of([200.0, 450.0, 900.0]))
     [line] = [line for line in report.tables().splitlines() if line.startswith("B6 ")]
     assert "200 to 900" in line and line.endswith("too noisy")
 
 
-def test_a_figure_for_a_bar_that_does_not_exist_is_a_mistake() -> None:
+def test_judging_an_unknown_bar_raises_key_error() -> None:
     with pytest.raises(KeyError, match="no bar B99"):
         Report().judge("B99", POSTGRES, Spread.of([1.0]))
     with pytest.raises(KeyError, match="no bar B6 for SQLite"):

@@ -1,4 +1,4 @@
-"""The statistics of the benchmarks."""
+"""Tests for the statistics of the benchmarks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 from benchmarks.spread import Spread, percentile
 
 
-def test_the_median_and_the_ends_are_those_of_the_rounds() -> None:
+def test_spread_has_median_low_and_high() -> None:
     figure = Spread.of([3, 1, 2])
     assert (figure.median, figure.low, figure.high) == (2, 1, 3)
 
 
-def test_the_width_of_few_rounds_is_all_of_them_and_of_more_their_middle_half() -> None:
+def test_width_covers_all_of_few_rounds_and_the_middle_half_of_more() -> None:
     assert Spread.of([90, 100, 110]).width == pytest.approx(0.2)
     assert Spread.of([100, 100, 100, 100, 1_000]).width == 0
 
@@ -21,21 +21,21 @@ def test_the_width_of_few_rounds_is_all_of_them_and_of_more_their_middle_half() 
     ("values", "noisy"),
     [([100], False), ([90, 100, 110], False), ([50, 100, 150], True), ([0, 0], False), ([0, 0, 1], True)],
 )
-def test_rounds_that_are_far_apart_are_noisy(values: list[float], noisy: bool) -> None:
+def test_distant_rounds_are_noisy(values: list[float], noisy: bool) -> None:
     assert Spread.of(values).is_noisy is noisy
 
 
-def test_a_ratio_is_made_round_by_round() -> None:
-    # A neighbour halved both sides in the second round: the ratio does not see it.
+def test_ratio_is_taken_per_round() -> None:
+    # Other load halved both sides in the second round, which does not affect the ratio.
     ours, theirs = Spread.of([100, 50, 100]), Spread.of([10, 5, 10])
     assert ours.over(theirs).values == (10, 10, 10)
 
 
-def test_a_ratio_has_as_many_rounds_as_both_have() -> None:
+def test_ratio_has_the_rounds_that_both_sides_have() -> None:
     assert Spread.of([8, 6]).over(Spread.of([2])).values == (4,)
 
 
-def test_a_percentile_is_one_of_the_values() -> None:
+def test_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(1, 101)]
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1)) == (50, 99, 100)
     assert percentile([7], 0.99) == 7

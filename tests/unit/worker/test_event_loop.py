@@ -1,4 +1,4 @@
-"""The loop of a process that is ours is the fast one if there is one."""
+"""Tests for the choice of the event loop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import uvloop
 from flowfabric.worker import new_event_loop
 
 
-def test_uvloop_is_taken_if_it_is_there() -> None:
+def test_uvloop_is_used_if_installed() -> None:
     loop = new_event_loop()
     assert isinstance(loop, uvloop.Loop)
     loop.close()
 
 
-def test_asyncio_does_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asyncio_loop_is_used_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     loop = new_event_loop()
     assert isinstance(loop, asyncio.SelectorEventLoop)

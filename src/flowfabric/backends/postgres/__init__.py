@@ -1,4 +1,4 @@
-"""PostgreSQL: an own schema, guarded statements, nothing that depends on the isolation level or on the session."""
+"""The PostgreSQL backend. It uses its own schema and does not depend on session settings or isolation levels."""
 
 from flowfabric.backends.postgres.store import open_postgres
 

@@ -1,4 +1,4 @@
-"""Errors of asyncpg, translated to ours."""
+"""Translation of asyncpg errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncpg
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 
 _ERRORS = asyncpg.exceptions
-# An InternalClientError is what the driver says when the connection ended between two of its own steps.
+# The driver raises InternalClientError if the connection ended between two internal steps.
 _LOST = (
     _ERRORS.PostgresConnectionError, _ERRORS.ConnectionDoesNotExistError, _ERRORS.InterfaceError,
     _ERRORS.CannotConnectNowError, _ERRORS.AdminShutdownError, _ERRORS.CrashShutdownError,
@@ -16,58 +16,60 @@ _LOST = (
 _DENIED = (
     _ERRORS.InvalidAuthorizationSpecificationError, _ERRORS.InvalidCatalogNameError, _ERRORS.InsufficientPrivilegeError,
 )  # fmt: skip
-# What is wrong with one row, and not with the store as a whole: a constraint or somebody's trigger forbids it, or what
-# lies on the disk is damaged in that place.
-_OF_A_ROW = (
+# Errors of one row, not of the whole store: a constraint or a trigger rejects it, or its data on disk is damaged.
+_ROW_ERRORS = (
     _ERRORS.IntegrityConstraintViolationError, _ERRORS.ProgramLimitExceededError, _ERRORS.PLPGSQLError,
     _ERRORS.DataCorruptedError, _ERRORS.IndexCorruptedError,
 )  # fmt: skip
 _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
     ((_ERRORS.QueryCanceledError,), "statement_timeout", "a statement took longer than the statement timeout"),
-    ((TimeoutError,), "statement_timeout", "the database did not answer in time; repeat the call"),
+    ((TimeoutError,), "statement_timeout", "the database did not respond in time; repeat the call"),
     ((_ERRORS.LockNotAvailableError,), "storage_busy", "a row stayed locked for too long; repeat the call"),
     (
         (_ERRORS.TooManyConnectionsError,),
         "too_many_connections",
-        "the server has no connection left; use fewer, or a pooler",
+        "the server has no free connection; use a smaller pool, or a pooler",
     ),
     ((_ERRORS.DiskFullError,), "storage_full", "the server's disk is full; free some space and repeat the call"),
-    (_DENIED, "access_denied", "the server refused the user, the database or the schema; check the URL and the grants"),
+    (_DENIED, "access_denied", "the server denied access to the database or the schema; check the URL and the grants"),
     (
         _LOST,
         "connection_lost",
-        "the connection to the database was lost; whether the call took effect is not known, repeat it",
+        "the connection to the database was lost and the call may have taken effect; repeat it",
     ),
 )
 
 
 def is_conflict(error: BaseException) -> bool:
-    """True for a serialization failure or a deadlock: nothing happened, and the transaction can simply run again."""
+    """Return True for a serialization failure or a deadlock. Nothing was written, so the transaction can run again."""
     return isinstance(error, (_ERRORS.SerializationError, _ERRORS.DeadlockDetectedError))
 
 
-def translated(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; anything else as it is."""
+def translate(error: BaseException) -> BaseException:
+    """Return our error for a driver error, and other errors unchanged."""
     if isinstance(error, FlowFabricError):
         return error
     for kinds, code, advice in _MEANING:
         if isinstance(error, kinds):
-            return _caused(Unavailable(code, f"{advice} ({_short(error)})"), error)
+            return _with_cause(Unavailable(code, f"{advice} ({_shorten(error)})"), error)
     if isinstance(error, _ERRORS.DataError):
-        return _caused(
-            InvalidRequest("invalid_request", f"the database cannot hold a value of the call ({_short(error)})"), error
+        return _with_cause(
+            InvalidRequest("invalid_request", f"the database cannot store a value of the call ({_shorten(error)})"),
+            error,
         )
-    if isinstance(error, _OF_A_ROW):
-        return _caused(Unavailable("storage_error", f"the database refused a row ({_short(error)})"), error)
+    if isinstance(error, _ROW_ERRORS):
+        return _with_cause(Unavailable("storage_error", f"the database rejected a row ({_shorten(error)})"), error)
     if isinstance(error, _ERRORS.PostgresError):
-        return _caused(Unavailable("storage_refused", f"the database refused a statement ({_short(error)})"), error)
+        return _with_cause(
+            Unavailable("storage_refused", f"the database rejected a statement ({_shorten(error)})"), error
+        )
     return error
 
 
-def _short(error: BaseException) -> str:
+def _shorten(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def _caused(ours: FlowFabricError, error: BaseException) -> FlowFabricError:
+def _with_cause(ours: FlowFabricError, error: BaseException) -> FlowFabricError:
     ours.__cause__ = error
     return ours

@@ -1,145 +1,164 @@
-"""The connections of an engine: opened when they are needed, closed when nobody has needed them for a while.
+"""The engine's connection pool, and transactions on its connections.
 
-The driver's own pool starts a task and a timer when a connection is taken, and again when it is given back, which takes
-as long as a small statement. Here a free connection that comes back clean waits for nothing.
+`asyncpg.Pool` starts a task and a timer whenever a connection is taken, and again when it is given back. That costs as
+much client CPU as a small statement. This pool takes an idle connection and gives back a clean one without awaiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import asyncpg
 
-from flowfabric.core.errors import FlowFabricError
+from flowfabric.backends.postgres.errors import is_conflict, translate
+from flowfabric.core.errors import FlowFabricError, Unavailable
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
 
 _IDLE_S = 300.0
 _RESET_S = 5.0
+_MAX_TRIES = 10
+INITIAL_BACKOFF_S = 0.005
+_MAX_BACKOFF_S = 0.1
+
+Result = TypeVar("Result")
+Transaction = TypeVar("Transaction")
 
 
 class Pool:
-    """At most so many connections, each for one caller at a time. It belongs to one event loop."""
+    """At most `max_size` connections, each used by one caller at a time. A pool belongs to one event loop."""
 
-    def __init__(self, open_one: Callable[[], Awaitable[Connection]], most: int) -> None:
-        self._open_one = open_one
-        self._room = most
+    def __init__(self, open_connection: Callable[[], Awaitable[Connection]], max_size: int) -> None:
+        self._open_connection = open_connection
+        self._unused_capacity = max_size
         self._loop = asyncio.get_running_loop()
-        self._all: set[Connection] = set()
+        self._connections: set[Connection] = set()
         self._opening = 0
-        # With the time since when; the one that was used last is taken first.
-        self._free: list[tuple[float, Connection]] = []
-        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        # Each with the time since when it has been idle. The one that was used last is taken first.
+        self._idle: list[tuple[float, Connection]] = []
+        self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._is_empty = asyncio.Event()
 
-    def acquire(self, *, timeout: float) -> Loan:
-        """A connection for the time of a block: `async with pool.acquire(timeout=5) as connection`."""
-        return Loan(self, timeout)
+    @asynccontextmanager
+    async def acquire(self, *, timeout: float) -> AsyncIterator[Connection]:  # noqa: ASYNC109 - as asyncpg.Pool has it
+        """Lend a connection for the time of a block."""
+        connection = await self.take(timeout)
+        is_clean = False
+        try:
+            yield connection
+            is_clean = True
+        except FlowFabricError:
+            # The driver may believe that the connection is in a transaction after a driver error, but not after ours.
+            is_clean = True
+            raise
+        finally:
+            self.give_back(connection, is_clean=is_clean)
 
     @property
     def size(self) -> int:
-        """How many connections are open."""
-        return len(self._all)
+        """The number of open connections."""
+        return len(self._connections)
 
     @property
     def idle(self) -> int:
-        """How many of them nobody has."""
-        return len(self._free)
+        """The number of open connections that no caller uses."""
+        return len(self._idle)
 
-    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - what is still in use then is cut off
-        """Lets nobody take a connection any more, and waits for those that somebody has."""
+    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - connections in use after that are terminated
+        """Refuse new callers, wait until connections in use are given back, and close all of them."""
         self._is_closed = True
-        while self._waiting:
-            self._pass_on(None)
+        while self._waiters:
+            self._hand_over(None)
         try:
             async with asyncio.timeout(timeout):
-                while self._free:
-                    await self._close_one(self._free.pop()[1])
-                if self._all or self._opening:
+                while self._idle:
+                    await self._close_connection(self._idle.pop()[1])
+                if self._connections or self._opening:
                     await self._is_empty.wait()
         except TimeoutError:
             pass
         finally:
-            for connection in self._all:
+            for connection in self._connections:
                 connection.terminate()
             if self._sweep is not None:
                 self._sweep.cancel()
 
-    async def take(self, timeout: float) -> Connection:  # noqa: ASYNC109 - a free one is there at once
-        """A connection that is the caller's until it gives it back."""
+    async def take(self, timeout: float) -> Connection:  # noqa: ASYNC109 - an idle connection needs no timer
+        """Return a connection, which belongs to the caller until `give_back`."""
         self._check_usable()
-        while self._free:
-            _, connection = self._free.pop()
+        while self._idle:
+            _, connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
-            self._lose(connection)
+            self._drop(connection)
         async with asyncio.timeout(timeout):
-            if self._room:
-                self._room -= 1
-            elif (handed := await self._turn()) is not None:
-                if not handed.is_closed():
-                    return handed
-                self._all.discard(handed)
+            if self._unused_capacity:
+                self._unused_capacity -= 1
+            elif (received := await self._wait_for_turn()) is not None:
+                if not received.is_closed():
+                    return received
+                self._connections.discard(received)
             return await self._open()
 
     def give_back(self, connection: Connection, *, is_clean: bool) -> None:
-        """Lets others have it; one that was left in the middle of something is brought to order first."""
+        """Make a connection available again. One that is not clean is reset first, in the background."""
         if connection.is_closed() or self._is_closed:
             connection.terminate()
-            self._lose(connection)
+            self._drop(connection)
         elif is_clean and not connection.is_in_transaction():
-            self._pass_on(connection)
+            self._hand_over(connection)
         else:
             self._spawn(self._reset(connection))
 
     async def _reset(self, connection: Connection) -> None:
-        """Waits until the statement that was given up has ended, and takes its transaction back: on the server, and in
-        what the driver knows of it."""
+        """Wait until an abandoned statement has ended, then roll back on the server and in the driver."""
         try:
             async with asyncio.timeout(_RESET_S):
                 await connection.execute("ROLLBACK")
                 await connection.reset()
         except BaseException as error:
             connection.terminate()
-            self._lose(connection)
+            self._drop(connection)
             if not isinstance(error, Exception):
                 raise
         else:
             self.give_back(connection, is_clean=True)
 
-    async def _turn(self) -> Connection | None:
-        """What comes free next, after those who have waited longer: a connection, or the room for one."""
+    async def _wait_for_turn(self) -> Connection | None:
+        """Wait behind earlier callers. Return a connection, or None for the right to open one."""
         turn: asyncio.Future[Connection | None] = self._loop.create_future()
-        self._waiting.append(turn)
+        self._waiters.append(turn)
         try:
             return await turn
         except BaseException:
             if turn.cancelled():
-                # Whoever passes something on may have taken it out already.
-                self._waiting = deque(other for other in self._waiting if other is not turn)
+                # `_hand_over` may have removed it already.
+                self._waiters = deque(other for other in self._waiters if other is not turn)
             else:
-                self._pass_on(turn.result())
+                self._hand_over(turn.result())
             raise
 
     async def _open(self) -> Connection:
-        """A new connection, for which there is room."""
+        """Open a connection. The caller has already taken the capacity for it."""
         self._opening += 1
         self._is_empty.clear()
         try:
             self._check_usable()
-            connection = await self._open_one()
-            self._all.add(connection)
+            connection = await self._open_connection()
+            self._connections.add(connection)
         except BaseException:
             self._opening -= 1
-            self._lose(None)
+            self._drop(None)
             raise
         self._opening -= 1
         if self._is_closed:
@@ -147,43 +166,43 @@ class Pool:
             self._check_usable()
         return connection
 
-    def _pass_on(self, connection: Connection | None) -> None:
-        """Hands a connection, or the room for one, to whoever has waited longest; keeps it if nobody waits."""
-        while self._waiting:
-            turn = self._waiting.popleft()
+    def _hand_over(self, connection: Connection | None) -> None:
+        """Give a connection, or with None the right to open one, to the first waiter; else keep it."""
+        while self._waiters:
+            turn = self._waiters.popleft()
             if not turn.done():
                 turn.set_result(connection)
                 return
         if connection is None:
-            self._room += 1
+            self._unused_capacity += 1
             return
-        self._free.append((self._loop.time(), connection))
+        self._idle.append((self._loop.time(), connection))
         if self._sweep is None:
             self._sweep = self._loop.call_later(_IDLE_S, self._close_idle)
 
-    def _lose(self, connection: Connection | None) -> None:
-        """There is room for another one again."""
+    def _drop(self, connection: Connection | None) -> None:
+        """Forget a connection, or with None one that was never opened, and free its capacity."""
         if connection is not None:
-            self._all.discard(connection)
-        if not self._all and not self._opening:
+            self._connections.discard(connection)
+        if not self._connections and not self._opening:
             self._is_empty.set()
-        self._pass_on(None)
+        self._hand_over(None)
 
     def _close_idle(self) -> None:
-        idle = [connection for since, connection in self._free if since <= self._loop.time() - _IDLE_S]
-        self._free = self._free[len(idle) :]
-        for connection in idle:
-            self._spawn(self._close_one(connection))
-        self._sweep = self._loop.call_later(_IDLE_S, self._close_idle) if self._free else None
+        expired = [connection for since, connection in self._idle if since <= self._loop.time() - _IDLE_S]
+        self._idle = self._idle[len(expired) :]
+        for connection in expired:
+            self._spawn(self._close_connection(connection))
+        self._sweep = self._loop.call_later(_IDLE_S, self._close_idle) if self._idle else None
 
-    async def _close_one(self, connection: Connection) -> None:
+    async def _close_connection(self, connection: Connection) -> None:
         try:
             await connection.close(timeout=_RESET_S)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return
         finally:
             connection.terminate()
-            self._lose(connection)
+            self._drop(connection)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -197,28 +216,71 @@ class Pool:
             raise asyncpg.InterfaceError("the pool belongs to another event loop")
 
 
-class Loan:
-    """A connection for the time of a block."""
-
-    __slots__ = ("_connection", "_pool", "_timeout")
-
-    def __init__(self, pool: Pool, timeout: float) -> None:
-        self._pool = pool
-        self._timeout = timeout
-
-    async def __aenter__(self) -> Connection:
-        self._connection = await self._pool.take(self._timeout)
-        return self._connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        # After an error of its own the driver may take the connection for one in a transaction, though it is in none.
-        self._pool.give_back(self._connection, is_clean=error is None or isinstance(error, FlowFabricError))
-
-
 class UnsharedConnection(asyncpg.Connection):
-    """A connection whose session nobody has changed, so that a reset needs no statement of its own."""
+    """A connection that no user code has changed, so that a reset needs no extra statement."""
 
     def get_reset_query(self) -> str:
         return ""
+
+
+class ConnectionSource(Protocol):
+    """The method that our pool and `asyncpg.Pool` have in common."""
+
+    def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Any]:
+        """Lend a connection for the time of a block."""
+
+
+@asynccontextmanager
+async def acquire(pool: ConnectionSource, timeout_s: float) -> AsyncIterator[Connection]:
+    """Lend a connection of `pool`. Driver errors leave the block translated, conflicts as they are."""
+    try:
+        async with pool.acquire(timeout=timeout_s) as connection:
+            yield connection
+    except Exception as error:
+        ours = translate(error)
+        if ours is error or is_conflict(error):
+            raise
+        raise ours from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions:
+    """How to begin a transaction, and how long to wait for a connection.
+
+    Behind a pooler other programs use the same session. `locally` then holds settings that last for one transaction.
+    """
+
+    wait_s: float
+    isolation: Literal["read_committed", "repeatable_read"] = "read_committed"
+    readonly: bool = False
+    locally: str = ""
+
+
+async def run_in_transaction(
+    pool: ConnectionSource,
+    options: TransactionOptions,
+    make: Callable[[Connection], Transaction],
+    body: Callable[[Transaction], Coroutine[Any, Any, Result]],
+) -> tuple[Result, Transaction]:
+    """Run `body` in a transaction and return its result with the committed transaction. Conflicts are retried."""
+    for tries in range(_MAX_TRIES):
+        if tries:
+            await asyncio.sleep(random.uniform(0, max_backoff_s(tries)))
+        async with acquire(pool, options.wait_s) as connection:
+            try:
+                transaction = make(connection)
+                async with connection.transaction(isolation=options.isolation, readonly=options.readonly):
+                    if options.locally:
+                        await connection.execute(options.locally)
+                    result = await body(transaction)
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
+            else:
+                return result, transaction
+    raise Unavailable("retry_exhausted", f"the transaction lost {_MAX_TRIES} conflicts in a row; repeat the call")
+
+
+def max_backoff_s(tries: int) -> float:
+    """Return the longest pause before a transaction runs again after `tries` conflicts."""
+    return min(INITIAL_BACKOFF_S * 2.0**tries, _MAX_BACKOFF_S)

@@ -1,7 +1,7 @@
--- The present schema, to be read: tests prove it equal to the sum of the migrations, which are what is applied.
--- Durations are microseconds: an INTERVAL of days would depend on the session's time zone.
+-- The current schema, for readers. Tests check that it equals the result of all migrations.
+-- Durations are integers in microseconds. An INTERVAL of days would depend on the time zone of the session.
 
--- Which migrations have been applied; made by whoever applies the first one.
+-- The applied migrations.
 CREATE TABLE ff.migration (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE ff.route (
     lane TEXT NOT NULL,
     kind TEXT NOT NULL,
     requires TEXT[] NOT NULL,
-    -- A digest of the other columns: together they may be longer than an index entry can be.
+    -- SHA-256 over the other columns, which together may exceed the size limit of an index entry.
     digest TEXT NOT NULL UNIQUE
 );
 CREATE INDEX route_lane ON ff.route (namespace, lane);
@@ -51,7 +51,8 @@ CREATE TABLE ff.execution (
     epoch BIGINT NOT NULL,
     version BIGINT NOT NULL,
     generation INTEGER NOT NULL,
-    -- True until something is attached that must be looked after when the execution ends; then false for good.
+    -- True until a flow, child, waitpoint or grant is attached. Then false permanently, and ending the execution
+    -- must also update what is attached.
     plain BOOLEAN NOT NULL,
 
     created_at TIMESTAMPTZ NOT NULL,
@@ -106,10 +107,11 @@ CREATE TABLE ff.execution (
     has_children BOOLEAN NOT NULL DEFAULT FALSE,
     cancel_due_at TIMESTAMPTZ,
     cancel_request TEXT,
-    -- The largest transaction id among its events; see event.transaction_id.
+    -- The largest transaction id among the events of this execution. See event.transaction_id.
     event_xid XID8 NOT NULL DEFAULT '0',
 
-    -- Every statement reads these anew, so they are few and short.
+    -- PostgreSQL parses the CHECK expressions of a table for every statement that writes to it, so there are few and
+    -- they are short.
     CONSTRAINT execution_life CHECK (
         CASE
             WHEN ended_at IS NULL THEN purge_at IS NULL AND state = ANY ('{waiting,delayed,blocked,active,suspended}')
@@ -128,24 +130,25 @@ CREATE TABLE ff.execution (
     CONSTRAINT execution_lease CHECK (num_nulls(lease_id, lease_instance, lease_expires_at, lease_check_at) % 4 = 0),
     CONSTRAINT execution_former CHECK (num_nulls(former_lease_id, former_epoch, former_end) % 3 = 0),
     CONSTRAINT execution_counts CHECK (LEAST(epoch, version, step_seq) >= 0)
-    -- Leases of one batch lie in the same pages and are renewed together: half a page of room keeps that inside.
+    -- The leases of a batch share pages and are renewed together. Half-empty pages keep these updates inside the page.
 ) WITH (fillfactor = 50);
 
--- The queue: the best head of each route, resumed work before new work of the same priority.
+-- The queue of each route. Within one priority, resumed executions come before new ones.
 CREATE INDEX execution_queue ON ff.execution
     (route_id, priority DESC, (attempt_state <> 'attempt_interrupted'), created_at, id)
     WHERE state = 'waiting';
 CREATE INDEX execution_by_state ON ff.execution (namespace, state, id);
 CREATE INDEX execution_ready ON ff.execution (ready_at) WHERE state = 'delayed';
--- Renewals move lease_expires_at, which no index may hold, so that they stay inside their page.
+-- A renewal changes lease_expires_at. No index contains that column, so the update can stay inside its page.
 CREATE INDEX execution_lease_check ON ff.execution (lease_check_at) WHERE lease_check_at IS NOT NULL;
 CREATE INDEX execution_attempt_timeout ON ff.execution (attempt_timeout_at) WHERE attempt_timeout_at IS NOT NULL;
 CREATE INDEX execution_deadline ON ff.execution (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX execution_flow ON ff.execution (flow_id, state, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX execution_parent ON ff.execution (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX execution_cancel_due ON ff.execution (cancel_due_at) WHERE cancel_due_at IS NOT NULL AND ended_at IS NULL;
--- Members and parents go with their flow.
+-- Flow members and parents are purged together with their flow, so this index leaves them out.
 CREATE INDEX execution_purge ON ff.execution (purge_at) WHERE purge_at IS NOT NULL AND flow_id IS NULL AND NOT has_children;
+
 CREATE TABLE ff.submission_key (
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -194,7 +197,7 @@ CREATE TABLE ff.step (
     PRIMARY KEY (execution_id, seq),
     CONSTRAINT step_status CHECK (status = ANY ('{open,ok,failed,abandoned,cancelled}'))
 );
--- Steps struck out by a replay stay for the record; among the others a name is unique.
+-- A replay keeps the steps that it strikes out. Step names are unique among the others.
 CREATE UNIQUE INDEX step_name ON ff.step (execution_id, name) WHERE struck_by IS NULL;
 
 CREATE TABLE ff.reclaim_grant (
@@ -210,8 +213,8 @@ CREATE INDEX reclaim_grant_execution ON ff.reclaim_grant (execution_id);
 
 CREATE TABLE ff.event (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
-    -- That of its transaction, or a larger one that an earlier event of the execution has: a transaction may get its id
-    -- before it waits for a row, so the ids alone would not keep the events of an execution in order.
+    -- The id of the writing transaction, or the larger id of an earlier event of the same execution. A transaction can
+    -- get its id before it waits for a row lock, so its own id alone would not keep these events in order.
     transaction_id XID8 NOT NULL DEFAULT pg_current_xact_id(),
     namespace TEXT NOT NULL,
     family TEXT NOT NULL,
@@ -234,14 +237,14 @@ CREATE TABLE ff.event (
     reason TEXT,
     details JSONB,
     flow_id UUID,
-    -- Subscribers read in this order.
+    -- Subscribers read events in this order.
     PRIMARY KEY (transaction_id, id),
     CHECK ((execution_id IS NULL) = (version IS NULL))
 );
 CREATE UNIQUE INDEX event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
 CREATE INDEX event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
--- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.
+-- One suspension of an execution, numbered from 1. The condition is stored as the JSON that views show.
 CREATE TABLE ff.suspension (
     execution_id UUID NOT NULL,
     number INTEGER NOT NULL CHECK (number >= 1),
@@ -267,7 +270,7 @@ CREATE UNIQUE INDEX suspension_open ON ff.suspension (execution_id) WHERE closed
 CREATE UNIQUE INDEX suspension_key ON ff.suspension (execution_id, generation, key) WHERE key IS NOT NULL;
 CREATE INDEX suspension_timeout ON ff.suspension (timeout_at) WHERE timeout_at IS NOT NULL AND closed_at IS NULL;
 
--- Of a token the hash and the nonce are kept, from which only the key can make it again.
+-- A waitpoint stores the hash and the nonce of its token, not the token. Recreating the token needs the signing key.
 CREATE TABLE ff.waitpoint (
     id UUID NOT NULL PRIMARY KEY,
     execution_id UUID NOT NULL,
@@ -286,7 +289,7 @@ CREATE TABLE ff.waitpoint (
     expires_at TIMESTAMPTZ,
     closed_at TIMESTAMPTZ,
     close_reason TEXT,
-    -- The generation of the execution that made it.
+    -- The generation that created the waitpoint. A later generation does not use its signals.
     generation INTEGER NOT NULL DEFAULT 0,
     CHECK ((kid IS NULL) = (nonce IS NULL) AND (kid IS NULL) = (token_hash IS NULL)),
     CHECK ((state = 'closed') = (closed_at IS NOT NULL)),
@@ -299,7 +302,8 @@ CREATE INDEX waitpoint_fires ON ff.waitpoint (fires_at) WHERE fires_at IS NOT NU
 CREATE INDEX waitpoint_child ON ff.waitpoint (child_id) WHERE child_id IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX waitpoint_kid ON ff.waitpoint (kid) WHERE kid IS NOT NULL AND closed_at IS NULL;
 
--- In order of acceptance within the execution. `suspension` is the wait that a signal belongs to; none: it is still unused.
+-- Signals of an execution in the order of acceptance. `suspension` is the number of the suspension that uses the
+-- signal, or null while the signal is unused.
 CREATE TABLE ff.signal (
     execution_id UUID NOT NULL,
     seq BIGINT NOT NULL CHECK (seq >= 1),
@@ -327,7 +331,7 @@ CREATE UNIQUE INDEX signal_key ON ff.signal (waitpoint_id, key) WHERE key IS NOT
 CREATE INDEX signal_counting ON ff.signal (execution_id, suspension, seq) WHERE counts;
 CREATE INDEX signal_unused ON ff.signal (waitpoint_id, seq) WHERE suspension IS NULL;
 
--- The key ring. A collected key keeps its kid, so that no kid is used twice; with a key file no secret is here at all.
+-- The key ring. A collected key keeps its row, so that its kid is never used again. With a key file, `secret` is null.
 CREATE TABLE ff.signing_key (
     kid TEXT NOT NULL PRIMARY KEY,
     check_value TEXT NOT NULL,
@@ -337,19 +341,19 @@ CREATE TABLE ff.signing_key (
     verifies_until TIMESTAMPTZ,
     end_is_final BOOLEAN NOT NULL,
     collected_at TIMESTAMPTZ,
-    -- True while the key is active: the unique index allows one such row.
+    -- True for the active key, otherwise null. The unique index allows one active key.
     active BOOLEAN CHECK (active),
     CHECK ((active IS NULL) = (retired_at IS NOT NULL)),
     CHECK ((retired_at IS NULL) = (verifies_until IS NULL))
 );
 CREATE UNIQUE INDEX signing_key_active ON ff.signing_key (active) WHERE active;
 
--- Its row is locked by whoever ends, blocks, releases or adds a member; that lock covers edges and groups too.
+-- Operations that end, block, release or add a member lock the flow row. This lock also covers edges and groups.
 CREATE TABLE ff.flow (
     id UUID NOT NULL PRIMARY KEY,
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
-    -- True for the flow of an execution's children, which has the id of that execution.
+    -- True for the flow that holds the children of an execution. Its id is the id of that execution.
     implicit BOOLEAN NOT NULL,
     tags JSONB NOT NULL,
     digest TEXT NOT NULL,
@@ -366,7 +370,7 @@ CREATE TABLE ff.flow (
     cancel_source TEXT,
     cancel_principal TEXT,
     cancelled_at TIMESTAMPTZ,
-    -- Set while members or siblings are left to be cancelled.
+    -- Set while members or siblings remain to be cancelled.
     sweep_at TIMESTAMPTZ,
     purge_at TIMESTAMPTZ,
     CHECK ((ended_at IS NULL) = (finished IS NULL)),
@@ -377,7 +381,8 @@ CREATE INDEX flow_live ON ff.flow (namespace, id) WHERE finished IS NULL;
 CREATE INDEX flow_sweep ON ff.flow (sweep_at) WHERE sweep_at IS NOT NULL;
 CREATE INDEX flow_purge ON ff.flow (purge_at) WHERE purge_at IS NOT NULL;
 
--- Every edge is written twice. There is room for that in its page, since the edges of a race are resolved all at once.
+-- Each edge is inserted and later resolved by one update. The pages keep room for that update, since a race resolves
+-- all its edges together.
 CREATE TABLE ff.edge (
     upstream_id UUID NOT NULL,
     downstream_id UUID NOT NULL,
@@ -393,7 +398,7 @@ CREATE TABLE ff.edge (
 CREATE INDEX edge_into ON ff.edge (downstream_id, seq, upstream_id);
 CREATE INDEX edge_flow ON ff.edge (flow_id, upstream_id, downstream_id, seq);
 
--- The inbound edges of one member together. The counters can be counted again from the edges.
+-- A group of inbound edges of one member. The counters can be recomputed from the edges.
 CREATE TABLE ff.edge_group (
     downstream_id UUID NOT NULL,
     seq INTEGER NOT NULL CHECK (seq >= 0),
@@ -413,14 +418,14 @@ CREATE TABLE ff.edge_group (
 ) WITH (fillfactor = 50);
 CREATE INDEX edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
 
--- One row: what tells this store from others, and the last position that was trimmed.
+-- One row with the identity of the store and the position up to which events were trimmed.
 CREATE TABLE ff.store (
     id UUID NOT NULL PRIMARY KEY,
     trimmed_xid XID8 NOT NULL,
     trimmed_id BIGINT NOT NULL
 );
 
--- Where a named subscriber stands: everything up to there is done. One process holds it at a time.
+-- The position of each named subscriber, which has processed all events up to it. One process holds it at a time.
 CREATE TABLE ff.subscriber (
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -435,7 +440,7 @@ CREATE TABLE ff.subscriber (
     CHECK ((holder IS NULL) = (held_until IS NULL))
 );
 
--- Executions that are gone while their events are still kept.
+-- Purged executions whose events are still stored.
 CREATE TABLE ff.purged (
     execution_id UUID NOT NULL PRIMARY KEY,
     trim_at TIMESTAMPTZ NOT NULL
@@ -456,7 +461,7 @@ CREATE TABLE ff.worker (
     registered_at TIMESTAMPTZ NOT NULL,
     seen_at TIMESTAMPTZ NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
-    -- Which kinds it knows; null if it takes all.
+    -- The task kinds that the worker runs, or null if it takes every kind.
     kinds TEXT[],
     PRIMARY KEY (namespace, instance)
 ) WITH (fillfactor = 50);

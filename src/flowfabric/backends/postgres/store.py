@@ -2,40 +2,71 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, translated
-from flowfabric.backends.postgres.facts import facts_of
-from flowfabric.backends.postgres.hot import PostgresHotStatements
-from flowfabric.backends.postgres.joining import Place, joined_errors, run_joined
-from flowfabric.backends.postgres.links import async_link, sync_link
+from flowfabric.backends.postgres.errors import is_conflict, translate
+from flowfabric.backends.postgres.hot_path import PostgresHotStatements, PostgresOptimisticStore
 from flowfabric.backends.postgres.migrate import migrate
-from flowfabric.backends.postgres.pool import Pool, UnsharedConnection
-from flowfabric.backends.postgres.running import Borrowed, Manner, run_in_transaction
-from flowfabric.backends.postgres.session import Clock, PostgresSession, Queries
-from flowfabric.backends.postgres.sharing import Sharing
-from flowfabric.backends.postgres.unlocked import PostgresUnlocked
-from flowfabric.backends.postgres.wakeups import PostgresEar, PostgresTelling
+from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
+from flowfabric.backends.postgres.pool import (
+    Pool,
+    TransactionOptions,
+    UnsharedConnection,
+    acquire,
+    run_in_transaction,
+)
+from flowfabric.backends.postgres.session import Clock, DriverConnection, PostgresSession
+from flowfabric.backends.postgres.user_connections import (
+    StoreLocation,
+    UserTransactionPool,
+    adapt_async,
+    adapt_sync,
+    run_joined,
+    translate_joined_errors,
+)
 from flowfabric.core.errors import InvalidRequest, Unavailable
-from flowfabric.sqlstore.driving import drive
-from flowfabric.sqlstore.statements import Dialect, load
-from flowfabric.sqlstore.transaction import SqlTransaction
-from flowfabric.store.facts import StoreFacts
-from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
+from flowfabric.store.migrations import READ_APPLIED
+from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
+from flowfabric.store.session import run_to_completion
+from flowfabric.store.statements import Dialect, load_statements
+from flowfabric.store.transaction import Transaction
 
 if TYPE_CHECKING:
+    import asyncpg
+
     Connection = asyncpg.Connection[Any]
 
-_OLDEST = 14
+
+_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+_NOW = "SELECT COALESCE($1, clock_timestamp())"
+
+
+async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None) -> StoreInfo:
+    """Return the versions of the server and the schema, and the durability settings."""
+    settings = {name: str(await connection.fetchval(f"SHOW {name}")) for name in _SETTINGS}
+    applied = await connection.fetch(dialect.translate(READ_APPLIED).text)
+    version = str(await connection.fetchval("SHOW server_version"))
+    return StoreInfo(
+        backend="postgresql",
+        version=version.split(" ", maxsplit=1)[0],
+        schema_version=applied[-1]["version"],
+        settings=settings,
+        now=await connection.fetchval(_NOW, now),
+    )
+
+
+_MIN_VERSION = 14
 _CLOSE_S = 10
 
 
 class Settings(Protocol):
-    """What the caller of `connect` may choose for PostgreSQL."""
+    """The options of `connect` that PostgreSQL uses."""
 
     @property
     def schema(self) -> str: ...
@@ -54,31 +85,31 @@ class Settings(Protocol):
 
 
 async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
-    """A store in the database at `url`, whose schema is made and brought to the present version if need be."""
+    """Open a store in the database at `url`, creating or migrating its schema if necessary."""
     dialect = Dialect(table_prefix=f'"{settings.schema}".', numbered=True)
     try:
-        pool = _pool(url, settings)
-        # What is wrong with the address is found out here, and nobody waits for the first connection later.
+        pool = _make_pool(url, settings)
+        # The first connection is opened here, so that a wrong URL raises now and no caller waits for it later.
         pool.give_back(await pool.take(settings.statement_timeout_s), is_clean=True)
     except (ValueError, OverflowError, asyncpg.exceptions.ClientConfigurationError):
-        # The driver's words may repeat the password, so they are not passed on.
-        message = "the PostgreSQL url cannot be read; it should look like postgresql://user:password@host:5432/database"
+        # The driver's message may contain the password, so it is not used.
+        message = "the PostgreSQL URL is malformed; use the form postgresql://user:password@host:5432/database"
         raise InvalidRequest("invalid_url", message) from None
     except Exception as error:
-        raise translated(error) from error
+        raise translate(error) from error
     try:
-        database = await _prepared(pool, dialect, settings)
+        database = await _prepare(pool, dialect, settings)
     except BaseException:
         await pool.close(_CLOSE_S)
         raise
-    # A session that others share cannot listen, so behind a pooler it takes an address of its own.
+    # A session behind a pooler is shared and cannot listen, so listening needs a separate URL.
     listen_url = settings.listen_url or (None if settings.pooler else url)
     return PostgresStore(pool, dialect, settings, clock, Addresses(url, listen_url, database))
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the database is, where it can be listened to, and what it is called."""
+    """The URL of the database, the URL to listen at, and the database name."""
 
     url: str = field(repr=False)
     listen_url: str | None = field(repr=False)
@@ -86,114 +117,116 @@ class Addresses:
 
 
 class PostgresStore:
-    """Runs operations on pooled connections; conflicts between transactions are retried inside."""
+    """A store that runs operations on pooled connections and retries conflicts."""
 
     def __init__(
         self, pool: Pool, dialect: Dialect, settings: Settings, clock: Clock | None, addresses: Addresses
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pool = pool
         self._dialect = dialect
         self._settings = settings
         self._clock = clock
-        self._statements = load(dialect, "flowfabric.backends.postgres")
-        self._place = Place(addresses.database, settings.schema)
-        self._sharing = Sharing(addresses.url, settings)
+        self._statements = load_statements(dialect, "flowfabric.backends.postgres")
+        self._location = StoreLocation(addresses.database, settings.schema)
+        self._user_pool = UserTransactionPool(addresses.url, settings)
         listen_url = addresses.listen_url
-        ear = PostgresEar(listen_url, settings.schema, clock) if listen_url else None
-        self.telling = PostgresTelling(pool, settings.schema, ear)
-        locally = ";".join(f"SET LOCAL {name} = {value}" for name, value in _locally(settings).items())
-        self._writing = Manner(wait_s=settings.statement_timeout_s, locally=locally)
-        self._reading = replace(self._writing, isolation="repeatable_read", readonly=True)
+        source = PostgresNotificationSource(listen_url, settings.schema, clock) if listen_url else None
+        self.notifier = PostgresNotifier(pool, settings.schema, source)
+        local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in _local_settings(settings).items())
+        self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s, locally=local_settings)
+        self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
-    async def run(self, body: Body[Answer]) -> Answer:
-        return await self._run(body, self._writing)
+    async def run(self, body: Body[Result]) -> Result:
+        return await self._run(body, self._write_options)
 
-    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
+    async def run_shared(self, body: SharedBody[Result]) -> Result:
         self._check_open()
-        answer, news = await self._sharing.run(body, self._session)
-        self.telling.committed(news)
-        return answer
+        result, hints = await self._user_pool.run(body, self._session)
+        self.notifier.report_commit(hints)
+        return result
 
-    async def run_single(self, body: Body[Answer]) -> Answer:
+    async def run_single(self, body: Body[Result]) -> Result:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
             transaction = self._transaction(connection)
             try:
-                answer = await body(transaction)
+                result = await body(transaction)
             except Exception as error:
                 if not is_conflict(error):
                     raise
             else:
-                self.telling.committed(transaction.news)
-                return answer
+                self.notifier.report_commit(transaction.hints)
+                return result
         return await self.run(body)
 
-    async def read_single(self, body: Body[Answer]) -> Answer:
+    async def read_single(self, body: Body[Result]) -> Result:
         return await (self.read(body) if self._settings.pooler else self.run_single(body))
 
-    async def read(self, body: Body[Answer]) -> Answer:
-        return await self._run(body, self._reading)
+    async def read(self, body: Body[Result]) -> Result:
+        return await self._run(body, self._read_options)
 
-    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+    async def run_within(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
         self._check_open()
-        with joined_errors():
-            link = await async_link(connection)
-            return await run_joined(link, self._session(link), self._place, body, savepoint=savepoint)
+        with translate_joined_errors():
+            adapter = await adapt_async(connection)
+            return await run_joined(adapter, self._session(adapter), self._location, body, savepoint=savepoint)
 
-    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+    def run_within_sync(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
         self._check_open()
-        with joined_errors():
-            link = sync_link(connection)
-            return drive(run_joined(link, self._session(link), self._place, body, savepoint=savepoint))
+        with translate_joined_errors():
+            adapter = adapt_sync(connection)
+            return run_to_completion(
+                run_joined(adapter, self._session(adapter), self._location, body, savepoint=savepoint)
+            )
 
     async def ping(self) -> None:
         async with self._connection() as connection:
             await connection.execute("SELECT 1")
 
-    async def facts(self) -> StoreFacts:
+    async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
-            return await facts_of(connection, self._dialect, self._clock() if self._clock else None)
+            return await read_store_info(connection, self._dialect, self._clock() if self._clock else None)
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        await self._sharing.close()
+        await self._user_pool.close()
         await self._pool.close(_CLOSE_S)
 
-    async def _run(self, body: Body[Answer], manner: Manner) -> Answer:
+    async def _run(self, body: Body[Result], options: TransactionOptions) -> Result:
         self._check_open()
-        answer, transaction = await run_in_transaction(self._pool, manner, self._transaction, body)
-        self.telling.committed(transaction.news)
-        return answer
+        result, transaction = await run_in_transaction(self._pool, options, self._transaction, body)
+        self.notifier.report_commit(transaction.hints)
+        return result
 
-    def _transaction(self, connection: Connection) -> SqlTransaction:
-        return SqlTransaction(self._session(connection), PostgresHotStatements, PostgresUnlocked)
+    def _transaction(self, connection: Connection) -> Transaction:
+        return Transaction(self._session(connection), PostgresHotStatements, PostgresOptimisticStore)
 
-    def _session(self, connection: Queries) -> PostgresSession:
+    def _session(self, connection: DriverConnection) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)
 
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
 
-    def _connection(self) -> Borrowed:
+    def _connection(self) -> AbstractAsyncContextManager[Connection]:
         self._check_open()
-        return Borrowed(self._pool, self._settings.statement_timeout_s)
+        return acquire(self._pool, self._settings.statement_timeout_s)
 
 
-async def _prepared(pool: Pool, dialect: Dialect, settings: Settings) -> str:
-    """Checks the server and brings the schema up to date; answers the name of the database."""
-    async with Borrowed(pool, settings.statement_timeout_s) as connection:
+async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> str:
+    """Check the server, migrate the schema, and return the name of the database."""
+    async with acquire(pool, settings.statement_timeout_s) as connection:
         await _check_server(connection, settings.durable)
         await migrate(connection, settings.schema, dialect, settings.migrate)
         return str(await connection.fetchval("SELECT current_database()"))
 
 
-def _locally(settings: Settings) -> dict[str, object]:
-    """Behind a pooler the session is shared with others, so settings last for the transaction only."""
+def _local_settings(settings: Settings) -> dict[str, object]:
+    """Return the settings for each transaction behind a pooler, where other programs use the same session."""
     if not settings.pooler:
         return {}
     timeout_ms = int(settings.statement_timeout_s * 1000)
@@ -201,9 +234,9 @@ def _locally(settings: Settings) -> dict[str, object]:
 
 
 def check_version(number: int) -> None:
-    """Refuses a server that is too old, by the number it gives itself: 140005 for 14.5."""
-    if number < _OLDEST * 10_000:
-        message = f"PostgreSQL {number // 10_000} is too old, {_OLDEST} or later is needed"
+    """Raise if the server is too old. `number` is its version number, such as 140005 for 14.5."""
+    if number < _MIN_VERSION * 10_000:
+        message = f"PostgreSQL {number // 10_000} is too old; use {_MIN_VERSION} or later"
         raise InvalidRequest("unsupported_version", message)
 
 
@@ -211,11 +244,13 @@ async def _check_server(connection: Connection, durable: bool) -> None:
     check_version(int(await connection.fetchval("SHOW server_version_num")))
     for setting in ("fsync", "full_page_writes") if durable else ():
         if await connection.fetchval(f"SHOW {setting}") != "on":
-            message = f"{setting} is off, so the server may lose acknowledged work; switch it on, or use durable=False"
+            message = (
+                f"{setting} is off, so the server may lose acknowledged work; turn it on, or connect with durable=False"
+            )
             raise InvalidRequest("unsafe_durability", message, setting=setting)
 
 
-def _pool(url: str, settings: Settings) -> Pool:
+def _make_pool(url: str, settings: Settings) -> Pool:
     timeout_ms = int(settings.statement_timeout_s * 1000)
     session = {
         "application_name": "flowfabric",
@@ -223,14 +258,14 @@ def _pool(url: str, settings: Settings) -> Pool:
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
         "plan_cache_mode": "force_generic_plan",
-        # Plans are made once, often while the tables are empty, when reading them whole would look cheap.
+        # Plans are made once, often with empty tables, when a sequential scan looks cheap.
         "enable_seqscan": "off",
-        # Up to version 17 a plan that cannot do without what is off looks so dear that it would be compiled.
+        # Up to version 17, a plan that must use a disabled scan looks so expensive that it would be compiled.
         "jit": "off",
         "statement_timeout": str(timeout_ms),
         "idle_in_transaction_session_timeout": str(2 * timeout_ms),
     }
-    opened = partial(
+    open_connection = partial(
         asyncpg.connect,
         url,
         connection_class=UnsharedConnection,
@@ -239,4 +274,4 @@ def _pool(url: str, settings: Settings) -> Pool:
         statement_cache_size=0 if settings.pooler else 256,
         server_settings={"application_name": "flowfabric"} if settings.pooler else session,
     )
-    return Pool(opened, settings.pool_size)
+    return Pool(open_connection, settings.pool_size)

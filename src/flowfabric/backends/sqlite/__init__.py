@@ -1,4 +1,4 @@
-"""SQLite: one file, one writer thread per process, any number of processes on one host."""
+"""The SQLite backend: one file, one writer thread per process, any number of processes on one host."""
 
 from flowfabric.backends.sqlite.store import open_sqlite
 

@@ -1,9 +1,9 @@
-"""Moving the write-ahead log into the file, by one process at a time.
+"""Checkpoints of the write-ahead log, by one process at a time.
 
-Two connections that checkpoint at once can corrupt the log in SQLite before 3.51.3. So no connection checkpoints by
-itself; whoever holds the operating system's lock on a file beside the database does it, between two transactions of
-its writer thread. The lock goes with the process that holds it. The file is made with the permissions of the database,
-as SQLite does it with the log; a process that cannot open it leaves the log to the others.
+Two concurrent checkpoints can corrupt the log in SQLite before 3.51.3, so automatic checkpoints are off. The process
+that holds an OS lock on a file next to the database checkpoints, between two transactions of its writer thread. The
+lock ends with its process. The lock file gets the permissions of the database, as SQLite does for the log. A process
+that cannot open it leaves checkpoints to the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WAIT_FOR_READERS_MS = 250
 
 
 class Checkpointer:
-    """Checkpoints a file's log once it has grown enough, if this process may."""
+    """Checkpoints the log of a file once it has grown enough, if this process may."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
@@ -32,22 +32,22 @@ class Checkpointer:
             self._lock = _open_lock(path)
 
     def checkpoint_if_grown(self) -> None:
-        """Checkpoints when the log has grown by another step since the last time."""
+        """Checkpoint if the log has grown enough since the last time."""
         with contextlib.suppress(FileNotFoundError):
             size = self._log.stat().st_size
             if size >= self._next_size:
                 self.checkpoint(wait_ms=0 if size < 2 * _EVERY_BYTES else _WAIT_FOR_READERS_MS)
-                # A reader may hold the log back; then it is tried again after the next step of growth.
+                # If a reader still needs the log, the next checkpoint comes after the same growth again.
                 self._next_size = self._log.stat().st_size + _EVERY_BYTES
 
     def checkpoint(self, wait_ms: int = 0) -> bool:
-        """Moves what it can into the file; False if another process is the one to do it.
+        """Move the log into the file. Return False if another process checkpoints.
 
-        What readers still need stays in the log, unless they are done within the time that they are waited for.
+        Pages that readers still need after `wait_ms` stay in the log.
         """
         if self._lock is None:
             self._lock = _open_lock(self._path)
-        if not _locked(self._lock):
+        if not _try_lock(self._lock):
             return False
         [busy_ms] = self._connection.execute("PRAGMA busy_timeout").fetchone()
         try:
@@ -59,13 +59,13 @@ class Checkpointer:
         return True
 
     def close(self) -> None:
-        """Gives up the lock file."""
+        """Close the lock file."""
         if self._lock is not None:
             os.close(self._lock)
 
 
 def _open_lock(path: str) -> int:
-    """The lock file beside a database. It is only locked, never written, so to read it is enough."""
+    """Open the lock file of a database. It is only locked, never written, so read access is enough."""
     name, database = path + "-checkpoint", Path(path).stat()
     try:
         lock = os.open(name, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -77,7 +77,7 @@ def _open_lock(path: str) -> int:
     return lock
 
 
-def _locked(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

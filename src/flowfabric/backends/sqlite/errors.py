@@ -1,4 +1,4 @@
-"""Errors of the sqlite3 driver, translated to ours."""
+"""Translation of sqlite3 errors."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from flowfabric.core.errors import Unavailable
 
 _PRIMARY_CODE = 0xFF
 _MEANING = {
-    sqlite3.SQLITE_CONSTRAINT: ("storage_error", "the database refused a row"),
-    sqlite3.SQLITE_MISMATCH: ("storage_error", "the database refused a row"),
-    sqlite3.SQLITE_TOOBIG: ("storage_error", "the database refused a row"),
+    sqlite3.SQLITE_CONSTRAINT: ("storage_error", "the database rejected a row"),
+    sqlite3.SQLITE_MISMATCH: ("storage_error", "the database rejected a row"),
+    sqlite3.SQLITE_TOOBIG: ("storage_error", "the database rejected a row"),
     sqlite3.SQLITE_BUSY: ("storage_busy", "another process kept the file locked for too long; repeat the call"),
     sqlite3.SQLITE_LOCKED: ("storage_busy", "another connection kept a table locked for too long; repeat the call"),
     sqlite3.SQLITE_INTERRUPT: ("statement_timeout", "a statement took longer than the statement timeout"),
     sqlite3.SQLITE_FULL: ("storage_full", "the disk is full; free some space and repeat the call"),
     sqlite3.SQLITE_READONLY: ("storage_read_only", "the file or its folder cannot be written; check the permissions"),
-    sqlite3.SQLITE_IOERR: ("storage_io_error", "the disk reported an error; check it before going on"),
+    sqlite3.SQLITE_IOERR: ("storage_io_error", "the disk reported an error; check the disk"),
     sqlite3.SQLITE_CORRUPT: ("storage_damaged", "the file is damaged; restore a backup"),
-    sqlite3.SQLITE_NOTADB: ("storage_damaged", "the file is not a SQLite database"),
+    sqlite3.SQLITE_NOTADB: ("storage_damaged", "the file is not a SQLite database; check the path"),
     sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
 }
 
 
-def translated(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; anything else as it is."""
+def translate(error: BaseException) -> BaseException:
+    """Return our error for a driver error, and other errors unchanged."""
     if isinstance(error, OSError):
-        return _caused(Unavailable("storage_read_only", f"a file beside the database cannot be used ({error})"), error)
+        return _with_cause(
+            Unavailable("storage_read_only", f"a file next to the database cannot be used ({error})"), error
+        )
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-    name, advice = _MEANING.get(code, ("storage_refused", "the database refused a statement"))
-    return _caused(Unavailable(name, f"{advice} (SQLite: {error})"), error)
+    name, advice = _MEANING.get(code, ("storage_refused", "the database rejected a statement"))
+    return _with_cause(Unavailable(name, f"{advice} (SQLite: {error})"), error)
 
 
-def _caused(ours: Unavailable, error: BaseException) -> Unavailable:
+def _with_cause(ours: Unavailable, error: BaseException) -> Unavailable:
     ours.__cause__ = error
     return ours

@@ -1,40 +1,42 @@
-"""Bringing a SQLite file to the present schema, under its write lock."""
+"""Migration of a SQLite file under its write lock."""
 
 from __future__ import annotations
 
 import sqlite3
 
 from flowfabric.core.errors import Unavailable
-from flowfabric.sqlstore.migrations import CREATE_TABLE, READ_APPLIED, RECORD, Migration, load_migrations, pending
-from flowfabric.sqlstore.statements import Dialect
+from flowfabric.store.migrations import CREATE_TABLE, READ_APPLIED, RECORD, Migration, find_pending, load_migrations
+from flowfabric.store.statements import Dialect
 
 _TABLE_EXISTS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?)"
 
 
 def require_store(connection: sqlite3.Connection, path: str) -> None:
-    """Refuses a file without a store before anything of it is changed, its way of logging included."""
-    [found] = connection.execute(_TABLE_EXISTS, ["ff_migration"]).fetchone()
-    if not found:
-        message = f"{path} holds no store; check the path, or run flowfabric migrate, or connect with migrate=True"
+    """Raise if the file contains no store, before anything in it is changed."""
+    [exists] = connection.execute(_TABLE_EXISTS, ["ff_migration"]).fetchone()
+    if not exists:
+        message = f"{path} contains no store; check the path, run `flowfabric migrate`, or connect with migrate=True"
         raise Unavailable("schema_outdated", message, version=0)
 
 
 def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool) -> None:
-    """Applies what is missing, whoever comes first; refuses an edited or newer schema. A file that lacks nothing is
-    only read: the caller may be in the middle of a transaction that another connection of theirs has open on it."""
+    """Apply missing migrations. Raise if the schema is newer than this program, was edited, or may not be migrated.
+
+    An up-to-date file is only read, because the caller may have a transaction open on it with another connection.
+    """
     available = load_migrations("flowfabric.backends.sqlite")
-    applied = _applied(connection, dialect)
-    missing = pending(available, applied)
+    applied = _read_applied(connection, dialect)
+    missing = find_pending(available, applied)
     if not missing:
         return
     if not may_migrate:
-        message = f"the schema lacks {missing[0].name}; run flowfabric migrate, or connect with migrate=True once"
+        message = f"the schema lacks {missing[0].name}; run `flowfabric migrate`, or connect once with migrate=True"
         raise Unavailable("schema_outdated", message, version=max(applied, default=0))
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(dialect.translate(CREATE_TABLE).text)
-        # Another process may have been faster while this one waited for the lock.
-        for migration in pending(available, _applied(connection, dialect)):
+        # Another process may have migrated while this one waited for the lock.
+        for migration in find_pending(available, _read_applied(connection, dialect)):
             _apply(connection, dialect, migration)
         connection.execute("COMMIT")
     except BaseException:
@@ -43,7 +45,7 @@ def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool)
         raise
 
 
-def _applied(connection: sqlite3.Connection, dialect: Dialect) -> dict[int, str]:
+def _read_applied(connection: sqlite3.Connection, dialect: Dialect) -> dict[int, str]:
     [exists] = connection.execute(_TABLE_EXISTS, (f"{dialect.table_prefix}migration",)).fetchone()
     if not exists:
         return {}

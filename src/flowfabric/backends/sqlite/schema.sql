@@ -1,7 +1,7 @@
--- The present schema, to be read: tests prove it equal to the sum of the migrations, which are what is applied.
--- Times are microseconds since 1970 in UTC, durations are microseconds, ids and JSON are text.
+-- The current schema, for readers. Tests check that it equals the result of all migrations.
+-- Times are integers in microseconds since 1970 UTC, durations are in microseconds. Ids and JSON are text.
 
--- Which migrations have been applied; made by whoever applies the first one.
+-- The applied migrations.
 CREATE TABLE ff.migration (
     version INTEGER NOT NULL PRIMARY KEY,
     name TEXT NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE ff.route (
     lane TEXT NOT NULL,
     kind TEXT NOT NULL,
     requires TEXT NOT NULL,
-    -- A digest of the other columns: together they may be longer than an index entry can be.
+    -- SHA-256 over the other columns, which together may exceed the size limit of an index entry.
     digest TEXT NOT NULL UNIQUE
 ) STRICT;
 CREATE INDEX ff_route_lane ON ff.route (namespace, lane);
@@ -53,7 +53,8 @@ CREATE TABLE ff.execution (
     epoch INTEGER NOT NULL CHECK (epoch >= 0),
     version INTEGER NOT NULL CHECK (version >= 0),
     generation INTEGER NOT NULL CHECK (generation >= 0),
-    -- True until something is attached that must be looked after when the execution ends; then false for good.
+    -- True until a flow, child, waitpoint or grant is attached. Then false permanently, and ending the execution
+    -- must also update what is attached.
     plain INTEGER NOT NULL,
 
     created_at INTEGER NOT NULL,
@@ -125,21 +126,22 @@ CREATE TABLE ff.execution (
     CHECK (attempt_timeout_at IS NULL OR lease_id IS NOT NULL)
 ) STRICT;
 
--- The queue: the best head of each route, resumed work before new work of the same priority.
+-- The queue of each route. Within one priority, resumed executions come before new ones.
 CREATE INDEX ff_execution_queue ON ff.execution
     (route_id, priority DESC, (attempt_state <> 'attempt_interrupted'), created_at, id)
     WHERE state = 'waiting';
 CREATE INDEX ff_execution_by_state ON ff.execution (namespace, state, id);
 CREATE INDEX ff_execution_ready ON ff.execution (ready_at) WHERE state = 'delayed';
--- Renewals move lease_expires_at, which no index may hold, so that they stay inside their page.
+-- A renewal changes lease_expires_at. No index contains that column, so the update can stay inside its page.
 CREATE INDEX ff_execution_lease_check ON ff.execution (lease_check_at) WHERE lease_check_at IS NOT NULL;
 CREATE INDEX ff_execution_attempt_timeout ON ff.execution (attempt_timeout_at) WHERE attempt_timeout_at IS NOT NULL;
 CREATE INDEX ff_execution_deadline ON ff.execution (deadline_at) WHERE deadline_at IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX ff_execution_flow ON ff.execution (flow_id, state, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX ff_execution_parent ON ff.execution (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX ff_execution_cancel_due ON ff.execution (cancel_due_at) WHERE cancel_due_at IS NOT NULL AND ended_at IS NULL;
--- Members and parents go with their flow.
+-- Flow members and parents are purged together with their flow, so this index leaves them out.
 CREATE INDEX ff_execution_purge ON ff.execution (purge_at) WHERE purge_at IS NOT NULL AND flow_id IS NULL AND NOT has_children;
+
 CREATE TABLE ff.submission_key (
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -184,7 +186,7 @@ CREATE TABLE ff.step (
     struck_by INTEGER,
     PRIMARY KEY (execution_id, seq)
 ) STRICT;
--- Steps struck out by a replay stay for the record; among the others a name is unique.
+-- A replay keeps the steps that it strikes out. Step names are unique among the others.
 CREATE UNIQUE INDEX ff_step_name ON ff.step (execution_id, name) WHERE struck_by IS NULL;
 
 CREATE TABLE ff.reclaim_grant (
@@ -226,7 +228,7 @@ CREATE TABLE ff.event (
 CREATE UNIQUE INDEX ff_event_version ON ff.event (execution_id, version) WHERE execution_id IS NOT NULL;
 CREATE INDEX ff_event_apart ON ff.event (at) WHERE execution_id IS NULL;
 
--- A pause of an execution; `number` counts them. The condition is JSON, as it is shown.
+-- One suspension of an execution, numbered from 1. The condition is stored as the JSON that views show.
 CREATE TABLE ff.suspension (
     execution_id TEXT NOT NULL,
     number INTEGER NOT NULL CHECK (number >= 1),
@@ -252,7 +254,7 @@ CREATE UNIQUE INDEX ff_suspension_open ON ff.suspension (execution_id) WHERE clo
 CREATE UNIQUE INDEX ff_suspension_key ON ff.suspension (execution_id, generation, key) WHERE key IS NOT NULL;
 CREATE INDEX ff_suspension_timeout ON ff.suspension (timeout_at) WHERE timeout_at IS NOT NULL AND closed_at IS NULL;
 
--- Of a token the hash and the nonce are kept, from which only the key can make it again.
+-- A waitpoint stores the hash and the nonce of its token, not the token. Recreating the token needs the signing key.
 CREATE TABLE ff.waitpoint (
     id TEXT NOT NULL PRIMARY KEY,
     execution_id TEXT NOT NULL,
@@ -271,7 +273,7 @@ CREATE TABLE ff.waitpoint (
     expires_at INTEGER,
     closed_at INTEGER,
     close_reason TEXT,
-    -- The generation of the execution that made it.
+    -- The generation that created the waitpoint. A later generation does not use its signals.
     generation INTEGER NOT NULL DEFAULT 0,
     CHECK ((kid IS NULL) = (nonce IS NULL) AND (kid IS NULL) = (token_hash IS NULL)),
     CHECK ((state = 'closed') = (closed_at IS NOT NULL)),
@@ -284,7 +286,8 @@ CREATE INDEX ff_waitpoint_fires ON ff.waitpoint (fires_at) WHERE fires_at IS NOT
 CREATE INDEX ff_waitpoint_child ON ff.waitpoint (child_id) WHERE child_id IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX ff_waitpoint_kid ON ff.waitpoint (kid) WHERE kid IS NOT NULL AND closed_at IS NULL;
 
--- In order of acceptance within the execution. `suspension` is the wait that a signal belongs to; none: it is still unused.
+-- Signals of an execution in the order of acceptance. `suspension` is the number of the suspension that uses the
+-- signal, or null while the signal is unused.
 CREATE TABLE ff.signal (
     execution_id TEXT NOT NULL,
     seq INTEGER NOT NULL CHECK (seq >= 1),
@@ -314,7 +317,7 @@ CREATE UNIQUE INDEX ff_signal_key ON ff.signal (waitpoint_id, key) WHERE key IS 
 CREATE INDEX ff_signal_counting ON ff.signal (execution_id, suspension, seq) WHERE counts;
 CREATE INDEX ff_signal_unused ON ff.signal (waitpoint_id, seq) WHERE suspension IS NULL;
 
--- The key ring. A collected key keeps its kid, so that no kid is used twice; with a key file no secret is here at all.
+-- The key ring. A collected key keeps its row, so that its kid is never used again. With a key file, `secret` is null.
 CREATE TABLE ff.signing_key (
     kid TEXT NOT NULL PRIMARY KEY,
     check_value TEXT NOT NULL,
@@ -324,26 +327,26 @@ CREATE TABLE ff.signing_key (
     verifies_until INTEGER,
     end_is_final INTEGER NOT NULL,
     collected_at INTEGER,
-    -- True while the key is active: the unique index allows one such row.
+    -- True for the active key, otherwise null. The unique index allows one active key.
     active INTEGER CHECK (active = 1),
     CHECK ((active IS NULL) = (retired_at IS NOT NULL)),
     CHECK ((retired_at IS NULL) = (verifies_until IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX ff_signing_key_active ON ff.signing_key (active) WHERE active = 1;
 
--- The newest time that this file has seen; the clock of its writers never goes behind it.
+-- The latest time that any writer of this file used. The clock of a writer never goes back behind it.
 CREATE TABLE ff.clock (
     only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
     newest_at INTEGER NOT NULL
 ) STRICT;
 INSERT INTO ff.clock (only_row, newest_at) VALUES (1, 0);
 
--- Its row is locked by whoever ends, blocks, releases or adds a member; that lock covers edges and groups too.
+-- Operations that end, block, release or add a member lock the flow row. This lock also covers edges and groups.
 CREATE TABLE ff.flow (
     id TEXT NOT NULL PRIMARY KEY,
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
-    -- True for the flow of an execution's children, which has the id of that execution.
+    -- True for the flow that holds the children of an execution. Its id is the id of that execution.
     implicit INTEGER NOT NULL,
     tags TEXT NOT NULL,
     digest TEXT NOT NULL,
@@ -360,7 +363,7 @@ CREATE TABLE ff.flow (
     cancel_source TEXT,
     cancel_principal TEXT,
     cancelled_at INTEGER,
-    -- Set while members or siblings are left to be cancelled.
+    -- Set while members or siblings remain to be cancelled.
     sweep_at INTEGER,
     purge_at INTEGER,
     CHECK ((ended_at IS NULL) = (finished IS NULL)),
@@ -387,7 +390,7 @@ CREATE TABLE ff.edge (
 CREATE INDEX ff_edge_into ON ff.edge (downstream_id, seq, upstream_id);
 CREATE INDEX ff_edge_flow ON ff.edge (flow_id, upstream_id, downstream_id, seq);
 
--- The inbound edges of one member together. The counters can be counted again from the edges.
+-- A group of inbound edges of one member. The counters can be recomputed from the edges.
 CREATE TABLE ff.edge_group (
     downstream_id TEXT NOT NULL,
     seq INTEGER NOT NULL CHECK (seq >= 0),
@@ -407,13 +410,13 @@ CREATE TABLE ff.edge_group (
 ) STRICT;
 CREATE INDEX ff_edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
 
--- One row: what tells this store from others, and the last position that was trimmed.
+-- One row with the identity of the store and the position up to which events were trimmed.
 CREATE TABLE ff.store (
     id TEXT NOT NULL PRIMARY KEY,
     trimmed_id INTEGER NOT NULL
 ) STRICT;
 
--- Where a named subscriber stands: everything up to there is done. One process holds it at a time.
+-- The position of each named subscriber, which has processed all events up to it. One process holds it at a time.
 CREATE TABLE ff.subscriber (
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -427,7 +430,7 @@ CREATE TABLE ff.subscriber (
     CHECK ((holder IS NULL) = (held_until IS NULL))
 ) STRICT;
 
--- Executions that are gone while their events are still kept.
+-- Purged executions whose events are still stored.
 CREATE TABLE ff.purged (
     execution_id TEXT NOT NULL PRIMARY KEY,
     trim_at INTEGER NOT NULL
@@ -448,7 +451,7 @@ CREATE TABLE ff.worker (
     registered_at INTEGER NOT NULL,
     seen_at INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,
-    -- Which kinds it knows; null if it takes all.
+    -- The task kinds that the worker runs, or null if it takes every kind.
     kinds TEXT,
     PRIMARY KEY (namespace, instance)
 ) STRICT;

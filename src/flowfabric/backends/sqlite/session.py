@@ -1,4 +1,4 @@
-"""Executing named statements on a SQLite connection. Nothing here ever suspends."""
+"""Named statements on a SQLite connection. Its coroutines never suspend."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from flowfabric.sqlstore.rows import since_1970_us
-from flowfabric.sqlstore.session import Batch, Parameters, Row, check_written
-from flowfabric.sqlstore.statements import Part, Statement
+from flowfabric.store.rows import to_epoch_us
+from flowfabric.store.session import Batch, Parameters, Row, check_row_count
+from flowfabric.store.statements import Part, Statement
 
-_ROWS = (1, 8, 32, 128)
-_MOST_ROWS = _ROWS[-1]
+Clock = Callable[[], datetime]
+_BATCH_SIZES = (1, 8, 32, 128)
+_MAX_ROWS = _BATCH_SIZES[-1]
 
 
 class SqliteSession:
-    """A connection inside a transaction whose time is fixed when it begins, or a cursor of somebody else's."""
+    """A session on the writer's connection or a caller's cursor. Its time is fixed when the transaction begins."""
 
     def __init__(
         self, connection: sqlite3.Connection | sqlite3.Cursor, statements: Mapping[str, Statement], now: datetime
@@ -32,85 +33,88 @@ class SqliteSession:
         return self._now
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
-        return self._script(self._statements[statement], _bound(parameters))
+        return self._run_script(self._statements[statement], _bind(parameters))
 
     async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
         return [await self.fetch(statement, **parameters) for statement, parameters in reads]
 
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
         script = self._statements[statement]
-        return [row for item in items for row in self._script(script, _bound(item))]
+        return [row for item in items for row in self._run_script(script, _bind(item))]
 
     async def write(self, *batches: Batch) -> None:
         for statement, items in batches:
-            for start in range(0, len(items), _MOST_ROWS):
-                self._write(statement, items[start : start + _MOST_ROWS])
+            for start in range(0, len(items), _MAX_ROWS):
+                self._write_batch(statement, items[start : start + _MAX_ROWS])
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
-        script, common = self._statements[statement], _bound(shared)
-        found: list[Row] = []
-        for start in range(0, len(items), _MOST_ROWS):
-            chunk = items[start : start + _MOST_ROWS]
-            found += self._script_over(script, [common | _bound(item) for item in chunk])
-        return found
+        script, common = self._statements[statement], _bind(shared)
+        rows: list[Row] = []
+        for start in range(0, len(items), _MAX_ROWS):
+            chunk = items[start : start + _MAX_ROWS]
+            rows += self._run_batch_script(script, [common | _bind(item) for item in chunk])
+        return rows
 
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
     ) -> None:
         for statement, items in batches:
             await self.fetch_batch(statement, items, **shared)
-        for statement, given in beside:
-            await self.fetch(statement, **given, **shared)
+        for statement, parameters in beside:
+            await self.fetch(statement, **parameters, **shared)
 
-    def _write(self, statement: str, items: Sequence[Parameters]) -> None:
+    def _write_batch(self, statement: str, items: Sequence[Parameters]) -> None:
         part = self._statements[statement].over(items[0])
-        written = self._over(part, [_bound(item) for item in items])
-        check_written(statement, items, len(written or ()))
+        written = self._run_batch(part, [_bind(item) for item in items])
+        check_row_count(statement, items, len(written or ()))
 
-    def _script(self, statement: Statement, bound: dict[str, object]) -> list[Row]:
+    def _run_script(self, statement: Statement, bound: dict[str, object]) -> list[Row]:
         first, *rest = statement.parts
-        found = cast(list[Row], self._connection.execute(first.text, bound).fetchall())
-        if found:
+        rows = cast(list[Row], self._connection.execute(first.text, bound).fetchall())
+        if rows:
             for part in rest:
                 self._connection.execute(part.text, bound)
-        return found
+        return rows
 
-    def _script_over(self, statement: Statement, items: list[dict[str, object]]) -> list[Row]:
-        """The rows of the last part that answers any; the parts after the first see the items that it let pass."""
+    def _run_batch_script(self, statement: Statement, items: list[dict[str, object]]) -> list[Row]:
+        """Run a script over a batch and return the rows of the last part that returns any.
+
+        Parts after the first see only the items for which the first returned a row.
+        """
         first, *rest = statement.parts
-        answer = self._over(first, items)
-        if rest and answer is not None and len(answer) < len(items):
-            passed, identity = {row["id"] for row in answer}, first.parameters[0]
-            items = [item for item in items if item[identity] in passed]
+        rows = self._run_batch(first, items)
+        if rest and rows is not None and len(rows) < len(items):
+            passed_ids, id_column = {row["id"] for row in rows}, first.parameters[0]
+            items = [item for item in items if item[id_column] in passed_ids]
         for part in rest if items else ():
-            found = self._over(part, items)
-            answer = answer if found is None else found
-        return answer or []
+            part_rows = self._run_batch(part, items)
+            rows = rows if part_rows is None else part_rows
+        return rows or []
 
-    def _over(self, part: Part, items: list[dict[str, object]]) -> list[Row] | None:
-        size = next(size for size in _ROWS if size >= len(items))
+    def _run_batch(self, part: Part, items: list[dict[str, object]]) -> list[Row] | None:
+        size = next(size for size in _BATCH_SIZES if size >= len(items))
         values = [item[name] for item in items for name in part.parameters]
-        # Rows of nulls fill the statement up to one of a few sizes, so that few texts are compiled; they match nothing.
+        # Rows of nulls pad the batch to one of a few sizes, so that few statements are compiled. They match nothing.
         values += [None] * (size - len(items)) * len(part.parameters)
         cursor = self._connection.execute(part.over(size), values)
         return cast(list[Row], cursor.fetchall()) if cursor.description else None
 
 
-def _bound(parameters: Parameters) -> dict[str, object]:
-    """The values as SQLite stores them."""
-    return {name: value if type(value) in _PLAIN else _stored(value) for name, value in parameters.items()}
+def _bind(parameters: Parameters) -> dict[str, object]:
+    """Return the values as SQLite stores them."""
+    return {name: value if type(value) in _PLAIN else _to_stored(value) for name, value in parameters.items()}
 
 
-def _stored(value: Any) -> object:
-    convert = _CONVERTED.get(type(value))
+def _to_stored(value: Any) -> object:
+    convert = _CONVERTERS.get(type(value))
     if convert is not None:
         return convert(value)
     return str(value) if isinstance(value, str) else value
 
 
-def _as_json(values: list[object]) -> str:
-    return json.dumps([_stored(value) for value in values])
+def _to_json(values: list[object]) -> str:
+    return json.dumps([_to_stored(value) for value in values])
 
 
 _PLAIN = frozenset({str, int, bytes, type(None), bool})
-_CONVERTED: dict[type, Callable[[Any], object]] = {UUID: str, datetime: since_1970_us, list: _as_json}
+_CONVERTERS: dict[type, Callable[[Any], object]] = {UUID: str, datetime: to_epoch_us, list: _to_json}

@@ -18,22 +18,49 @@ from flowfabric.backends.sqlite.connection import (
     connect,
     limit_statements,
     use_write_ahead_log,
-)  # fmt: skip
-from flowfabric.backends.sqlite.errors import translated
-from flowfabric.backends.sqlite.facts import facts_of, facts_of_memory
-from flowfabric.backends.sqlite.joining import async_refusal, run_joined
+)
+from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.migrate import migrate, require_store
-from flowfabric.backends.sqlite.session import SqliteSession
-from flowfabric.backends.sqlite.wakeups import SqliteTelling
-from flowfabric.backends.sqlite.writer import Clock, Writer
+from flowfabric.backends.sqlite.notify import SqliteNotifier
+from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.user_connections import async_error, run_joined
+from flowfabric.backends.sqlite.writer import Writer
 from flowfabric.core.errors import Unavailable
-from flowfabric.sqlstore.driving import drive
-from flowfabric.sqlstore.rows import when
-from flowfabric.sqlstore.sharing import RaisedByUser
-from flowfabric.sqlstore.statements import Dialect, load
-from flowfabric.sqlstore.transaction import SqlTransaction
-from flowfabric.store.facts import StoreFacts
-from flowfabric.store.transaction import Answer, Body, JoinedBody, SharedBody
+from flowfabric.store.migrations import READ_APPLIED, load_migrations
+from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
+from flowfabric.store.rows import to_datetime
+from flowfabric.store.session import run_to_completion
+from flowfabric.store.statements import Dialect, load_statements
+from flowfabric.store.transaction import Transaction
+from flowfabric.store.user_connections import UserCodeError
+
+_SYNCHRONOUS = ("off", "normal", "full", "extra")
+
+
+def read_store_info(connection: sqlite3.Connection, dialect: Dialect, now: datetime) -> StoreInfo:
+    """Return the versions of SQLite and the schema, and the durability settings of the connection."""
+    applied = connection.execute(dialect.translate(READ_APPLIED).text).fetchall()
+    [mode] = connection.execute("PRAGMA journal_mode").fetchone()
+    [synchronous] = connection.execute("PRAGMA synchronous").fetchone()
+    return StoreInfo(
+        backend="sqlite",
+        version=sqlite3.sqlite_version,
+        schema_version=applied[-1]["version"],
+        settings={"journal_mode": mode, "synchronous": _SYNCHRONOUS[synchronous]},
+        now=now,
+    )
+
+
+def memory_store_info(now: datetime) -> StoreInfo:
+    """Return the information about `:memory:`, whose only connection belongs to the writer."""
+    return StoreInfo(
+        backend="sqlite",
+        version=sqlite3.sqlite_version,
+        now=now,
+        settings={"journal_mode": "memory"},
+        schema_version=load_migrations("flowfabric.backends.sqlite")[-1].version,
+    )
+
 
 DIALECT = Dialect(table_prefix="ff_", numbered=False)
 _READERS = 2
@@ -47,13 +74,16 @@ async def open_sqlite(
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
 ) -> SqliteStore:
-    """A store in the file at `path`, which is made and brought to the present schema if need be."""
-    # Opening may wait for other processes, so it must not hold up the event loop.
+    """Open a store in the file at `path`, creating or migrating it if necessary."""
+    # Opening may wait for other processes and must not block the event loop.
     return await asyncio.to_thread(_open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate)
 
 
 class SqliteStore:
-    """Writes by one thread, reads by a few; `:memory:` has one connection only, so it reads where it writes."""
+    """A store with one writer thread and a few reader threads.
+
+    `:memory:` has one connection, so the writer reads too.
+    """
 
     def __init__(self, path: str, writer: Writer, clock: Clock, durable: bool, timeout_s: float) -> None:
         self._path = path
@@ -62,60 +92,60 @@ class SqliteStore:
         self._clock = clock
         self._durable = durable
         self._timeout_s = timeout_s
-        self._statements = load(DIALECT, "flowfabric.backends.sqlite")
+        self._statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="flowfabric-sqlite-reader")
-        self._own = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._per_thread = threading.local()
+        self._read_connections: list[sqlite3.Connection] = []
         self._process = os.getpid()
         self._closed = False
-        self.telling = SqliteTelling(writer)
+        self.notifier = SqliteNotifier(writer)
 
-    async def run(self, body: Body[Answer]) -> Answer:
+    async def run(self, body: Body[Result]) -> Result:
         self._check_usable()
-        answer: Answer = await self._writer.run(body)
-        return answer
+        result: Result = await self._writer.run(body)
+        return result
 
-    async def run_shared(self, body: SharedBody[Answer]) -> Answer:
+    async def run_shared(self, body: SharedBody[Result]) -> Result:
         self._check_usable()
         try:
-            # Alone: it may take its time, and what it breaks must not be somebody else's.
-            answer: Answer = await self._writer.run(body, alone=True)
-        except RaisedByUser as raised:
+            # User code may be slow or break the transaction, so it shares none.
+            result: Result = await self._writer.run(body, is_alone=True)
+        except UserCodeError as raised:
             error = raised.error
         else:
-            return answer
+            return result
         raise error
 
-    async def run_single(self, body: Body[Answer]) -> Answer:
+    async def run_single(self, body: Body[Result]) -> Result:
         return await self.run(body)
 
-    async def read(self, body: Body[Answer]) -> Answer:
+    async def read(self, body: Body[Result]) -> Result:
         self._check_usable()
         if self._path == MEMORY:
             return await self.run(body)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read, body)
 
-    async def read_single(self, body: Body[Answer]) -> Answer:
+    async def read_single(self, body: Body[Result]) -> Result:
         return await self.read(body)
 
-    async def run_within(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+    async def run_within(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
         self._check_usable()
-        raise async_refusal(connection)
+        raise async_error(connection)
 
-    def run_within_sync(self, connection: object, body: JoinedBody[Answer], *, savepoint: bool) -> Answer:
+    def run_within_sync(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
         self._check_usable()
         return run_joined(connection, self._file, self._statements, self._clock, body)
 
     async def ping(self) -> None:
-        await self.read(_nothing)
+        await self.read(_do_nothing)
 
-    async def facts(self) -> StoreFacts:
+    async def store_info(self) -> StoreInfo:
         self._check_usable()
         if self._path == MEMORY:
-            return facts_of_memory(self._clock())
+            return memory_store_info(self._clock())
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._facts)
+        return await loop.run_in_executor(self._readers, self._read_info)
 
     async def close(self) -> None:
         if self._closed:
@@ -126,7 +156,7 @@ class SqliteStore:
     def _close(self) -> None:
         self._writer.close()
         self._readers.shutdown()
-        for connection in self._opened:
+        for connection in self._read_connections:
             connection.close()
 
     def _check_usable(self) -> None:
@@ -135,47 +165,49 @@ class SqliteStore:
         if os.getpid() != self._process:
             raise Unavailable("store_forked", "the engine was opened before a fork; open it again in this process")
 
-    def _read(self, body: Body[Answer]) -> Answer:
+    def _read(self, body: Body[Result]) -> Result:
         try:
             connection = self._reading_connection()
             limit_statements(connection, self._timeout_s)
             connection.execute("BEGIN")
             try:
                 [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-                now = max(self._clock(), when(newest))
-                return drive(body(SqlTransaction(SqliteSession(connection, self._statements, now))))
+                now = max(self._clock(), to_datetime(newest))
+                return run_to_completion(body(Transaction(SqliteSession(connection, self._statements, now))))
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise translate(error) from error
 
-    def _facts(self) -> StoreFacts:
+    def _read_info(self) -> StoreInfo:
         try:
             connection = self._reading_connection()
             [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-            return facts_of(connection, DIALECT, max(self._clock(), when(newest)))
+            return read_store_info(connection, DIALECT, max(self._clock(), to_datetime(newest)))
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise translate(error) from error
 
     def _reading_connection(self) -> sqlite3.Connection:
-        if not hasattr(self._own, "connection"):
-            self._own.connection = connect(self._path, durable=self._durable, timeout_s=self._timeout_s, read_only=True)
-            self._opened.append(self._own.connection)
-        connection: sqlite3.Connection = self._own.connection
+        if not hasattr(self._per_thread, "connection"):
+            self._per_thread.connection = connect(
+                self._path, durable=self._durable, timeout_s=self._timeout_s, read_only=True
+            )
+            self._read_connections.append(self._per_thread.connection)
+        connection: sqlite3.Connection = self._per_thread.connection
         return connection
 
 
 def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
-    # The program may change its folder later, and the readers open the file again.
+    # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
     if not may_migrate and path != MEMORY and not Path(path).exists():
-        message = f"there is no store at {path}; check it, or run flowfabric migrate, or connect with migrate=True"
+        message = f"there is no store at {path}; check the path, run `flowfabric migrate`, or connect with migrate=True"
         raise Unavailable("schema_outdated", message, version=0)
     try:
         connection = connect(path, durable=durable, timeout_s=timeout_s)
     except sqlite3.Error as error:
-        raise translated(error) from error
+        raise translate(error) from error
     try:
         if not may_migrate:
             require_store(connection, path)
@@ -184,11 +216,11 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
         checkpointer = None if path == MEMORY else Checkpointer(connection, path)
     except BaseException as error:
         connection.close()
-        ours = translated(error)
+        ours = translate(error)
         if ours is error:
             raise
         raise ours from error
-    statements = load(DIALECT, "flowfabric.backends.sqlite")
+    statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
     return SqliteStore(path, Writer(connection, statements, clock, timeout_s, checkpointer), clock, durable, timeout_s)
 
 
@@ -196,5 +228,5 @@ def _wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
-async def _nothing(_: Any) -> None:
+async def _do_nothing(_: Any) -> None:
     return None

@@ -1,7 +1,7 @@
-"""The one thread of a process that writes to a SQLite file.
+"""The thread of a process that writes to a SQLite file.
 
-Operations queue up while a commit is under way and then share the next transaction, each inside a savepoint of its
-own: one that fails takes nothing back but itself. Callers are answered after the commit that holds their rows.
+Operations queue up during a commit and then share the next transaction. Each runs in its own savepoint, so a failed
+operation undoes only its own writes. A caller gets its result after the commit that contains its rows.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.connection import limit_statements
-from flowfabric.backends.sqlite.errors import translated
-from flowfabric.backends.sqlite.session import SqliteSession
-from flowfabric.backends.sqlite.sharing import SAVEPOINT, SqliteTransaction
+from flowfabric.backends.sqlite.errors import translate
+from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.user_connections import SAVEPOINT, SqliteTransaction
 from flowfabric.core.errors import Unavailable
-from flowfabric.sqlstore.driving import drive
-from flowfabric.sqlstore.rows import since_1970_us, when
-from flowfabric.sqlstore.statements import Statement
-from flowfabric.store.news import News, Tell
+from flowfabric.store.commit_hints import CommitHints, HintHandler
+from flowfabric.store.rows import to_datetime, to_epoch_us
+from flowfabric.store.session import run_to_completion
+from flowfabric.store.statements import Statement
 
-Clock = Callable[[], datetime]
-_MOST_TOGETHER = 200
+_MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
 _log = logging.getLogger("flowfabric.sqlite")
 
@@ -39,123 +38,131 @@ class _Job:
     body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
-    alone: bool = False
-    answer: Any = None
+    is_alone: bool = False
+    result: Any = None
     error: BaseException | None = None
 
 
 class Writer:
-    """Runs bodies in write transactions, in order, many to a commit."""
+    """Runs operations in write transactions, in order, many per commit."""
 
     def __init__(
-        self, connection: sqlite3.Connection, statements: Mapping[str, Statement], clock: Clock,
-        timeout_s: float, checkpointer: Checkpointer | None,
-    ) -> None:  # fmt: skip
+        self,
+        connection: sqlite3.Connection,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        timeout_s: float,
+        checkpointer: Checkpointer | None,
+    ) -> None:
         self._connection = connection
         self._statements = statements
         self._clock = clock
         self._timeout_s = timeout_s
         self._checkpointer = checkpointer
         self._jobs: deque[_Job] = deque()
-        self._wake = threading.Condition()
+        self._condition = threading.Condition()
         self._closing = False
-        self._tell: Tell | None = None
-        self._watch: Tell | None = None
-        self._seen: int | None = None
-        self._looked_at = 0.0
+        self._on_commit: HintHandler | None = None
+        self._on_foreign_commit: HintHandler | None = None
+        self._data_version: int | None = None
+        self._checked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
-        """The body's answer, after the commit that holds what it wrote: with others, or with nothing else."""
+    async def run(
+        self, body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]], *, is_alone: bool = False
+    ) -> Any:
+        """Run `body` and return its result after the commit. With `is_alone`, the transaction contains nothing else."""
         loop = asyncio.get_running_loop()
-        job = _Job(body, loop.create_future(), loop, alone)
-        with self._wake:
+        job = _Job(body, loop.create_future(), loop, is_alone)
+        with self._condition:
             if self._closing:
                 raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
             self._jobs.append(job)
-            self._wake.notify()
+            self._condition.notify()
         return await job.future
 
-    def on_commit(self, tell: Tell) -> None:
-        """Calls back in this thread after every commit."""
-        self._tell = tell
+    def on_commit(self, handler: HintHandler) -> None:
+        """Call `handler` in the writer thread after every commit."""
+        self._on_commit = handler
 
-    def watch(self, tell: Tell | None) -> None:
-        """From now on calls back in this thread when another connection has committed; None ends that."""
-        with self._wake:
-            self._watch, self._seen = tell, None
-            self._wake.notify()
+    def on_foreign_commit(self, handler: HintHandler | None) -> None:
+        """Call `handler` in the writer thread after commits of other connections. None turns this off."""
+        with self._condition:
+            self._on_foreign_commit, self._data_version = handler, None
+            self._condition.notify()
 
     def close(self) -> None:
-        """Finishes what is queued, then ends the thread and its connection."""
-        with self._wake:
+        """Finish the queue, then end the thread and close its connection."""
+        with self._condition:
             self._closing = True
-            self._wake.notify()
+            self._condition.notify()
         self._thread.join()
 
     def _work(self) -> None:
         jobs: list[_Job] = []
         try:
             while jobs := self._next_jobs():
-                news = self._commit_or_fail(jobs)
+                hints = self._commit_or_fail(jobs)
                 for job in jobs:
-                    _answer(job)
-                if self._tell is not None and news:
-                    self._tell(news)
+                    _deliver(job)
+                if self._on_commit is not None and hints:
+                    self._on_commit(hints)
                 self._checkpoint()
-                if self._watch is not None and time.monotonic() - self._looked_at > _WATCH_EVERY_S:
-                    self._look_for_others()
+                if self._on_foreign_commit is not None and time.monotonic() - self._checked_at > _WATCH_EVERY_S:
+                    self._check_foreign_commits()
         except BaseException as error:
-            _log.exception("the writer thread ends")
-            self._give_up(jobs, error)
+            _log.exception("Writer thread failed")
+            self._fail_all(jobs, error)
         finally:
             self._finish()
 
-    def _commit_or_fail(self, jobs: list[_Job]) -> News | None:
+    def _commit_or_fail(self, jobs: list[_Job]) -> CommitHints | None:
         try:
-            return self._commit_together(jobs)
+            return self._commit_batch(jobs)
         except BaseException as error:
-            # What the bodies decided, refusals too, is only as true as their commit.
+            # Without the commit no result is valid, not even an error that a body raised.
             for job in jobs:
                 job.error = error
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             return None
 
-    def _give_up(self, jobs: list[_Job], error: BaseException) -> None:
-        """The thread cannot go on: nobody may wait for it any more."""
-        with self._wake:
+    def _fail_all(self, jobs: list[_Job], error: BaseException) -> None:
+        """Fail all callers, because the thread cannot continue."""
+        with self._condition:
             self._closing = True
-            waiting = [*jobs, *self._jobs]
+            pending = [*jobs, *self._jobs]
             self._jobs.clear()
-        for job in waiting:
+        for job in pending:
             job.error = error
-            _answer(job)
+            _deliver(job)
 
     def _next_jobs(self) -> list[_Job]:
-        with self._wake:
+        with self._condition:
             while not self._jobs and not self._closing:
-                if not self._wake.wait(None if self._watch is None else _WATCH_EVERY_S):
-                    self._look_for_others()
+                if not self._condition.wait(None if self._on_foreign_commit is None else _WATCH_EVERY_S):
+                    self._check_foreign_commits()
             jobs = [self._jobs.popleft()] if self._jobs else []
-            while jobs and not jobs[0].alone and self._jobs and not self._jobs[0].alone and len(jobs) < _MOST_TOGETHER:
+            while (
+                jobs and not jobs[0].is_alone and self._jobs and not self._jobs[0].is_alone and len(jobs) < _MAX_BATCH
+            ):
                 jobs.append(self._jobs.popleft())
             return jobs
 
-    def _look_for_others(self) -> None:
-        """Tells if another connection has committed: this number changes by nothing else."""
+    def _check_foreign_commits(self) -> None:
+        """Call the handler if another connection has committed, which `data_version` reveals."""
         try:
-            [seen] = self._connection.execute("PRAGMA data_version").fetchone()
+            [version] = self._connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:
             return
-        # The first look has nothing to compare with, and something may have happened before it.
-        if self._watch is not None and seen != self._seen:
-            self._watch(News(anything=True))
-        self._seen = seen
-        self._looked_at = time.monotonic()
+        # The first check cannot compare, and another process may have committed before it.
+        if self._on_foreign_commit is not None and version != self._data_version:
+            self._on_foreign_commit(CommitHints(anything=True))
+        self._data_version = version
+        self._checked_at = time.monotonic()
 
-    def _commit_together(self, jobs: list[_Job]) -> News:
+    def _commit_batch(self, jobs: list[_Job]) -> CommitHints:
         limit_statements(self._connection, self._timeout_s)
         self._connection.execute("BEGIN IMMEDIATE")
         changes = self._connection.total_changes
@@ -164,27 +171,27 @@ class Writer:
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._connection.execute("UPDATE ff_clock SET newest_at = ?", (since_1970_us(now),))
+            self._connection.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
         self._connection.execute("COMMIT")
-        return transaction.news
+        return transaction.hints
 
     def _read_clock(self) -> datetime:
-        """The host's clock, but never earlier than anything this file has seen."""
+        """Return the host's time, but never a time before the newest one in this file."""
         [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-        seen: datetime = when(newest)
-        return max(self._clock(), seen)
+        newest_at: datetime = to_datetime(newest)
+        return max(self._clock(), newest_at)
 
     def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
         self._connection.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
-            job.answer = drive(job.body(transaction))
+            job.result = run_to_completion(job.body(transaction))
         except BaseException as error:
             if not self._connection.in_transaction:
-                raise  # SQLite gave up the whole transaction, so nothing of the batch is left.
+                raise  # SQLite rolled back the whole transaction, so the whole batch is lost.
             job.error = error
             self._connection.execute(f"ROLLBACK TO {SAVEPOINT}")
-            # Nobody may be told of an end that was taken back; whoever waits for one of the others looks.
-            transaction.news.completed.clear()
+            # Outcomes of this savepoint are undone. Callers that wait for the other outcomes read them.
+            transaction.hints.completed.clear()
         self._connection.execute(f"RELEASE {SAVEPOINT}")
 
     def _checkpoint(self) -> None:
@@ -192,9 +199,7 @@ class Writer:
             if self._checkpointer:
                 self._checkpointer.checkpoint_if_grown()
         except (sqlite3.Error, OSError):
-            _log.warning(
-                "the log could not be moved into the file; it stays longer until the next commit", exc_info=True
-            )
+            _log.warning("Checkpoint failed, retrying after the next commit", exc_info=True)
 
     def _finish(self) -> None:
         if self._checkpointer:
@@ -202,18 +207,18 @@ class Writer:
         self._connection.close()
 
 
-def _answer(job: _Job) -> None:
-    """Hands the outcome to the caller's event loop, if that still runs."""
+def _deliver(job: _Job) -> None:
+    """Set the outcome in the caller's event loop, if it still runs."""
     try:
-        job.loop.call_soon_threadsafe(_settle, job)
+        job.loop.call_soon_threadsafe(_set_outcome, job)
     except RuntimeError:
-        return  # The loop is closed: nobody waits for this answer any more.
+        return  # The loop is closed, so no caller waits.
 
 
-def _settle(job: _Job) -> None:
+def _set_outcome(job: _Job) -> None:
     if job.future.done():
         return
     if job.error is not None:
-        job.future.set_exception(translated(job.error))
+        job.future.set_exception(translate(job.error))
     else:
-        job.future.set_result(job.answer)
+        job.future.set_result(job.result)

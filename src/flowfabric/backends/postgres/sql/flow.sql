@@ -1,6 +1,6 @@
--- Writes over many members, edges, groups and flows at once; all of them are covered by the locks of their flows.
+-- Writes over many members, edges, groups and flows. The locks of their flows cover all of them.
 
--- What goes on is told so.
+-- Members that may start now cause a notification.
 -- fragment: ready_events
 INSERT INTO ff.event (
     transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
@@ -35,8 +35,8 @@ released AS (
 {ready_events}
 RETURNING namespace, lane, state
 
--- What follows when members have ended well, in those flows in which nothing follows but that others go on, who waited for
--- nobody else: no wait, no join, no bad end and no cancellation is in it. Answers the ends that this was all of.
+-- Completes the consequences of members that completed, in flows where these only start members that wait for no
+-- other upstream. There is no wait, join, bad end or cancellation in them. Returns the ends that need no more work.
 -- name: pass_on
 WITH ended AS MATERIALIZED (
     SELECT
@@ -54,7 +54,7 @@ WITH ended AS MATERIALIZED (
                     d.kind = 'on_failure' OR g.seq <> 0 OR g.n <> 1 OR g.draft OR g.state <> 'open'
                     OR m.blocking_reason <> 'waiting_for_children' OR m.ready_at > :now::TIMESTAMPTZ
                 )
-            -- Whether there is any would be answered by a walk over all open edges.
+            -- EXISTS might be planned as a scan of all open edges.
             ORDER BY d.downstream_id
             LIMIT 1
         ) AS entangled_id
@@ -94,7 +94,7 @@ fired AS (
     WHERE g.downstream_id = resolved.downstream_id
         AND g.seq = resolved.seq
 ),
--- Rows are waited for in id order.
+-- Locks rows in id order.
 blocked AS MATERIALIZED (
     SELECT m.id
     FROM ff.execution AS m
@@ -198,7 +198,7 @@ ended AS (
     RETURNING
         e.id, e.namespace, e.lane, e.kind, e.tags, e.state, e.version, e.epoch, e.generation, e.attempt_index,
         e.attempt_origin, e.attempt_started_at, e.former_lease_id, e.former_worker, e.former_instance,
-        -- A lease that this statement ended had the epoch before this one; every earlier loss has moved it on.
+        -- A lease that this statement ended had the previous epoch. Every earlier loss has already increased the epoch.
         COALESCE(e.former_epoch = e.epoch - 1, FALSE) AS ends_lease,
         item.principal, item.reason, item.details, e.flow_id, e.event_xid
 ),

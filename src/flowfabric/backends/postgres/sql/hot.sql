@@ -1,8 +1,8 @@
--- The hot operations, one statement per batch. Guard and lock sit in one CTE and skip rows that are locked: a batch
--- never waits. `state || ''` and `namespace || ''` keep the planner from any index but the one on the id, which is
--- right however little it knows about the table. The time is read once.
+-- The hot operations, one statement per batch. Guard and lock are in one CTE that skips locked rows, so a batch never
+-- waits. `state || ''` and `namespace || ''` make the planner use the index on the id, which is right even without
+-- statistics. The time is read once.
 
--- What a row tells of the store's clock.
+-- The time that a statement returns.
 
 -- fragment: told_time
 clock_timestamp()
@@ -46,8 +46,8 @@ WHERE NOT EXISTS (
         AND l.name = item.lane
         AND l.state = 'draining'
 )
-    -- The history of an execution outlives it, so its id is never used for another. A subquery of its own, once per
-    -- item: an anti-join may be planned as a walk over all events.
+    -- Events outlive their execution, so its id is never used again. The subquery runs once per item, because an
+    -- anti-join might be planned as a scan of all events.
     AND (
         SELECT past.version
         FROM ff.event AS past
@@ -59,7 +59,7 @@ ORDER BY item.id
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
--- The routes that a claim may take, and the lease on what it has locked.
+-- The routes that a claim may take, and the lease on the rows it has locked.
 -- fragment: open_routes
 open_route AS MATERIALIZED (
     SELECT r.id
@@ -103,7 +103,7 @@ taken AS (
         lease_resumed = (e.attempt_state = 'attempt_interrupted'){order_of_events}
     FROM clock, head
     WHERE e.id = head.id
-        -- The planner cannot know how few heads there are, and would read a whole table to join it with them.
+        -- The planner cannot know that there are few heads, and would scan a whole table to join them.
         AND e.id = ANY(ARRAY(SELECT h.id FROM head AS h))
     RETURNING
     {lease}, e.state, e.version, e.event_xid, e.flow_id, head.place
@@ -135,7 +135,7 @@ WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now
 ),
 {open_routes},
--- How many of the best come from each route, so that no more rows are locked than are taken.
+-- How many of the best rows come from each route, so that no more rows are locked than are taken.
 share AS MATERIALIZED (
     SELECT best.route_id, COUNT(*) AS number
     FROM (
@@ -171,8 +171,8 @@ head AS MATERIALIZED (
 ),
 {leasing}
 
--- When all that it wanted was locked: the best of every route, so that locked heads of one do not hide another's work.
--- It may lock more rows than it takes, for the time of the statement.
+-- For a claim whose candidates were all locked: the best of every route, so that locked heads of one route do not
+-- hide the work of another. It may lock more rows than it takes, for the time of the statement.
 -- name: claim_unlocked
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now
@@ -298,8 +298,8 @@ FROM clock, owned
 WHERE e.id = owned.id
 RETURNING e.id
 
--- The end of what is owned, of plain executions and of others alike. What an item brings is carried along by what is
--- owned: joined with it once more, every item would be compared with every other.
+-- Ends owned executions, standalone and linked ones alike. The owned rows carry the values of their items. A second
+-- join would compare every item with every other.
 -- fragment: completing
 ended AS (
     UPDATE ff.execution AS e
@@ -407,7 +407,7 @@ owned AS MATERIALIZED (
         AND e.lease_id = item.lease_id
         AND e.state || '' = 'active'
         AND e.lease_expires_at > (SELECT now FROM clock)
-        -- The flow that is locked must be the one that it belongs to; it may have got children since that was looked up.
+        -- The locked flow must be the flow of the execution, which may have got children since the flow was read.
         AND COALESCE(e.flow_id, CASE WHEN e.has_children THEN e.id END) IS NOT DISTINCT FROM item.flow_id
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
@@ -469,9 +469,9 @@ recorded AS (
     WHERE step.status = 'open' OR step.digest = excluded.digest
     RETURNING step.execution_id, step.name
 )
--- A final step with other content is not recorded. Then the whole statement fails by a division by zero, so that it
--- needs no transaction around it to be taken back. Both sides are counted as one list: joined, every execution would
--- be compared with every step.
+-- A final step with other content is not recorded. A division by zero then fails the whole statement, so that it
+-- needs no surrounding transaction. Both sides are counted as one list, because a join would compare every execution
+-- with every step.
 SELECT told.execution_id, MAX(told.steps) / (COUNT(told.name) / MAX(told.steps)) AS recorded
 FROM (
     SELECT counted.id AS execution_id, counted.steps, NULL AS name

@@ -1,4 +1,4 @@
--- What a transaction of the caller's needs besides the ordinary statements.
+-- Additional statements for a transaction of the caller.
 
 -- name: inspect_joined
 SELECT

@@ -1,6 +1,6 @@
--- Events in an order that misses nothing. A row may be read once every transaction that could still commit one before
--- it has ended: then its transaction id is below the snapshot's xmin. An event never has a smaller transaction id than
--- an earlier one of its execution, so this order is also that of the versions.
+-- Events in an order that misses none. A row is readable once every transaction that could commit an earlier one has
+-- ended, which is when its transaction id is below the snapshot's xmin. An event never has a smaller transaction id
+-- than an earlier event of its execution, so this is also the order of versions.
 
 -- fragment: order_of_events
 ,
@@ -12,7 +12,7 @@ r.requires <@ :capabilities
 -- fragment: place_column
 , transaction_id
 
--- The execution is saved in the same statement or before it, with the same number: whoever saves it holds its lock.
+-- The same or an earlier statement saves the execution with the same number, under its row lock.
 
 -- fragment: place_of_event
 ,
@@ -70,7 +70,7 @@ SELECT
         ORDER BY e.transaction_id, e.id
         LIMIT 1
     ) AS held_back_since,
-    -- No transaction of this server can have had that id: the rows were loaded from a dump of another one.
+    -- No transaction of this server can have had that id, so the rows come from a dump of another server.
     (
         SELECT e.id
         FROM ff.event AS e

@@ -1,6 +1,6 @@
--- One look at executions that are to be suspended or signalled, without a lock, and the guard of the write that follows.
--- All that was seen with a row is as it was while the row is, since whoever changes it writes the row too. `xmin` tells
--- who wrote a row last.
+-- Reads executions to be signalled without a lock, and guards the write that follows. Anything attached to a row is
+-- unchanged while the row is, because transactions that change it write the row too. `xmin` identifies the
+-- transaction that wrote a row last.
 
 -- fragment: waitpoints_seen
 (
@@ -25,25 +25,6 @@
         ORDER BY k.created_at, k.kid
     ) AS found
 ) AS ring
-
--- name: seen_before_suspending
-SELECT
-    {execution}, e.xmin::TEXT AS mark, clock_timestamp() AS now,
-    {waitpoints_seen},
-    (
-        SELECT json_agg(found)
-        FROM (
-            SELECT
-            {suspension}
-            FROM ff.suspension AS s
-            WHERE s.execution_id = e.id
-                AND s.generation = e.generation
-                AND s.key = item.key
-        ) AS found
-    ) AS suspensions,
-    {ring_seen}
-FROM unnest(:id::UUID[], :key::TEXT[]) AS item (id, key)
-JOIN ff.execution AS e ON e.id = item.id
 
 -- name: seen_before_signalling
 SELECT
@@ -88,27 +69,13 @@ FROM unnest(:execution_id::UUID[], :id::UUID[], :waitpoint_id::UUID[], :key::TEX
     AS item (execution_id, signal_id, waitpoint_id, key)
 JOIN ff.execution AS e ON e.id = item.execution_id
 
--- What may be written: rows that are free and as they were seen. A row that was written after this statement began is
--- looked at again when it is locked, and its mark is another one then. Whoever mints waits for whoever rotates keys, and
--- has locked nothing else by then.
+-- Rows that may be written are free and unchanged. A row that was written after this statement began is read again
+-- when it is locked, and then has another mark. A transaction that mints tokens waits for key rotations before it
+-- locks anything else.
 
 -- name: held_as_seen
 SELECT e.id
-FROM unnest(:id::UUID[], :mark::TEXT[]::XID[], :owned::BOOLEAN[]) AS seen (id, mark, owned)
+FROM unnest(:id::UUID[], :mark::TEXT[]::XID[]) AS seen (id, mark)
 JOIN ff.execution AS e ON e.id = seen.id
 WHERE e.xmin = seen.mark
-    AND (NOT seen.owned OR e.lease_expires_at > COALESCE(:now, clock_timestamp()))
-    AND (
-        :kid::TEXT IS NULL OR EXISTS (
-            SELECT 1
-            FROM minting
-        )
-    )
 FOR NO KEY UPDATE OF e SKIP LOCKED
-
--- name: minting
-SELECT k.kid
-FROM ff.signing_key AS k
-WHERE k.active
-    AND k.kid = :kid::TEXT
-FOR SHARE

@@ -1,4 +1,4 @@
--- What differs for the register of workers: a heartbeat is one statement, and lanes are an array.
+-- Statements on workers that differ: a heartbeat is one statement, and lanes are an array.
 
 -- name: beat_worker
 UPDATE ff.worker AS w

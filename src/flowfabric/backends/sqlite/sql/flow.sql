@@ -1,4 +1,4 @@
--- Writes over many members, edges, groups and flows at once; all of them are covered by the locks of their flows.
+-- Writes over many members, edges, groups and flows. The locks of their flows cover all of them.
 
 -- fragment: released_items
 WITH item (id, state, blocking_reason, ready_at, now) AS (
@@ -90,7 +90,7 @@ INSERT INTO ff.event (
 SELECT
     e.namespace, 'completion', e.state, item.now, e.lane, e.id, e.version, e.kind, e.state, e.epoch, e.generation,
     e.attempt_index,
-    -- A lease that was ended just now had the epoch before this one; every earlier loss has moved it on.
+    -- A lease that this script ended had the previous epoch. Every earlier loss has already increased the epoch.
     CASE WHEN e.former_epoch = e.epoch - 1 THEN e.former_lease_id END,
     CASE WHEN e.former_epoch = e.epoch - 1 THEN e.former_worker END,
     CASE WHEN e.former_epoch = e.epoch - 1 THEN e.former_instance END,

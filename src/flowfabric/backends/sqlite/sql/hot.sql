@@ -1,7 +1,7 @@
--- The hot operations, one statement per batch. `VALUES :items` stands for one row per item, shared values included.
--- The first part of a script has the guard and answers which items passed; the others run over those.
+-- The hot operations, one script per batch. `VALUES :items` becomes one row per item, including shared values.
+-- The first part of a script contains the guard and returns the items that passed. The others run over these.
 
--- What a row tells of the store's clock: nothing, a transaction knows its time.
+-- The time that a statement returns: none, since a transaction has a fixed time.
 
 -- fragment: told_time
 NULL
@@ -39,7 +39,7 @@ WHERE item.id IS NOT NULL
             AND l.name = item.lane
             AND l.state = 'draining'
     )
-    -- The history of an execution outlives it, so its id is never used for another.
+    -- Events outlive their execution, so its id is never used again.
     AND NOT EXISTS (
         SELECT 1
         FROM ff.event AS past

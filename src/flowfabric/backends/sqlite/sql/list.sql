@@ -1,5 +1,5 @@
--- Listings: the newest of each state, merged. Without filters a page costs the same however long the table is; a filter
--- that few rows pass walks the others.
+-- Listings: the newest rows of each state, merged. Without filters, the cost of a page does not depend on the size of
+-- the table. A selective filter has to read the rows that it skips.
 
 -- name: list_executions
 SELECT

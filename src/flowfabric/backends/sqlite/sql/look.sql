@@ -1,4 +1,4 @@
--- Only how lists side by side become rows differs.
+-- Only the conversion of parallel lists to rows differs from the shared statement.
 
 -- fragment: wanted
 SELECT keys.value AS key, places.value AS place

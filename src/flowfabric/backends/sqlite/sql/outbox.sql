@@ -1,4 +1,4 @@
--- Events by their id: one transaction writes at a time, so that is also the order of the commits.
+-- Events by id. One transaction writes at a time, so this is also the order of commits.
 
 -- fragment: order_of_events
 

@@ -1,4 +1,4 @@
--- What differs for the register of workers: lanes are a JSON array.
+-- Statements on workers that differ: lanes are a JSON array.
 
 -- name: beat_worker
 UPDATE ff.worker

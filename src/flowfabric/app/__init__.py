@@ -1,0 +1,1 @@
+"""The objects of a program: the app, its tasks and flows, and handles of submitted executions."""

@@ -1,0 +1,497 @@
+"""The app: one store, the tasks in it, and the workers that run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
+from uuid import UUID
+from weakref import WeakSet
+
+from flowfabric.app import loader, submit
+from flowfabric.app.flow import Flow
+from flowfabric.app.handle import Handle
+from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, validate_settings
+from flowfabric.core import validation
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.policy import Backoff
+from flowfabric.runtime import signals
+from flowfabric.runtime.branch import BRANCH
+from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
+from flowfabric.values import ValueCodec, frame_namespace
+from flowfabric.values.aliases import Async, Durable, Duration, P, R
+
+if TYPE_CHECKING:
+    from flowfabric.app import sync_client
+    from flowfabric.engine.engine import Engine
+    from flowfabric.engine.opener import EngineOpener, StoreOptions
+    from flowfabric.worker import Worker
+
+T = TypeVar("T")
+STORE_VARIABLE = "FLOWFABRIC_STORE"
+DEFAULT_STORE = "flowfabric.db"
+DEFAULT_LANES = ("default",)
+DEFAULT_LEASE = "30s"
+DEFAULT_CONCURRENCY = 16
+_BACKOFF = Backoff()
+_apps: WeakSet[App] = WeakSet()
+
+
+class TaskDecorator(Protocol):
+    """The decorator that `@app.task(…)` returns."""
+
+    @overload
+    def __call__(self, fn: Async[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class App:
+    """Tasks, and the store of their executions.
+
+    `store` is a path, `sqlite:///path`, `postgresql://…` or `:memory:`. It defaults to the variable FLOWFABRIC_STORE,
+    or else to `flowfabric.db` in the working directory. The store is opened on first use, once per event loop, and
+    closed by `async with app` or with the loop. `url` is the address of `app.asgi()`, the base of links. Workers import
+    the modules in `imports`, which contain more tasks. If a re-run makes a recorded call with other arguments,
+    `arguments` decides whether the app holds the execution (`hold`), warns (`warn`) or ignores it (`off`). `options`
+    are those of `flowfabric.engine.connect`, for example `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}` or
+    `{"key_file": …}`.
+    """
+
+    def __init__(
+        self,
+        store: str | None = None,
+        *,
+        namespace: str = "default",
+        url: str | None = None,
+        imports: Sequence[str] = (),
+        arguments: Literal["hold", "warn", "off"] = "hold",
+        options: StoreOptions | None = None,
+    ) -> None:
+        self._store = None if store is None else validation.text(store, "store")
+        self.namespace = validation.name(namespace, "namespace")
+        self.url = None if url is None else signals.validate_base_url(url)
+        self.imports = () if imports == () else validation.names(imports, "imports")
+        if arguments not in ("hold", "warn", "off"):
+            raise InvalidRequest("invalid_choice", "arguments must be 'hold', 'warn' or 'off'", field="arguments")
+        self.arguments = arguments
+        self.registry = Registry()
+        self.tasks = self.registry.tasks
+        self.engines = Engines(self.namespace, _validate_options(options))
+        self.callbacks: dict[tuple[str, str], ValueCodec[Any]] = {}
+        _apps.add(self)
+
+    @property
+    def store(self) -> str:
+        """The address of the store."""
+        return self._store or default_store()
+
+    @overload
+    def task(self, fn: Async[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        version: int = 1,
+        retries: int = 3,
+        backoff: Backoff = _BACKOFF,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        lane: str = "default",
+        priority: int = 0,
+        requires: Collection[str] = (),
+        retention: Duration | None = None,
+        signals: Collection[Signal[Any]] = (),
+        raises: Collection[type[Exception]] = (),
+        cancel_grace: Duration | None = None,
+        retry_on: Collection[str | type[Exception]] = (),
+    ) -> TaskDecorator: ...
+    # mypy takes the optional positional argument for one that some overload requires.
+    def task(  # type: ignore[misc]
+        self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **settings: Any
+    ) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(…)` with settings for its executions.
+
+        The kind of the task is `name` or the function's name. From `version=2` on it includes the version, and submits
+        go to the newest version. Exceptions in `raises` are expected results: they are not retried, and a caller that
+        waits for the result gets the same class. `signals` are accepted from the submit on. With `retry_on`, the task
+        and its steps retry only failures of these categories or classes.
+        """
+        task_settings = validate_settings(settings)
+        names = frame_namespace(sys._getframe(1))
+
+        def register(fn: Callable[..., Any]) -> Task[..., Any]:
+            codecs = codecs_for(fn, names)
+            task: Task[..., Any] = Task(self, task_name(fn, name), fn, codecs, task_settings)
+            task.submission_of(b"")  # Report invalid settings here, where they are written.
+            self.registry.add(task)
+            return task
+
+        return register if fn is None else register(fn)
+
+    @overload
+    def run(
+        self,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        lanes: Collection[str] = DEFAULT_LANES,
+        capabilities: Collection[str] = (),
+        lease: Duration = DEFAULT_LEASE,
+    ) -> None: ...
+    @overload
+    def run(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def run(self, task: Task[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
+        """Run a worker in the foreground until SIGTERM, or with a task until that execution has ended.
+
+        With a task it submits, works on all tasks of the app, and returns the result. An interrupted execution stays
+        stored. Submitted again with the same key, `app.run` attaches to it.
+        """
+        loader.refuse_while_importing()
+        if task is None:
+            return _run_in_own_loop(_work_until_signalled(self, **kwargs))
+        if task.app is not self:
+            raise InvalidRequest("other_app", f"{task.name} is a task of another app", kind=task.name)
+        return _run_in_own_loop(_work_until_ended(self, task, args, kwargs))
+
+    def worker(
+        self,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        lanes: Collection[str] = DEFAULT_LANES,
+        capabilities: Collection[str] = (),
+        lease: Duration = DEFAULT_LEASE,
+    ) -> AbstractAsyncContextManager[Worker]:
+        """Run a worker on the current loop while the block is entered.
+
+        If its process dies, other workers take over its work after at most two `lease` periods.
+        """
+        return _enter_worker(self, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
+
+    def submit_many(self, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
+        """Store many calls, each made by `task.call(…)`, in few statements. Return their handles in the same order."""
+        return submit.submit_many(self, calls)
+
+    def handle(self, id: UUID | str) -> Handle[Any]:
+        """Return the handle of any execution. `task.handle(id)` also knows the type of its result."""
+        return Handle(self, id)
+
+    def make_handle(self, id: UUID, task: Task[..., R] | None) -> Handle[R]:
+        """Return the handle of an execution of `task`; a task's function gets the handles of its children here."""
+        return Handle(self, id, task)
+
+    def signal(self, token: str, name: str, payload: object = None) -> Durable[Delivery]:
+        """Deliver plain JSON under a name to the wait of the token."""
+        return signals.deliver(self.engine, token, name, payload)
+
+    def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
+        """Approve on behalf of the token's approver. The first decision counts."""
+        return signals.send_decision(self.engine, token, APPROVE, comment)
+
+    def reject(self, token: str, reason: str = "") -> Durable[Delivery]:
+        """Reject on behalf of the token's approver. The first decision counts."""
+        return signals.send_decision(self.engine, token, REJECT, reason)
+
+    def flow(self, name: str | None = None) -> Flow:
+        """Return an empty flow. Add tasks to it, then submit it."""
+        return Flow(self, name)
+
+    def asgi(self) -> Any:
+        """Return an ASGI application for links and callbacks. Mount it at the address given as `url`."""
+        from flowfabric.web import asgi_app
+
+        return asgi_app(self.engine, check_payload=partial(_payload_error, self), close=self.engines.close)
+
+    def check(self) -> None:
+        """Import the app's modules and resolve all annotations of its tasks. Raise for the first that is wrong."""
+        loader.import_all(self.imports)
+        for task in self.tasks.values():
+            task.inputs.check()
+            _ = task.result_codec, [signal.payload_type for signal in task.settings.signals]
+
+    async def engine(self) -> Engine:
+        """Return the engine of the running loop. The first call opens it."""
+        return await self.engines.get(self.store)
+
+    @property
+    def sync(self) -> sync_client.App:
+        """The same methods for plain code."""
+        from flowfabric.app import sync_client
+
+        return sync_client.App(self)
+
+    def close(self) -> Durable[None]:
+        """Close the engine of the running loop, as `async with app` does. The next use opens another."""
+        return self.engines.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<app of {len(self.tasks)} tasks in namespace {self.namespace!r}>"
+
+
+def current_app() -> App:
+    """Return the app whose task runs here, or else the only app of this process."""
+    branch = BRANCH.get()
+    if branch is not None:
+        return cast(App, branch.run.app)
+    if len(_apps) == 1:
+        return next(iter(_apps))
+    message = f"the handle was restored without its app, and there are {len(_apps)}; use app.handle(handle.id)"
+    raise InvalidRequest("app_unknown", message)
+
+
+# Workers of an app: in their own process, for one result, or on the caller's loop.
+
+
+def new_worker(
+    app: App,
+    engine: Engine,
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    lanes: Collection[str] = DEFAULT_LANES,
+    capabilities: Collection[str] = (),
+    lease: Duration = DEFAULT_LEASE,
+) -> Worker:
+    """Return a worker for the tasks of an app, not yet started.
+
+    A thread with its own engine renews the leases, unless the store is in this process's memory, where no other engine
+    sees it.
+    """
+    from flowfabric.runtime.run import TaskRunner
+    from flowfabric.runtime.threads import ThreadPools
+    from flowfabric.worker import Worker
+
+    app.check()
+    threads = ThreadPools(concurrency)
+    in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
+    return Worker(
+        engine,
+        TaskRunner(app, threads),
+        concurrency=concurrency,
+        lanes=tuple(lanes),
+        capabilities=capabilities,
+        lease_ttl=lease,
+        open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1),
+        threads=threads,
+    )
+
+
+@asynccontextmanager
+async def _enter_worker(app: App, **options: Any) -> AsyncIterator[Worker]:
+    async with new_worker(app, await app.engine(), **options) as worker:
+        yield worker
+
+
+async def _work_until_signalled(
+    app: App,
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    lanes: Collection[str] = DEFAULT_LANES,
+    capabilities: Collection[str] = (),
+    lease: Duration = DEFAULT_LEASE,
+) -> None:
+    from flowfabric.worker import run_until_signal
+
+    async with app:
+        engine = await app.engine()
+        worker = new_worker(app, engine, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
+        await run_until_signal(worker)
+
+
+async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
+    """Submit an execution, and run a worker for every lane and capability of the app until it has ended."""
+    async with app:
+        app.check()
+        handle = await task.submit(*args, **kwargs)
+        submission = task.submission_of(b"")
+        settings = [registered.settings for registered in app.tasks.values()]
+        lanes = {*DEFAULT_LANES, submission.lane, *(each.lane for each in settings)}
+        capabilities = {*submission.requires, *(name for each in settings for name in each.requires)}
+        async with _enter_worker(app, lanes=sorted(lanes), capabilities=capabilities):
+            return await handle
+
+
+def _run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    from flowfabric.worker import event_loop_runner
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with event_loop_runner() as runner:
+            return runner.run(work)
+    work.close()
+    message = "app.run starts its own event loop, but one is running here; use `async with app.worker():`"
+    raise InvalidRequest("loop_is_running", message)
+
+
+def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:
+    """Return the error in a callback's payload, if this process has seen the task wait for it."""
+    codec = app.callbacks.get((kind, key))
+    try:
+        if codec is not None:
+            codec.restore(payload)
+    except FlowFabricError as error:
+        return error.message
+    return None
+
+
+def default_store() -> str:
+    """Return the value of FLOWFABRIC_STORE, or else `flowfabric.db` in the working directory."""
+    return os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+
+
+# The engines of an app: one per event loop, opened on first use. The engine's modules are imported then too, so that
+# a program that only declares tasks, or prints its help, starts sooner.
+
+
+_Loop = asyncio.AbstractEventLoop
+
+
+class _Forks:
+    """The number of forks between this process and the first one. Asking the system would cost a call each time."""
+
+    number = 0
+
+    @classmethod
+    def count(cls) -> None:
+        cls.number += 1
+
+
+os.register_at_fork(after_in_child=_Forks.count)
+
+
+class Engines:
+    """The engines of one store, one per event loop.
+
+    A connection belongs to the loop and the process that opened it. So every loop has its own engine, and a forked
+    child starts with none.
+    """
+
+    def __init__(self, namespace: str, options: StoreOptions) -> None:
+        self._namespace = namespace
+        self._options = options
+        self._reset()
+
+    def _reset(self) -> None:
+        self._forks = _Forks.number
+        self._opening: dict[_Loop, asyncio.Task[Engine]] = {}
+        self._open: dict[_Loop, AsyncGenerator[Engine, None]] = {}
+        self._adopted: dict[_Loop, Engine] = {}
+        self._ready: dict[_Loop, Engine] = {}
+
+    def set_options(self, **options: Unpack[StoreOptions]) -> None:
+        """Add options for engines that are opened later. Raise if the app itself has another value."""
+        for name, value in options.items():
+            own = self._options.get(name, value)
+            if own != value:
+                message = f"the app has {name}={own!r}; omit the other value {value!r}"
+                raise InvalidRequest("other_option", message, field=name)
+        self._options = _validate_options({**self._options, **options})
+
+    def opener(self, store: str, **instead: Unpack[StoreOptions]) -> EngineOpener:
+        """Return an engine to be opened with the app's options, overridden by `instead`."""
+        from flowfabric.engine.opener import connect
+
+        options: StoreOptions = {**self._options, **instead}
+        return connect(store, namespace=self._namespace, **options)
+
+    async def get(self, store: str) -> Engine:
+        """Return the engine of the running loop. `close` closes it, or the loop when it ends."""
+        loop = asyncio.get_running_loop()
+        ready = self._adopted.get(loop) or self._ready.get(loop)
+        if ready is not None and self._forks == _Forks.number:
+            return ready
+        self._drop_closed()
+        if loop not in self._opening:
+            # The engine's tasks must not inherit the context of the first caller.
+            self._opening[loop] = loop.create_task(self._start(loop, store), context=Context())
+        opening = self._opening[loop]
+        try:
+            # A caller that stops waiting must not cancel the opening for the others.
+            return await asyncio.shield(opening)
+        except BaseException:
+            if opening.done() and (opening.cancelled() or opening.exception()):
+                self._opening.pop(loop, None)
+            raise
+
+    def adopt(self, engine: Engine | None) -> None:
+        """Use this engine for the running loop, or with None an engine of our own again. Its owner closes it."""
+        self._drop_closed()
+        loop = asyncio.get_running_loop()
+        if engine is None:
+            self._adopted.pop(loop, None)
+        else:
+            self._adopted[loop] = engine
+
+    @property
+    def is_adopted(self) -> bool:
+        """True while the running loop uses an engine of another owner."""
+        return asyncio.get_running_loop() in self._adopted
+
+    async def close(self) -> None:
+        """Close the engine that was opened for the running loop. The next call opens another."""
+        loop = asyncio.get_running_loop()
+        self._opening.pop(loop, None)
+        self._ready.pop(loop, None)
+        opened = self._open.pop(loop, None)
+        if opened is not None:
+            await opened.aclose()
+
+    async def _start(self, loop: _Loop, store: str) -> Engine:
+        opened = _keep_open(self.opener(store))
+        engine = await anext(opened)
+        self._open[loop] = opened
+        self._ready[loop] = engine
+        return engine
+
+    def _drop_closed(self) -> None:
+        """Forget loops that have ended, and after a fork everything: closing would close the parent's connections."""
+        if self._forks != _Forks.number:
+            self._reset()
+        for by_loop in (self._opening, self._open, self._adopted, self._ready):
+            # Another thread may add or remove its loop at the same time.
+            for loop in [loop for loop in list(by_loop) if loop.is_closed()]:
+                by_loop.pop(loop, None)
+
+
+async def _keep_open(opener: EngineOpener) -> AsyncGenerator[Engine, None]:
+    """Yield the engine, open until the generator is closed.
+
+    A loop closes its generators when it ends, so a program without `async with app` leaves nothing open.
+    """
+    async with opener as engine:
+        yield engine
+
+
+def _validate_options(options: object) -> StoreOptions:
+    """Return options that `connect` accepts. Errors are raised where the app is made, not where it is used."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        message = f"options must be a mapping, not {type(options).__name__}"
+        raise InvalidRequest("invalid_type", message, field="options")
+    from flowfabric.engine.opener import StoreOptions, connect
+
+    unknown = sorted(str(name) for name in options.keys() - StoreOptions.__annotations__.keys())
+    if unknown:
+        names = ", ".join(StoreOptions.__annotations__)
+        message = f"options has no {', '.join(unknown)}; use one of {names}"
+        raise InvalidRequest("invalid_choice", message, field="options")
+    store_options = StoreOptions(**options)  # type: ignore[typeddict-item]
+    _ = connect(":memory:", **store_options)
+    return store_options

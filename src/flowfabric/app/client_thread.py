@@ -1,0 +1,85 @@
+"""Where plain code waits for async methods: a daemon thread with an event loop, one per process.
+
+Inside a step it is the worker's loop, which already has an engine and is free while the step runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import Context
+from typing import TypeVar
+
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.runtime.branch import BRANCH, current_step
+from flowfabric.values.aliases import Durable
+
+T = TypeVar("T")
+
+
+class ClientThread:
+    """An event loop in its own thread, started on first use."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget thread and loop.
+
+        Only the forking thread survives in a child process. There the loop would never run, and the lock might stay
+        taken.
+        """
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, started by the first call."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="flowfabric-client", daemon=True).start()
+            return self._loop
+
+
+_thread = ClientThread()
+os.register_at_fork(after_in_child=_thread.reset)
+
+
+def run_on_client_thread(make: Callable[[], Durable[T]]) -> T:
+    """Return the result of an async method in plain code. Inside a plain task's function it is a durable call."""
+    refuse_on_running_loop()
+    step = current_step()
+    if step is not None:
+        return _wait_on(step.run.loop, make())
+    if BRANCH.get() is not None:
+        from flowfabric.runtime import sync_bridge
+
+        return sync_bridge.call(make)
+    return _wait_on(_thread.start(), make())
+
+
+def refuse_on_running_loop() -> None:
+    """Raise if this would block a thread whose event loop is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidRequest("blocks_the_loop", "this would block the running event loop; await the async method instead")
+
+
+def _wait_on(loop: asyncio.AbstractEventLoop, call: Durable[T]) -> T:
+    """Await a call that was made here on another thread's loop, and return its result. Cancel it if interrupted."""
+    # Await it in an empty context: whether it is durable or part of a step was decided when the call was made.
+    future: Future[T] = Context().run(asyncio.run_coroutine_threadsafe, _await_call(call), loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def _await_call(call: Durable[T]) -> T:
+    return await call

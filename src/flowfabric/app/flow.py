@@ -1,0 +1,276 @@
+"""Flows: tasks that run after one another, built from typed results before anything runs.
+
+    flow = app.flow("etl")
+    a, b = flow.add(extract, "eu"), flow.add(extract, "us")
+    report = flow.add(summarise, [a.result, b.result])
+    handle = await flow.submit()
+    text = await handle[report]
+
+`a.result` has the type of the value and is a reference to it. Every reference is an edge. The value is filled in when
+the member runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
+from uuid import UUID
+
+from flowfabric.app.handle import Handle
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.flows.graph import Edge, EdgeKind, Graph, Join, Siblings, all_of, any_of, quorum
+from flowfabric.core.flows.outcomes import FlowDescription
+from flowfabric.core.flows.records import CancelPolicy, FlowState
+from flowfabric.core.ids import derive_id
+from flowfabric.runtime.calls.step import as_step
+from flowfabric.runtime.flow_inputs import build_inputs
+from flowfabric.runtime.signals import is_in_task, step_derived_id
+from flowfabric.values.aliases import Durable, Duration, P, R, R_co
+from flowfabric.values.placeholders import ResultReference
+
+if TYPE_CHECKING:
+    from flowfabric.app import sync_client
+    from flowfabric.app.app import App
+    from flowfabric.app.task import Task
+
+__all__ = ["Flow", "FlowHandle", "Node"]
+
+_EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
+_DEFAULT_NAME = "flow"
+
+
+class Node(Generic[R_co]):
+    """A member of a flow that is being built."""
+
+    def __init__(self, flow: Flow, name: str, task: Task[..., R_co]) -> None:
+        self.flow = flow
+        self.name = name
+        self.task = task
+
+    @property
+    def result(self) -> R_co:
+        """A reference to the member's result. Pass it to other members, as an argument or inside a list or dict."""
+        return cast(R_co, ResultReference(self.flow, (self.name,)))
+
+    def __repr__(self) -> str:
+        return f"<node {self.name}>"
+
+
+@dataclass(slots=True)
+class _MemberSpec:
+    """A member of a flow being built: its stored input, its upstream edges, and how they are joined."""
+
+    task: Task[..., Any]
+    payload: bytes
+    encoding: str
+    join: Join
+    edges: dict[str, EdgeKind] = field(default_factory=dict)
+
+
+class Flow:
+    """A graph of calls. Nothing is stored until it is submitted, and then all of it in one transaction."""
+
+    def __init__(self, app: App, name: str | None = None) -> None:
+        self.app = app
+        self.name = validation.name(_DEFAULT_NAME if name is None else name, "name of the flow")
+        self._members: dict[str, _MemberSpec] = {}
+
+    def add(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Node[R]:
+        """Add a call of the task. It runs when every member that its arguments refer to has succeeded.
+
+        Its name is the task's, numbered if there are several, or `task.options(name=…)`.
+        """
+        _check_options(task)
+        newest = task.newest
+        name = self._new_name(newest)
+        payload, encoding, references = build_inputs(newest, args, kwargs)
+        for reference in references:
+            self._check_own(reference.flow)
+        edges = {upstream: EdgeKind.ON_SUCCESS for reference in references for upstream in reference.members}
+        self._members[name] = _MemberSpec(newest, payload, encoding, _join(name, references), edges)
+        return Node(self, name, newest)
+
+    def after(
+        self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
+    ) -> None:
+        """Run a member only after others have succeeded, failed or ended, without using their results."""
+        if on not in _EDGES:
+            raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
+        member = self._find_member(node)
+        if member.join != all_of():
+            message = f"{node.name} has a join already (first or quorum), and a member has one; add a member between"
+            raise InvalidRequest("one_join_per_member", message, member=node.name)
+        for other in upstream:
+            self._find_member(other)
+            kind = member.edges.setdefault(other.name, _EDGES[on])
+            if kind is not _EDGES[on]:
+                message = f"{node.name} comes after {other.name} already, {kind.value}; there is one edge between two"
+                raise InvalidRequest("duplicate_edge", message, member=node.name, upstream=other.name)
+
+    def first(self, *nodes: Node[R], cancel_rest: bool = True) -> R:
+        """Return a reference to the result of the first member that succeeds. The others are cancelled if
+        `cancel_rest`."""
+        return cast(R, self._make_reference("first", 1, nodes, cancel_rest=cancel_rest))
+
+    def quorum(self, k: int, *nodes: Node[R], cancel_rest: bool = True) -> list[R]:
+        """Return a reference to the results of the first `k` members that succeed, in the order of their ends."""
+        needed = validation.integer(k, "k", 1, max(1, len(nodes)))
+        return cast(list[R], self._make_reference("quorum", needed, nodes, cancel_rest=cancel_rest))
+
+    def submit(self) -> Durable[FlowHandle]:
+        """Store all members and edges in one transaction, or nothing."""
+        if is_in_task():
+            return self._make_handle(as_step(f"flow:{self.name}", self._store_in_step))
+        return self._make_handle(self._store(step_derived_id("flow")))
+
+    @property
+    def sync(self) -> sync_client.Flow:
+        """The same methods for plain code."""
+        from flowfabric.app import sync_client
+
+        return sync_client.Flow(self)
+
+    async def _store_in_step(self) -> UUID:
+        return await self._store(step_derived_id("flow"))
+
+    async def _store(self, id_: UUID | None) -> UUID:
+        engine = await self.app.engine()
+        return (await engine.flows.submit(self._graph(), id=id_)).flow_id
+
+    async def _make_handle(self, stored: Durable[UUID]) -> FlowHandle:
+        return FlowHandle(self.app, await stored, frozenset(self._members))
+
+    def _graph(self) -> Graph:
+        graph = Graph(self.name)
+        for name, member in self._members.items():
+            submission = member.task.submission_of(member.payload, member.encoding)
+            edges = [Edge(upstream, kind) for upstream, kind in member.edges.items()]
+            graph.add(
+                name,
+                submission.kind,
+                submission.payload,
+                after=edges,
+                join=member.join,
+                encoding=submission.encoding,
+                lane=submission.lane,
+                priority=submission.priority,
+                requires=submission.requires,
+                policy=submission.policy,
+                tags=submission.tags,
+                ready_at=submission.ready_at,
+                delay=submission.delay,
+                signals=submission.signals,
+            )
+        return graph
+
+    def _new_name(self, task: Task[..., Any]) -> str:
+        option = task.call_options.name
+        if option is not None:
+            if option in self._members:
+                raise InvalidRequest("duplicate_member", f"the flow has a member {option!r} already", member=option)
+            return validation.name(option, "name")
+        number = 1
+        while (name := task.base if number == 1 else f"{task.base}#{number}") in self._members:
+            number += 1
+        return name
+
+    def _make_reference(
+        self, how: Literal["first", "quorum"], needed: int, nodes: Sequence[Node[Any]], *, cancel_rest: bool
+    ) -> ResultReference:
+        if not nodes:
+            raise InvalidRequest("invalid_request", f"{how} needs at least one member", field="nodes")
+        for node in nodes:
+            self._find_member(node)
+        names = tuple(dict.fromkeys(node.name for node in nodes))
+        return ResultReference(self, names, how, needed, validation.boolean(cancel_rest, "cancel_rest"))
+
+    def _find_member(self, node: object) -> _MemberSpec:
+        if not isinstance(node, Node):
+            raise InvalidRequest("invalid_type", f"expected a node of this flow, not {type(node).__name__}")
+        self._check_own(node.flow)
+        return self._members[node.name]
+
+    def _check_own(self, flow: object) -> None:
+        if flow is not self:
+            raise InvalidRequest("foreign_member", f"flow {self.name!r} was given a member of another flow")
+
+
+class FlowHandle:
+    """A submitted flow. `handle[node]` is the handle of a member."""
+
+    def __init__(self, app: App, id: UUID, members: frozenset[str]) -> None:
+        self.app = app
+        self.id = id
+        self._members = members
+
+    def __getitem__(self, node: Node[R]) -> Handle[R]:
+        if node.name not in self._members:
+            raise InvalidRequest("unknown_member", f"this flow has no member {node.name!r}", member=node.name)
+        return Handle(self.app, derive_id(self.id, node.name), node.task)
+
+    def cancel(self, policy: Literal["cancel_all", "cancel_pending", "flow_only"] = "cancel_all") -> Durable[None]:
+        """Cancel the flow, and by `policy` all unfinished members, only the unstarted ones, or none of them."""
+        if is_in_task():
+            return as_step("cancel_flow", _cancel, self.app, self.id, policy)
+        return _cancel(self.app, self.id, policy)
+
+    def wait(self, timeout: Duration | None = None) -> Durable[FlowState | None]:
+        """Wait until all members have ended. None if the timeout passes first. The function of a task awaits members
+        instead."""
+        if is_in_task():
+            message = "a task waits for members of a flow, for example `await handle[node]`, not for the whole flow"
+            raise InvalidRequest("flow_wait_in_task", message)
+        return _wait(self.app, self.id, timeout)
+
+    def status(self) -> Durable[FlowDescription]:
+        """Return the flow as it is now, with its graph."""
+        return _status(self.app, self.id)
+
+    @property
+    def sync(self) -> sync_client.FlowHandle:
+        """The same methods for plain code."""
+        from flowfabric.app import sync_client
+
+        return sync_client.FlowHandle(self)
+
+    def __repr__(self) -> str:
+        return f"<handle of flow {self.id}>"
+
+
+async def _cancel(app: App, id_: UUID, policy: str) -> None:
+    engine = await app.engine()
+    await engine.flows.cancel(id_, policy=CancelPolicy(policy), principal="program")
+
+
+async def _wait(app: App, id_: UUID, limit: Duration | None) -> FlowState | None:
+    engine = await app.engine()
+    return await engine.flows.wait(id_, limit)
+
+
+async def _status(app: App, id_: UUID) -> FlowDescription:
+    engine = await app.engine()
+    return await engine.flows.describe(id_)
+
+
+def _check_options(task: Task[..., Any]) -> None:
+    options = task.call_options
+    if options.key is not None or options.connection is not None or options.detached:
+        message = "key, connection and detached do not apply to members of a flow, which are stored together; omit them"
+        raise InvalidRequest("invalid_request", message, kind=task.name)
+
+
+def _join(name: str, references: Sequence[ResultReference]) -> Join:
+    """Return how the edges of a member are joined: all of them, or by its one `first` or `quorum`."""
+    joined = {reference for reference in references if reference.mode != "result"}
+    if not joined:
+        return all_of()
+    if len(joined) > 1 or any(reference.mode == "result" for reference in references):
+        message = f"{name} takes a first or quorum and other results; a member has one join, so add a member between"
+        raise InvalidRequest("one_join_per_member", message, member=name)
+    [reference] = joined
+    siblings = Siblings.CANCEL_REMAINING if reference.cancel_rest else Siblings.LET_RUN
+    if reference.mode == "first":
+        return any_of(siblings=siblings)
+    return quorum(reference.needed, siblings=siblings)

@@ -1,0 +1,169 @@
+"""Submitting executions: single or many, standalone, as children, or in a transaction of the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flowfabric.app.client_thread import run_on_client_thread
+from flowfabric.app.handle import Handle
+from flowfabric.core import validation
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.executions.outcomes import Submitted
+from flowfabric.core.executions.requests import Submission
+from flowfabric.runtime import results
+from flowfabric.runtime.branch import BRANCH, current_branch, current_step
+from flowfabric.runtime.signals import idempotency_key, is_in_task
+from flowfabric.values.aliases import Durable, P, R
+
+if TYPE_CHECKING:
+    from flowfabric.app.app import App
+    from flowfabric.app.task import Call, Task
+    from flowfabric.engine.engine import Engine
+
+
+def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Handle[R]]:
+    """Store an execution: a child inside of a task, a standalone one anywhere else."""
+    if is_in_task():
+        from flowfabric.runtime.calls.children import submit_child
+
+        _refuse_connection(task, "a child is stored together with its record")
+        return submit_child(task, args, kwargs)
+    return _submit(task.newest, _with_key(task, task.submission(args, kwargs)))
+
+
+def submit_sync(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle[R]:
+    """Store an execution from plain code. A caller's transaction is used on the thread that owns it."""
+    if task.call_options.connection is None or (BRANCH.get() is not None and current_step() is None):
+        return run_on_client_thread(lambda: submit(task, args, kwargs))
+    submission = _with_key(task, task.submission(args, kwargs))
+    engine = run_on_client_thread(task.app.engine)
+    return Handle(
+        task.app, engine.executions.submit_in_transaction_sync(task.call_options.connection, submission).id, task.newest
+    )
+
+
+def run(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[R]:
+    """Store an execution and wait for its result."""
+    _refuse_connection(task, "workers see it only after the commit of that transaction; submit it and wait afterwards")
+    if current_branch() is not None:
+        from flowfabric.runtime.calls.children import run_child
+
+        return run_child(task, args, kwargs)
+    return _run(task.newest, _with_key(task, task.submission(args, kwargs)))
+
+
+def make_call(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R]:
+    """Return a call with validated inputs."""
+    from flowfabric.app.task import Call
+
+    _refuse_connection(task, "many calls are stored in separate batches")
+    submission = task.submission(args, kwargs)
+    if task.call_options.key is not None:
+        submission = replace(submission, key=task.call_options.key)
+    return Call(task.newest, args, kwargs, submission)
+
+
+def submit_many(app: App, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
+    """Store all calls in batches. Inside of a task they are its children."""
+    valid_calls = _validate_calls(app, calls)
+    if is_in_task():
+        return _submit_children(valid_calls)
+    if current_step() is not None:
+        return _submit_many(app, valid_calls, [_with_key(call.task, call.submission) for call in valid_calls])
+    return _submit_many(app, valid_calls, [call.submission for call in valid_calls])
+
+
+async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
+    engine = await task.app.engine()
+    if task.call_options.connection is not None:
+        submitted = await _submit_in_transaction(engine, task.call_options.connection, submission)
+    else:
+        submitted = await _submitted(engine, submission)
+    return Handle(task.app, submitted.id, task)
+
+
+async def _run(task: Task[..., R], submission: Submission) -> R:
+    engine = await task.app.engine()
+    id_, outcome = await results.run_to_end(engine, submission)
+    value: R = (await results.read_end(engine, id_, outcome, task, task.result_codec)).value()
+    return value
+
+
+async def _submit_in_transaction(engine: Engine, connection: object, submission: Submission) -> Submitted:
+    try:
+        return await engine.executions.submit_in_transaction(connection, submission)
+    except InvalidRequest as error:
+        if error.code != "connection_not_async":
+            raise
+    return engine.executions.submit_in_transaction_sync(connection, submission)
+
+
+async def _submit_many(app: App, calls: Sequence[Call[R]], submissions: Sequence[Submission]) -> list[Handle[R]]:
+    engine = await app.engine()
+    outcomes: list[Submitted | FlowFabricError] = []
+    for start in range(0, len(submissions), validation.MAX_BATCH):
+        outcomes += await _submit_batch(engine, submissions[start : start + validation.MAX_BATCH])
+    refused = [outcome for outcome in outcomes if isinstance(outcome, FlowFabricError)]
+    if refused:
+        raise ExceptionGroup(f"{len(refused)} of {len(outcomes)} calls were refused; the others are stored", refused)
+    return [
+        Handle(app, outcome.id, call.task)
+        for outcome, call in zip(outcomes, calls, strict=True)
+        if not isinstance(outcome, FlowFabricError)
+    ]
+
+
+async def _submit_batch(engine: Engine, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
+    """Store one batch. Calls that cannot share a statement run concurrently, so that they at least share commits."""
+    if not any(submission.key is not None or submission.signals for submission in submissions):
+        return await engine.executions.submit_many(submissions)
+    return await asyncio.gather(*(_submit_or_error(engine, submission) for submission in submissions))
+
+
+async def _submit_or_error(engine: Engine, submission: Submission) -> Submitted | FlowFabricError:
+    try:
+        return await _submitted(engine, submission)
+    except FlowFabricError as error:
+        return error
+
+
+async def _submitted(engine: Engine, submission: Submission) -> Submitted:
+    return await engine.executions.submit(submission)
+
+
+def _submit_children(calls: Sequence[Call[R]]) -> Durable[list[Handle[R]]]:
+    from flowfabric.runtime.calls.children import submit_child
+    from flowfabric.runtime.calls.groups import gather
+
+    return _to_list(gather(*[submit_child(call.task, call.args, call.kwargs) for call in calls]))
+
+
+async def _to_list(calls: Durable[tuple[Handle[R], ...]]) -> list[Handle[R]]:
+    return list(await calls)
+
+
+def _validate_calls(app: App, calls: Iterable[Call[R]]) -> list[Call[R]]:
+    from flowfabric.app.task import Call
+
+    valid_calls = list(calls)
+    for call in valid_calls:
+        if not isinstance(call, Call):
+            message = f"submit_many takes calls described by task.call(…), not {type(call).__name__}"
+            raise InvalidRequest("invalid_type", message, field="calls")
+        if call.task.app is not app:
+            raise InvalidRequest("other_app", f"{call.task.name} is a task of another app", kind=call.task.name)
+    return valid_calls
+
+
+def _with_key(task: Task[..., Any], submission: Submission) -> Submission:
+    """Add the caller's key, or in a step a key that is equal in every try."""
+    key = idempotency_key("submit", task.call_options.key)
+    return submission if key is None else replace(submission, key=key)
+
+
+def _refuse_connection(task: Task[..., Any], why: str) -> None:
+    if task.call_options.connection is not None:
+        raise InvalidRequest("within_not_possible", f"connection= cannot be used here: {why}", kind=task.name)

@@ -1,0 +1,268 @@
+"""Tasks: durable functions with their settings.
+
+A `Task` is not callable. `submit` stores an execution, and `run` also waits for its result. `options` returns the same
+task with other options for the calls made through it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from flowfabric.app import submit
+from flowfabric.app.handle import Handle
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.requests import Submission
+from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_retry_on
+from flowfabric.values import Inputs, Namespace, ValueCodec, inputs_for, return_codec
+from flowfabric.values.aliases import Durable, Duration, P, R, R_co
+
+if TYPE_CHECKING:
+    from flowfabric.app import sync_client
+    from flowfabric.app.app import App
+    from flowfabric.runtime.calls.step import StepPlan
+
+
+_NO_TAGS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R_co]):
+    """A described and validated call that was not submitted yet."""
+
+    task: Task[..., R_co]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    submission: Submission
+
+
+class Task(Generic[P, R]):
+    """A durable function. `fn` is the function itself, for tests and direct calls."""
+
+    def __init__(
+        self,
+        app: App,
+        base: str,
+        fn: Callable[..., Any],
+        codecs: TaskCodecs,
+        settings: TaskSettings,
+        call_options: CallOptions | None = None,
+    ) -> None:
+        self.app = app
+        self.base = base
+        self.name = task_kind(base, settings.version)
+        self.fn = fn
+        self.is_async = codecs.is_async
+        self.inputs = codecs.inputs
+        self._codecs = codecs
+        self.settings = settings
+        self.call_options = CallOptions() if call_options is None else call_options
+        self.step_plans: WeakKeyDictionary[Callable[..., Any], StepPlan] = WeakKeyDictionary()
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Durable[Handle[R]]:
+        """Store an execution and return its handle. Inside a task it is a child, stored once however often the task
+        runs again."""
+        return submit.submit(self, args, kwargs)
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Durable[R]:
+        """Store an execution and wait for its result, like `submit` and then awaiting the handle."""
+        return submit.run(self, args, kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return the call without submitting it, for `app.submit_many`."""
+        return submit.make_call(self, args, kwargs)
+
+    def continue_with(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
+        """End this run and start the same execution over, with other arguments and an empty journal."""
+        from flowfabric.runtime.run import continue_with
+
+        continue_with(self, args, kwargs)
+
+    def handle(self, id: UUID | str) -> Handle[R]:
+        """Return the handle of an execution of this task that was submitted before."""
+        return Handle(self.app, id, self)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        deadline: Duration | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
+        retries: int | None = None,
+        requires: Collection[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        detached: bool = False,
+        connection: object = None,
+    ) -> Task[P, R]:
+        """Return the same task with other call options. Options that are not given keep their values.
+
+        With a `key`, a repeated submit returns the same execution. `name` is for members of a flow. `connection` is a
+        database connection with an open transaction, in which the execution is stored. A `detached` child is not
+        cancelled with its parent.
+        """
+        ready_at = None if at is None else validation.timestamp(at, "at")
+        options: dict[str, Any] = {
+            "key": key, "name": name, "delay": delay, "at": ready_at, "deadline": deadline, "lane": lane,
+            "priority": priority, "retries": retries, "requires": requires, "tags": tags,
+            "detached": detached or None, "connection": connection,
+        }  # fmt: skip
+        call_options = replace(
+            self.call_options, **{word: value for word, value in options.items() if value is not None}
+        )
+        if call_options.delay is not None and call_options.at is not None:
+            raise InvalidRequest("invalid_request", "give delay or at, not both")
+        changed: Task[P, R] = Task(self.app, self.base, self.fn, self._codecs, self.settings, call_options)
+        changed.submission_of(b"")  # Report invalid options here, where they are written.
+        return changed
+
+    @property
+    def sync(self) -> sync_client.Task[P, R]:
+        """The same methods for plain code. Each returns the value instead of an awaitable."""
+        from flowfabric.app import sync_client
+
+        return sync_client.Task(self)
+
+    @property
+    def result_codec(self) -> ValueCodec[R]:
+        """The codec of results."""
+        return self._codecs.result
+
+    @property
+    def newest(self) -> Task[P, R]:
+        """The newest version that the app has registered, with the same call options."""
+        newest = self.app.registry.newest(self.base)
+        if newest is None or newest.name == self.name:
+            return self
+        return Task(self.app, newest.base, newest.fn, newest._codecs, newest.settings, self.call_options)
+
+    def submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
+        """Return the submission of a call to the newest version, without id and key."""
+        newest = self.newest
+        return newest.submission_of(newest.inputs.pack(args, dict(kwargs)))
+
+    def submission_of(self, payload: bytes, encoding: str = "json") -> Submission:
+        """Return the submission for this input."""
+        return self._common_submission.with_input(payload, encoding)
+
+    @cached_property
+    def _common_submission(self) -> Submission:
+        """The part of a submission that all calls share, validated once."""
+        settings, options = self.settings, self.call_options
+        return Submission(
+            kind=self.name,
+            lane=settings.lane if options.lane is None else options.lane,
+            priority=settings.priority if options.priority is None else options.priority,
+            requires=settings.requires if options.requires is None else options.requires,
+            policy=settings.policy(options),
+            tags=_NO_TAGS if options.tags is None else options.tags,
+            ready_at=options.at,
+            delay=options.delay,
+            signals=tuple(signal.name for signal in settings.signals),
+        )
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+class TaskCodecs:
+    """How the inputs and the result of a function are stored.
+
+    Annotations are resolved on first use, so they may name classes that are defined later.
+    """
+
+    def __init__(self, inputs: Inputs, *, is_async: bool, result: Callable[[], ValueCodec[Any]]) -> None:
+        self.inputs = inputs
+        self.is_async = is_async
+        self._make_codec = result
+
+    @cached_property
+    def result(self) -> ValueCodec[Any]:
+        return self._make_codec()
+
+
+def task_kind(base: str, version: int) -> str:
+    """Return the kind of a version of a task: its name, from the second version on with the version number."""
+    validation.integer(version, "version", 1, validation.MAX_COUNT)
+    return base if version == 1 else f"{base}@{version}"
+
+
+class Registry:
+    """The tasks of an app by kind, and the newest version of each."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._newest: dict[str, Task[..., Any]] = {}
+        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+
+    def add(self, task: Task[..., Any]) -> None:
+        """Add a task. Raise with both locations if its kind is taken."""
+        other = self._tasks.get(task.name)
+        if other is not None:
+            message = (
+                f"two tasks of this app are named {task.name!r}, at {source_location(other.fn)} and "
+                f"{source_location(task.fn)}; give one of them another name= or a higher version="
+            )
+            raise InvalidRequest("kind_taken", message, kind=task.name)
+        self._tasks[task.name] = task
+        newest = self._newest.get(task.base)
+        if newest is None or newest.settings.version < task.settings.version:
+            self._newest[task.base] = task
+
+    def newest(self, base: str) -> Task[..., Any] | None:
+        """Return the newest version of the task with this name."""
+        return self._newest.get(base)
+
+
+def codecs_for(fn: Callable[..., Any], names: Namespace | None) -> TaskCodecs:
+    """Return how a function takes and returns values. `names` are those of the frame that defines it."""
+    inputs = inputs_for(fn, names)
+    _refuse_methods(fn)
+    return TaskCodecs(inputs, is_async=inspect.iscoroutinefunction(fn), result=lambda: return_codec(fn, names))
+
+
+def task_name(fn: Callable[..., Any], name: str | None) -> str:
+    """Return the name of a task without its version, by default the function's."""
+    base = validation.name(fn.__name__ if name is None else name, "name of the task")
+    if "@" in base:
+        message = f"{base!r} holds an @, which separates name and version; use version="
+        raise InvalidRequest("invalid_name", message, field="name")
+    return base
+
+
+def source_location(fn: Callable[..., Any]) -> str:
+    """Return where a function is defined, as file:line."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
+
+
+def validate_settings(settings: Mapping[str, Any]) -> TaskSettings:
+    """Return the settings of a task, validated."""
+    values = {word: value for word, value in settings.items() if value is not None}
+    for word in ("signals", "raises"):
+        values[word] = tuple(values.get(word, ()))
+    values["retry_on"] = validate_retry_on(values.get("retry_on", ()))
+    for kind in values["raises"]:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            message = f"raises must hold exception classes, not {validation.preview(kind)}"
+            raise InvalidRequest("invalid_type", message, field="raises")
+    return TaskSettings(**values)
+
+
+def _refuse_methods(fn: Callable[..., Any]) -> None:
+    """Refuse functions in the body of a class: there is no instance to call them on."""
+    outer = fn.__qualname__.rpartition(".")[0]
+    if outer and not outer.endswith("<locals>"):
+        message = f"{fn.__qualname__} cannot be a task: it belongs to a class at {source_location(fn)}; use a function"
+        raise InvalidRequest("invalid_task", message, function=fn.__qualname__)

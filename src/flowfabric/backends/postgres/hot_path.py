@@ -1,0 +1,98 @@
+"""Hot statements that PostgreSQL can combine, because its CTEs may write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+from flowfabric.backends.postgres.session import PostgresSession
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.requests import Claim
+from flowfabric.store import rows
+from flowfabric.store.executions import WriteSet
+from flowfabric.store.hot_path import HotStatements
+from flowfabric.store.records import Claimed, OptimisticSnapshot, SignalLookup
+from flowfabric.store.session import Row
+from flowfabric.store.signing_keys import to_key_ring
+from flowfabric.store.snapshot import OptimisticStore
+from flowfabric.store.waits import to_received_signals, to_suspension, to_waitpoint
+
+
+class PostgresHotStatements(HotStatements):
+    """The claim in one statement, and the common case of what follows in flows in another."""
+
+    async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
+        claim_rows = await self._session.fetch(
+            "claim_unlocked" if past_locked else "claim_waiting",
+            namespace=namespace,
+            lanes=list(claim.lanes),
+            capabilities=list(claim.capabilities),
+            kinds=None if claim.kinds is None else list(claim.kinds),
+            limit=claim.limit,
+            drawn=lease_bits,
+            worker=claim.worker.name,
+            instance=claim.worker.instance,
+            ttl_us=rows.to_microseconds(claim.lease_ttl),
+            now=self._session.bound_now,
+        )
+        leases = tuple(rows.to_lease(row, namespace, claim.worker) for row in claim_rows if row["id"] is not None)
+        if leases:
+            self._hints.namespaces.add(namespace)
+        return Claimed(leases, all_locked=not leases and any(row["all_locked"] for row in claim_rows))
+
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        ends = await self._session.fetch("pass_on", ids=list(ids), now=now)
+        for lane in {row["lane"] for row in ends} - {None}:
+            self._hints.note_work(namespace, lane)
+        self._hints.note_ended(namespace, {row["finished_id"] for row in ends} - {None})
+        return {row["id"] for row in ends} - {None}
+
+
+# The optimistic path: read without locks, then write by one guarded statement, without a transaction around them.
+
+
+class PostgresOptimisticStore(OptimisticStore):
+    """The optimistic store for a database with many writers: a row that changed since it was read is not written."""
+
+    async def read_for_signals(self, lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:
+        parameters = [
+            {
+                "execution_id": lookup.execution_id,
+                "id": lookup.id,
+                "waitpoint_id": lookup.waitpoint_id,
+                "key": lookup.key,
+            }
+            for lookup in lookups
+        ]
+        return self._snapshot(await self._session.fetch_batch("seen_before_signalling", parameters), lookups)
+
+    async def write(self, written: WriteSet, snapshot: OptimisticSnapshot) -> Collection[UUID]:
+        assert isinstance(self._session, PostgresSession), "only a PostgreSQL session has write_held"
+        versions = [{"id": after.id, "mark": snapshot.row_versions[after.id]} for _, after in written.executions]
+        written_ids = await self._session.write_if_unchanged(versions, *self._batches(written))
+        self._hints.note_events([event for event in written.events if event.execution_id in written_ids])
+        return written_ids
+
+    def _snapshot(self, execution_rows: Sequence[Row], lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:
+        if not execution_rows:
+            return None
+        executions: dict[UUID, Execution] = {row["id"]: rows.to_execution(row) for row in execution_rows}
+        waits = [(row["id"], _parse(row["waitpoints"]), _parse(row["suspensions"])) for row in execution_rows]
+        signals = list(chain.from_iterable(_parse(row["signals"]) for row in execution_rows)) if lookups else []
+        return OptimisticSnapshot(
+            now=self._session.bound_now or execution_rows[-1]["now"],
+            executions=executions,
+            row_versions={row["id"]: row["mark"] for row in execution_rows},
+            waitpoints={id_: [to_waitpoint(row) for row in waitpoints] for id_, waitpoints, _ in waits},
+            suspensions={id_: to_suspension(suspensions[0]) for id_, _, suspensions in waits if suspensions},
+            received=to_received_signals(signals, lookups),
+            key_ring=to_key_ring(_parse(execution_rows[0]["ring"])),
+        )
+
+
+def _parse(document: str | None) -> list[Any]:
+    return json.loads(document) if document else []

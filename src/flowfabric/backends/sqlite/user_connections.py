@@ -1,0 +1,187 @@
+"""Connections that the engine and user code share, in both directions.
+
+`submit_in_transaction_sync` runs an operation in a transaction of the caller on the same file.
+
+`step.tx` runs user code on the writer's connection, inside the savepoint of an operation. User code sees the connection
+as `sqlite3` creates it, with rows that are tuples. It may not end the transaction, which holds the file's write lock,
+or change the connection: an authorizer denies such statements.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
+from pathlib import Path
+
+from flowfabric.backends.sqlite.connection import MEMORY
+from flowfabric.backends.sqlite.errors import translate
+from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.store.commit_hints import CommitHints
+from flowfabric.store.ports import JoinedBody, Result
+from flowfabric.store.rows import to_datetime, to_epoch_us
+from flowfabric.store.session import run_to_completion
+from flowfabric.store.statements import Statement
+from flowfabric.store.transaction import JoinedTransaction, RecordedResult, SharedTransaction, StepRecorder, UserBody
+from flowfabric.store.user_connections import (
+    SQLALCHEMY,
+    UserCodeError,
+    closed_error,
+    ended_early_error,
+    loaded_classes,
+    no_transaction_error,
+    not_async_error,
+    other_database_error,
+    unsupported_error,
+    unwrap,
+    wrong_body_error,
+)
+
+_JOINABLE = "sqlite3"
+SAVEPOINT = "operation"
+_FORBIDDEN = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
+_HARMLESS_PRAGMAS = frozenset({"table_info", "table_xinfo", "index_list", "index_info", "foreign_key_list"})
+
+
+class SqliteJoinedTransaction(JoinedTransaction):
+    """A transaction on the caller's connection."""
+
+    async def notify_on_commit(self, hints: CommitHints) -> None:
+        """Do nothing. SQLite has no notifications, and listeners poll."""
+
+
+def async_error(connection: object) -> FlowFabricError:
+    """Return the error for a connection in the asynchronous call.
+
+    No asynchronous connection to SQLite can be joined.
+    """
+    if isinstance(connection, (sqlite3.Connection, *loaded_classes(*SQLALCHEMY))):
+        return not_async_error(connection)
+    return unsupported_error(connection, _JOINABLE)
+
+
+def run_joined(
+    connection: object, file: str, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
+) -> Result:
+    """Run `body` in the caller's transaction and return its result. An error undoes its writes."""
+    try:
+        driver = unwrap(connection)
+        if not isinstance(driver, sqlite3.Connection):
+            raise unsupported_error(driver, _JOINABLE)
+        _check_usable(driver)
+        with _open_cursor(driver) as cursor:
+            _check_file(cursor, file)
+            # Two concurrent checkpoints can damage the file, and a commit of this connection could start one.
+            cursor.execute("PRAGMA wal_autocheckpoint = 0")
+            return _run_in_savepoint(cursor, statements, clock, body)
+    except sqlite3.Error as error:
+        raise translate(error) from error
+
+
+def _check_usable(connection: sqlite3.Connection) -> None:
+    try:
+        is_open = connection.in_transaction
+        sqlite3.Cursor(connection).execute("SELECT 1").close()
+    except sqlite3.ProgrammingError as error:
+        if "thread" not in str(error):
+            raise closed_error(connection) from error
+        message = "the connection belongs to another thread; call submit_in_transaction_sync there"
+        raise InvalidRequest("connection_of_another_thread", message) from error
+    if not is_open:
+        raise no_transaction_error(connection, 'execute "BEGIN IMMEDIATE"')
+
+
+def _check_file(cursor: sqlite3.Cursor, expected: str) -> None:
+    [actual] = [row["file"] for row in cursor.execute("PRAGMA database_list").fetchall() if row["name"] == "main"]
+    if not _is_same_file(actual, expected):
+        raise other_database_error(_describe(actual), _describe(expected))
+
+
+def _is_same_file(actual: str, expected: str) -> bool:
+    try:
+        return actual != "" and expected != MEMORY and Path(actual).samefile(expected)
+    except FileNotFoundError:
+        return False
+
+
+def _describe(file: str) -> str:
+    return "a database in memory" if file in ("", MEMORY) else file
+
+
+@contextmanager
+def _open_cursor(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
+    """Open a cursor with named rows and text as `str`, independent of the settings of the caller's connection."""
+    cursor = sqlite3.Cursor(connection)
+    cursor.row_factory = sqlite3.Row
+    text_factory, connection.text_factory = connection.text_factory, str
+    try:
+        yield cursor
+    finally:
+        connection.text_factory = text_factory
+        cursor.close()
+
+
+def _run_in_savepoint(
+    cursor: sqlite3.Cursor, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
+) -> Result:
+    cursor.execute("SAVEPOINT flowfabric_join")
+    try:
+        # Take the write lock first. The time must be later than the wait for it, and a transaction that has already
+        # read may not get it.
+        [newest] = cursor.execute("UPDATE ff_clock SET newest_at = newest_at RETURNING newest_at").fetchall()[0]
+        now = max(clock(), to_datetime(newest))
+        result = run_to_completion(body(SqliteJoinedTransaction(SqliteSession(cursor, statements, now))))
+        cursor.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+    except BaseException:
+        # After some errors SQLite rolls back the whole transaction, including the savepoint.
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK TO flowfabric_join")
+            cursor.execute("RELEASE flowfabric_join")
+        raise
+    cursor.execute("RELEASE flowfabric_join")
+    return result
+
+
+# User code in a transaction of the engine.
+
+
+class SqliteTransaction(SharedTransaction):
+    """A transaction on the writer's connection, which user code may work on too."""
+
+    def __init__(self, session: SqliteSession, connection: sqlite3.Connection) -> None:
+        super().__init__(session)
+        self._connection = connection
+
+    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
+        if iscoroutinefunction(body):
+            raise wrong_body_error("a plain function that takes a sqlite3 connection on SQLite")
+        try:
+            with _lend(self._connection):
+                result = body(self._connection)
+            step = record(result)
+        except Exception as error:
+            raise UserCodeError(error) from error
+        if not self._connection.in_transaction:
+            raise ended_early_error()
+        return result, step
+
+
+@contextmanager
+def _lend(connection: sqlite3.Connection) -> Iterator[None]:
+    ours = connection.row_factory, connection.text_factory
+    connection.row_factory, connection.text_factory = None, str
+    connection.set_authorizer(_authorize)
+    try:
+        yield
+    finally:
+        connection.set_authorizer(None)
+        connection.row_factory, connection.text_factory = ours
+
+
+def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    forbidden = action in _FORBIDDEN
+    forbidden |= action == sqlite3.SQLITE_SAVEPOINT and second == SAVEPOINT
+    forbidden |= action == sqlite3.SQLITE_PRAGMA and first not in _HARMLESS_PRAGMAS
+    return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK

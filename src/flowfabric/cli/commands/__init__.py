@@ -1,0 +1,1 @@
+"""One module per group of commands; `cli/command_table.py` names the function of each command."""

@@ -1,0 +1,276 @@
+"""`flowfabric doctor`: check a store and suggest repairs.
+
+Everything is read first, into a `DoctorContext`. Each check is then a function of that context.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from flowfabric.cli import exit_codes
+from flowfabric.cli.output import format_count, format_json, format_time, print_lines, stdout_screen
+from flowfabric.cli.targets import open_for_reading
+from flowfabric.cli.terminal import Screen, wrap_text
+from flowfabric.core.errors import FlowFabricError, Unavailable
+from flowfabric.core.workers import unoffered_capabilities
+from flowfabric.engine import Backlog, Engine, EventsStatus, KeyView, LaneState, StoreInfo, WorkerInfo
+
+Verdict = Literal["ok", "warning", "wrong"]
+
+_LISTEN_WITHIN_S = 5.0
+_SKEW_WARNING = timedelta(seconds=1)
+_SKEW_WRONG = timedelta(seconds=30)
+_HELD_BACK_WARNING = timedelta(minutes=1)
+# In older versions, two processes that checkpoint the log at the same time can damage it.
+_SQLITE_SAFE = (3, 51, 3)
+_MAX_LANE_FINDINGS = 10
+_INDENT = 22
+
+
+async def examine(arguments: argparse.Namespace) -> int:
+    """Print a line for each check. If the store cannot be opened, print that and raise the error too."""
+    try:
+        async with open_for_reading(arguments) as engine:
+            context = await gather_context(engine)
+    except Unavailable as error:
+        _print(arguments, [diagnose_unavailable(error)])
+        raise
+    findings = [finding for check in CHECKS for finding in check(context)]
+    _print(arguments, findings)
+    return exit_codes.FAILED if any(finding.verdict == "wrong" for finding in findings) else exit_codes.OK
+
+
+def format_findings(findings: Sequence[DoctorFinding], screen: Screen) -> list[str]:
+    """Return the lines for people."""
+    lines: list[str] = []
+    for finding in findings:
+        head = f"{screen.paint_word(finding.verdict.ljust(8))} {finding.subject:<{_INDENT - 9}}"
+        first, *rest = wrap_text(finding.text, screen, _INDENT)
+        advice = wrap_text(f"-> {finding.advice}", screen, _INDENT) if finding.advice else []
+        lines += [head + first, *(" " * _INDENT + line for line in (*rest, *advice))]
+    return lines
+
+
+def _print(arguments: argparse.Namespace, findings: Sequence[DoctorFinding]) -> None:
+    print_lines(map(format_json, findings) if arguments.json else format_findings(findings, stdout_screen()))
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFinding:
+    """The result of a check, with advice if something is wrong."""
+
+    subject: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorContext:
+    """The data that the checks read. `skew` is how far the store's clock is ahead of this host's."""
+
+    store_info: StoreInfo
+    skew: timedelta
+    keys: tuple[KeyView, ...] | FlowFabricError
+    status: EventsStatus
+    now: datetime
+    workers: Sequence[WorkerInfo]
+    lanes: Mapping[str, LaneState]
+    backlog: Sequence[Backlog]
+
+
+async def gather_context(engine: Engine) -> DoctorContext:
+    """Read everything that the checks need."""
+    before = datetime.now(UTC)
+    info = await engine.store_info()
+    after = datetime.now(UTC)
+    return DoctorContext(
+        store_info=info,
+        skew=_clock_skew(info.now, before, after),
+        keys=await _list_keys(engine),
+        status=await _wait_for_listener(engine),
+        now=info.now,
+        workers=await engine.workers.list(),
+        lanes=await engine.lanes.list(),
+        backlog=await engine.backlog(),
+    )
+
+
+def _clock_skew(store: datetime, before: datetime, after: datetime) -> timedelta:
+    """Return how far the store's clock is ahead, without the time that the request took."""
+    if before <= store <= after:
+        return timedelta(0)
+    return store - after if store > after else store - before
+
+
+async def _list_keys(engine: Engine) -> tuple[KeyView, ...] | FlowFabricError:
+    try:
+        return await engine.keys.list()
+    except FlowFabricError as error:
+        return error
+
+
+async def _wait_for_listener(engine: Engine) -> EventsStatus:
+    """Return the status after the listener had time to connect. It starts when a caller watches for work."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + _LISTEN_WITHIN_S
+    with engine.leases.watch(["default"]):
+        while True:
+            status = await engine.events.status()
+            if status.listener.mode != "starting" or loop.time() > ends:
+                return status
+            await asyncio.sleep(0.02)
+
+
+def diagnose_unavailable(error: Unavailable) -> DoctorFinding:
+    """Return the finding for a store that cannot be opened."""
+    advice = {
+        "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
+        "schema_newer": "upgrade flowfabric to the version of the other processes",
+        "schema_edited": "install the version of flowfabric that created the store",
+        "storage_damaged": "check --store; if it is the right file, restore a backup",
+        "access_denied": "check the user, the password and the grants of the schema",
+    }.get(error.code, "check --store, and that the server runs and is reachable from here")
+    return DoctorFinding("store", "wrong", str(error), advice)
+
+
+def check_store(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Report the backend and the schema version."""
+    info = context.store_info
+    yield DoctorFinding("store", "ok", f"{info.backend} {info.version} is reachable")
+    yield DoctorFinding("schema", "ok", f"version {info.schema_version}, as this program expects")
+
+
+def check_durability(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that acknowledged work survives a power cut."""
+    info, settings = context.store_info, context.store_info.settings
+    if info.backend == "sqlite":
+        yield from _check_file(info)
+        return
+    off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if settings.get(name) in ("off", None)]
+    if off:
+        text = f"{', '.join(off)} {'is' if len(off) == 1 else 'are'} off: a power cut may lose acknowledged work"
+        yield DoctorFinding("durability", "wrong", text, "switch it on in postgresql.conf and reload the server")
+    else:
+        yield DoctorFinding("durability", "ok", "acknowledged work is durable")
+
+
+def _check_file(info: StoreInfo) -> Iterator[DoctorFinding]:
+    mode = info.settings.get("journal_mode")
+    if mode != "wal":
+        yield DoctorFinding("durability", "wrong", f"the journal mode is {mode}", "open the store once with flowfabric")
+    else:
+        yield DoctorFinding("durability", "ok", "write-ahead log; writers wait for the disk (synchronous=FULL)")
+    version = tuple(int(part) for part in info.version.split(".") if part.isdigit())
+    if version < _SQLITE_SAFE:
+        text = (
+            f"SQLite {info.version} can damage its log if two processes checkpoint at the same time; flowfabric "
+            "prevents that, but other programs that open the file may not"
+        )
+        yield DoctorFinding("sqlite", "ok", text, "open the file only with flowfabric, or use SQLite 3.51.3 or later")
+
+
+def check_clock(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that the store and this host agree on the time."""
+    off = abs(context.skew)
+    seconds = f"{off.total_seconds():.1f} s"
+    ahead = "ahead of" if context.skew > timedelta(0) else "behind"
+    if off < _SKEW_WARNING:
+        yield DoctorFinding("clock", "ok", "the clocks of the store and of this host agree")
+    else:
+        verdict: Verdict = "wrong" if off >= _SKEW_WRONG else "warning"
+        text = f"the store's clock is {seconds} {ahead} this host's"
+        yield DoctorFinding("clock", verdict, text, "synchronize both hosts with the same time servers")
+
+
+def check_keys(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that this host can sign and verify tokens."""
+    if isinstance(context.keys, FlowFabricError):
+        yield DoctorFinding("keys", "wrong", str(context.keys), "repair the key file or its variable")
+        return
+    missing = [key.kid for key in context.keys if not key.known and key.state in ("active", "verifying")]
+    active = [key.kid for key in context.keys if key.state == "active"]
+    if missing:
+        text = f"the secret of {', '.join(missing)} is missing on this host, so its tokens are refused"
+        yield DoctorFinding(
+            "keys", "wrong", text, "put the line back into the key file, or set FLOWFABRIC_KEY_FILE here too"
+        )
+    elif not active:
+        yield DoctorFinding("keys", "ok", "no key yet; the first token creates one")
+    else:
+        old = sum(key.state == "verifying" for key in context.keys)
+        yield DoctorFinding("keys", "ok", f"{active[0]} is active; {format_count(old, 'older key')} can still verify")
+
+
+def check_notifications(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that notifications of other processes arrive and that events are delivered."""
+    mode, since = context.status.listener.mode, context.status.held_back_since
+    if mode == "listening":
+        yield DoctorFinding("listener", "ok", "notifications of other processes arrive")
+    elif mode == "polling":
+        text = "there is no connection for notifications behind a pooler, so idle workers poll once a second"
+        yield DoctorFinding("listener", "warning", text, "give connect() a listen_url that bypasses the pooler")
+    else:
+        text = f"the connection for notifications is {mode}, so changes are noticed up to a second late"
+        advice = "check that this user may open one more connection and LISTEN"
+        yield DoctorFinding("listener", "warning", text, advice)
+    if context.status.is_restored:
+        text = "events were restored from a dump of another server, so subscribers may miss some"
+        yield DoctorFinding("events", "wrong", text, "repair them as described in docs/guides/deploying.md, Backups")
+    elif since is not None and context.now - since > _HELD_BACK_WARNING:
+        text = f"a transaction that has been open since {format_time(since)} holds events back"
+        yield DoctorFinding(
+            "events", "warning", text, "find it in pg_stat_activity (backend_xid is not null) and end it"
+        )
+
+
+def check_workers(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that workers are alive and have free slots."""
+    if context.workers:
+        busy, slots = sum(worker.busy for worker in context.workers), sum(worker.slots for worker in context.workers)
+        live = format_count(len(context.workers), "live worker")
+        yield DoctorFinding("workers", "ok", f"{live}, {busy} of {format_count(slots, 'slot')} busy")
+        if slots and busy >= slots and context.backlog:
+            text = "all slots are busy and executions are waiting"
+            yield DoctorFinding("workers", "warning", text, "start more workers, or increase --concurrency")
+    else:
+        text = "no live worker is registered, so nothing runs and no timer fires"
+        yield DoctorFinding("workers", "warning", text, "start one: flowfabric worker MODULE:APP")
+
+
+def check_lanes(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that a live worker can claim each waiting execution."""
+    stuck = [finding for backlog in context.backlog for finding in _check_backlog(context, backlog)]
+    yield from stuck[:_MAX_LANE_FINDINGS]
+    if len(stuck) > _MAX_LANE_FINDINGS:
+        text = f"{len(stuck) - _MAX_LANE_FINDINGS} more kinds of work have no worker"
+        yield DoctorFinding("lanes", "warning", text)
+    if not stuck:
+        total = sum(backlog.waiting.value for backlog in context.backlog)
+        yield DoctorFinding("lanes", "ok", f"{format_count(total, 'execution')} waiting, all with a suitable worker")
+
+
+def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorFinding]:
+    what = f"{format_count(backlog.waiting.value, 'execution')} of {backlog.kind} on lane {backlog.lane}"
+    if context.lanes.get(backlog.lane) is LaneState.PAUSED:
+        advice = f"flowfabric lanes resume {backlog.lane}"
+        yield DoctorFinding("lanes", "warning", f"{what}: the lane is paused", advice)
+        return
+    workers = [worker for worker in context.workers if backlog.lane in worker.lanes]
+    if not workers:
+        advice = f"start one: flowfabric worker MODULE:APP --lane {backlog.lane}"
+        yield DoctorFinding("lanes", "warning", f"{what}: no live worker claims from it", advice)
+    elif not any(set(backlog.requires) <= set(worker.capabilities) for worker in workers):
+        lacking = ", ".join(unoffered_capabilities(backlog.requires, workers) or backlog.requires)
+        advice = "start a worker with " + " ".join(f"--capability {name}" for name in backlog.requires)
+        yield DoctorFinding("lanes", "warning", f"{what}: no live worker there offers {lacking}", advice)
+
+
+CHECKS = (
+    check_store, check_durability, check_clock, check_keys, check_notifications, check_workers, check_lanes,
+)  # fmt: skip

@@ -1,0 +1,277 @@
+"""`flowfabric show`, `list`, `stats` and `explain`: print executions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from flowfabric.cli.commands.lanes import lane_views, lanes_table
+from flowfabric.cli.commands.signals import waitpoints_table
+from flowfabric.cli.inputs import parse_tags, parse_time
+from flowfabric.cli.output import (
+    format_age,
+    format_count,
+    format_json,
+    format_time,
+    print_hint,
+    print_lines,
+    print_result,
+    stdout_screen,
+    to_json,
+)
+from flowfabric.cli.targets import open_for_reading
+from flowfabric.cli.terminal import Column, Screen, escape, format_facts, format_table
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.engine import ApproximateCount, Description, Engine, Outcome, Page, RecordedStep, State, Summary
+
+_MAX_VALUE_CHARACTERS = 600
+_MAX_STEPS = 10_000
+_ATTEMPT_COLUMNS = (
+    Column("ATTEMPT", align_right=True), Column("ORIGIN", is_optional=True), Column("OUTCOME"), Column("STARTED"),
+    Column("TOOK", align_right=True, is_optional=True), Column("WORKER", 8, is_optional=True), Column("FAILURE", 12),
+)  # fmt: skip
+_STEP_COLUMNS = (
+    Column("STEP", align_right=True), Column("NAME", 12), Column("STATUS"), Column("RECORDED", is_optional=True),
+    Column("VALUE", 16),
+)  # fmt: skip
+
+
+async def show(arguments: argparse.Namespace) -> None:
+    """Print one execution as lines for people, or as one document."""
+    async with open_for_reading(arguments) as engine:
+        execution = await engine.executions.describe(arguments.id)
+        outcome = await engine.executions.result(arguments.id)
+        steps = await engine.executions.steps(arguments.id, limit=_MAX_STEPS) if arguments.steps else []
+        now = engine.now()
+    if arguments.json:
+        more = {"steps": steps} if arguments.steps else {}
+        print(format_json({**to_json(execution), "outcome": outcome, **more}))
+    else:
+        print_lines(format_execution(execution, outcome, steps, now, stdout_screen()))
+
+
+def format_execution(
+    execution: Description, outcome: Outcome | None, steps: Sequence[RecordedStep], now: datetime, screen: Screen
+) -> list[str]:
+    """Return the lines for people."""
+    lines = format_facts(_facts(execution, outcome, now, screen), screen)
+    if execution.attempts:
+        attempts = [
+            (
+                attempt.attempt_index,
+                attempt.origin,
+                attempt.outcome,
+                format_time(attempt.started_at),
+                format_age(attempt.started_at, attempt.ended_at),
+                attempt.worker.name if attempt.worker else "",
+                attempt.failure_message,
+            )
+            for attempt in execution.attempts
+        ]
+        lines += ["", *format_table(_ATTEMPT_COLUMNS, attempts, screen)]
+    if execution.waitpoints:
+        lines += ["", *waitpoints_table(execution.waitpoints, now, screen)]
+    if steps:
+        rows = [
+            (step.seq, step.name, step.status, format_time(step.recorded_at), _preview(step.payload)) for step in steps
+        ]
+        lines += ["", *format_table(_STEP_COLUMNS, rows, screen)]
+    if execution.hold_report:
+        report = [escape(line) for line in execution.hold_report.strip().split("\n")]
+        lines += ["", *(screen.cut(line, screen.width or len(line)) for line in report)]
+    return lines
+
+
+def _facts(execution: Description, outcome: Outcome | None, now: datetime, screen: Screen) -> list[tuple[str, object]]:
+    vector, lease, wait = execution.vector, execution.lease, execution.suspension
+    state = (
+        execution.state
+        if vector.public_state == execution.state.value
+        else f"{execution.state} ({vector.public_state})"
+    )
+    failure, result = execution.last_failure, outcome.result if outcome else None
+    return [
+        ("id", execution.id),
+        ("kind", execution.kind),
+        ("state", state),
+        ("why", "" if vector.blocking_reason == "none" else vector.blocking_reason),
+        ("lane", execution.lane),
+        ("priority", execution.priority or ""),
+        ("requires", ", ".join(execution.requires)),
+        ("tags", ", ".join(f"{key}={value}" for key, value in sorted(execution.tags.items()))),
+        ("flow", execution.flow_id),
+        ("member", execution.member_name),
+        ("parent", execution.parent_id),
+        ("created", _when(execution.created_at, now)),
+        ("started", _when(execution.started_at, now)),
+        ("changed", _when(execution.changed_at, now)),
+        ("ready", _when(execution.ready_at, now)),
+        ("deadline", _when(execution.deadline_at, now)),
+        ("ended", _when(execution.ended_at, now)),
+        ("attempt", f"{execution.attempt_index}, generation {execution.generation}, epoch {execution.epoch}"),
+        ("counts", _counts(execution)),
+        ("worker", "" if lease is None else f"{lease.worker.name} ({lease.worker.instance})"),
+        ("lease", "" if lease is None else f"until {format_time(lease.expires_at)}"),
+        ("progress", _progress(execution)),
+        ("waits for", " and ".join(wait.missing) if wait else ""),
+        ("times out", f"{_when(wait.timeout_at, now)}, then {wait.on_timeout}" if wait and wait.timeout_at else ""),
+        ("held", execution.hold_reason),
+        ("failure", f"{failure.message} ({failure.category})" if failure else ""),
+        (
+            "cancelled",
+            execution.cancelled_by and f"by {execution.cancelled_by} ({execution.cancel_reason or 'no reason given'})",
+        ),
+        ("input", _preview(execution.payload, _MAX_VALUE_CHARACTERS, screen)),
+        ("result", _preview(result, _MAX_VALUE_CHARACTERS, screen) if result is not None else ""),
+    ]
+
+
+def _when(time: datetime | None, now: datetime) -> str:
+    if time is None:
+        return ""
+    age = format_age(time, now)
+    return f"{format_time(time)} ({age})" if age.startswith("in ") else f"{format_time(time)} ({age} ago)"
+
+
+def _counts(execution: Description) -> str:
+    pairs = (
+        ("retries", execution.retry_count),
+        ("reclaims", execution.reclaim_count),
+        ("replays", execution.replay_count),
+    )
+    return ", ".join(f"{number} {name}" for name, number in pairs if number)
+
+
+def _progress(execution: Description) -> str:
+    percent = "" if execution.progress_percent is None else f"{execution.progress_percent}%"
+    return f"{percent} {execution.progress_message or ''}".strip()
+
+
+def _preview(data: bytes, limit: int = 200, screen: Screen | None = None) -> str:
+    text = format_json(data[: 64 * limit] if len(data) > 64 * limit else data)
+    return (screen or Screen()).cut(text, limit)
+
+
+# `flowfabric list`
+
+_PAGE_SIZE, _PAGE_SIZE_FOR_ALL = 50, 500
+_COLUMNS = (
+    Column("ID"), Column("STATE"), Column("KIND", 8), Column("LANE", 6, is_optional=True),
+    Column("AGE", align_right=True), Column("DETAIL", 12, is_optional=True),
+)  # fmt: skip
+
+
+async def list_executions(arguments: argparse.Namespace) -> None:
+    """Print one page, or with --all every page."""
+    if arguments.all and arguments.limit is not None:
+        raise InvalidRequest("invalid_request", "--all lists every execution; leave out --limit")
+    async with open_for_reading(arguments) as engine:
+        cursor = arguments.cursor
+        while True:
+            page = await _read_page(engine, arguments, cursor)
+            _print_page(arguments, page, engine.now())
+            cursor = page.next_cursor
+            if cursor is None or not arguments.all:
+                break
+    if cursor is not None:
+        print_hint(f"More: --cursor {cursor}")
+
+
+async def _read_page(engine: Engine, arguments: argparse.Namespace, cursor: str | None) -> Page:
+    return await engine.executions.list(
+        state=arguments.state,
+        lane=arguments.lane,
+        kind=arguments.kind,
+        tags=parse_tags(arguments.tag) or None,
+        created_from=parse_time(arguments.since, "--since"),
+        created_until=parse_time(arguments.until, "--until"),
+        limit=_limit(arguments),
+        cursor=cursor,
+    )
+
+
+def _limit(arguments: argparse.Namespace) -> int:
+    if arguments.limit is not None:
+        return int(arguments.limit)
+    return _PAGE_SIZE_FOR_ALL if arguments.all else _PAGE_SIZE
+
+
+def _print_page(arguments: argparse.Namespace, page: Page, now: datetime) -> None:
+    if arguments.json:
+        print_lines(format_json(execution) for execution in page.items)
+    elif page.items:
+        print_lines(executions_table(page.items, now, stdout_screen()))
+    else:
+        print_hint("No executions match.")
+
+
+def executions_table(executions: Sequence[Summary], now: datetime, screen: Screen) -> list[str]:
+    """Return the executions as a table."""
+    rows = [
+        (execution.id, execution.state, execution.kind, execution.lane, age, detail(execution))
+        for execution in executions
+        for age in [format_age(execution.created_at, now)]
+    ]
+    return format_table(_COLUMNS, rows, screen)
+
+
+def detail(execution: Summary) -> str:
+    """Return the most useful fact about an execution besides its state."""
+    if execution.hold_reason is not None:
+        return f"held: {execution.hold_reason}"
+    if execution.lease is not None:
+        percent = "" if execution.progress_percent is None else f"{execution.progress_percent}% "
+        return f"{percent}by {execution.lease.worker.name}"
+    if execution.cancelled_by is not None:
+        return execution.cancel_reason or f"by {execution.cancelled_by}"
+    if execution.last_failure is not None and execution.state != "completed":
+        return execution.last_failure.message
+    return execution.member_name or ""
+
+
+# `flowfabric stats`
+
+_BAR_CELLS = 20
+
+
+async def show_stats(arguments: argparse.Namespace) -> None:
+    """Print counts of executions, lanes and workers."""
+    async with open_for_reading(arguments) as engine:
+        counts, lanes = await engine.executions.count(), await engine.lanes.list()
+        backlog, workers = await engine.backlog(), await engine.workers.list()
+        status = await engine.events.status()
+    busy, slots = sum(worker.busy for worker in workers), sum(worker.slots for worker in workers)
+    if arguments.json:
+        figures = {"namespace": arguments.namespace, "executions": counts, "lanes": lanes, "backlog": backlog}
+        worker_figures = {"live": len(workers), "slots": slots, "busy": busy}
+        print(format_json({**figures, "workers": worker_figures, "events_held_back_since": status.held_back_since}))
+        return
+    screen = stdout_screen()
+    print_lines(counts_table(counts, screen))
+    if lanes:
+        print_lines(["", *lanes_table(lane_views(lanes, backlog, workers), screen)])
+    print(f"\n{format_count(len(workers), 'live worker')}, {busy} of {format_count(slots, 'slot')} busy")
+
+
+def counts_table(counts: Mapping[State, ApproximateCount], screen: Screen) -> list[str]:
+    """Return the number of executions by state, with bars; `~` marks an estimate."""
+    highest = max((count.value for count in counts.values()), default=0)
+    total = sum(count.value for count in counts.values())
+    rows = [
+        (str(state), f"{'' if count.is_exact else '~'}{count.value}", "#" * -(-count.value * _BAR_CELLS // highest))
+        for state, count in counts.items()
+        if count.value
+    ]
+    mark = "" if all(count.is_exact for count in counts.values()) else "~"
+    rows.append(("all", f"{mark}{total}", ""))
+    return format_table(
+        (Column("STATE"), Column("EXECUTIONS", align_right=True), Column("", 4, is_optional=True)), rows, screen
+    )
+
+
+async def explain(arguments: argparse.Namespace) -> None:
+    """Print why an execution is not running; with --json also the facts behind the sentence."""
+    async with open_for_reading(arguments) as engine:
+        explanation = await engine.operator.explain(arguments.id)
+    print_result(arguments, explanation.sentence, explanation)

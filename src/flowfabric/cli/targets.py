@@ -1,0 +1,92 @@
+"""The store and the app that a command works on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from flowfabric.app.app import STORE_VARIABLE, App, default_store
+from flowfabric.app.loader import load_app
+from flowfabric.cli.spec import DEFAULTS
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.engine.opener import EngineOpener, StoreOptions, connect
+
+
+def open_for_reading(arguments: argparse.Namespace) -> EngineOpener:
+    """Open the store for a command that only reads. Neither the store nor its schema is created."""
+    return _connect(arguments, durable=False, migrate=False)
+
+
+def open_for_writing(arguments: argparse.Namespace) -> EngineOpener:
+    """Open the store for a command whose acknowledged writes must be durable. The store is not created."""
+    return _connect(arguments, durable=not arguments.not_durable, migrate=False)
+
+
+def open_and_migrate(arguments: argparse.Namespace) -> EngineOpener:
+    """Open the store; create it or update its schema if necessary."""
+    return _connect(arguments, durable=not arguments.not_durable, migrate=True)
+
+
+def store_url(arguments: argparse.Namespace) -> str:
+    """Return the address of the store."""
+    return default_store() if arguments.store is None else str(arguments.store)
+
+
+def _connect(arguments: argparse.Namespace, *, durable: bool, migrate: bool) -> EngineOpener:
+    return connect(
+        store_url(arguments),
+        namespace=arguments.namespace,
+        schema=arguments.schema,
+        durable=durable,
+        migrate=migrate,
+        pooler=arguments.pooler,
+        pool_size=2,
+    )
+
+
+def load_app_with_options(arguments: argparse.Namespace) -> App:
+    """Return the app of the command. The store options apply only where the app sets nothing itself."""
+    if arguments.store is not None:
+        os.environ[STORE_VARIABLE] = arguments.store
+    app = import_app(arguments.app)
+    if arguments.store is not None and app.store != arguments.store:
+        message = f"the app sets its own store, {redact_password(app.store)}; leave out --store"
+        raise InvalidRequest("other_store", message)
+    if arguments.namespace not in ("default", app.namespace):
+        message = f"the app uses namespace {app.namespace!r}; leave out --namespace"
+        raise InvalidRequest("other_namespace", message)
+    app.engines.set_options(**_store_options(arguments))
+    return app
+
+
+def import_app(address: str) -> App:
+    """Return the app at `module:app`. An exception during its import becomes an `InvalidRequest`."""
+    module = address.partition(":")[0]
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        message = f"the app must be named by its module, such as shop.tasks:app, not {address[:60]!r}"
+        raise InvalidRequest("invalid_address", message)
+    try:
+        return load_app(address)
+    except FlowFabricError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = f"{address} cannot be imported: {type(error).__name__}: {error}"
+        raise InvalidRequest("import_failed", message) from error
+
+
+def redact_password(store: str) -> str:
+    """Return the address without user and password."""
+    scheme, separator, rest = store.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
+
+
+def _store_options(arguments: argparse.Namespace) -> StoreOptions:
+    """Return the options that differ from their defaults, so that an absent option does not override the app."""
+    options: StoreOptions = {}
+    if arguments.schema != DEFAULTS["schema"]:
+        options["schema"] = arguments.schema
+    if arguments.pooler:
+        options["pooler"] = True
+    if arguments.not_durable:
+        options["durable"] = False
+    return options

@@ -1,0 +1,1 @@
+"""Reading events: cursors, filters and named subscribers."""

@@ -1,0 +1,123 @@
+"""Positions in the order of events, and cursors that hold one outside the store.
+
+A position is a transaction id and an event id; on SQLite the first is always 0. Everything up to it has been read. A
+cursor adds the store and the namespace, so that a cursor of another store or namespace is refused. It is not signed:
+its holder may read the namespace from the beginning in any case.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from flowfabric.core.errors import InvalidRequest, Refused
+
+_PREFIX = "ffc1."
+_BYTES = 16 + 8 + 8 + 8 + 4
+_MAX_CHARACTERS = 128
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A position in the order of events."""
+
+    xid: int
+    id: int
+
+
+FIRST = Position(0, 0)
+
+
+class Start(StrEnum):
+    """Where a subscription without a cursor begins."""
+
+    NOW = "now"
+    BEGINNING = "beginning"
+
+
+@dataclass(frozen=True, slots=True)
+class CursorScope:
+    """The store and namespace that a cursor belongs to."""
+
+    store: UUID
+    namespace: str
+
+    @property
+    def namespace_digest(self) -> bytes:
+        """The digest of the namespace that a cursor contains."""
+        return hashlib.sha256(self.namespace.encode()).digest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStart:
+    """Where a subscription begins, and the last position that had been trimmed by then."""
+
+    place: CursorScope
+    position: Position
+    trimmed: Position
+
+
+def write_cursor(place: CursorScope, position: Position) -> str:
+    """Return a position as cursor text."""
+    body = place.store.bytes + place.namespace_digest + position.xid.to_bytes(8) + position.id.to_bytes(8)
+    return _PREFIX + base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
+
+
+def check_cursor(cursor: object) -> str:
+    """Return the text if it is a well-formed cursor; raise `cursor_invalid` otherwise."""
+    _unpack(cursor)
+    return str(cursor)
+
+
+def read_cursor(cursor: object, place: CursorScope) -> Position:
+    """Return the position in a cursor; raise `cursor_invalid` for other text, `cursor_foreign` for another scope."""
+    body = _unpack(cursor)
+    if body[:16] != place.store.bytes:
+        message = "the cursor belongs to another store; connect to that store or start without a cursor"
+        raise InvalidRequest("cursor_foreign", message, belongs_to="another store")
+    if body[16:24] != place.namespace_digest:
+        message = f"the cursor belongs to another namespace than {place.namespace!r}; use engine.for_namespace(…)"
+        raise InvalidRequest("cursor_foreign", message, belongs_to="another namespace")
+    return Position(int.from_bytes(body[24:32]), int.from_bytes(body[32:40]))
+
+
+def require_kept(position: Position, trimmed: Position) -> Position:
+    """Return the position, unless later events may have been trimmed. The first position is always valid."""
+    if FIRST < position < trimmed:
+        raise _expired("this cursor")
+    return position
+
+
+def require_in_time(position: Position, trimmed_before: Position, trimmed: Position) -> None:
+    """Raise if events after the position have been trimmed since the last read."""
+    if FIRST < position < trimmed and trimmed_before < trimmed:
+        raise _expired("the last one read")
+
+
+def _expired(place: str) -> Refused:
+    message = (
+        f"events after {place} were trimmed; start at 'now' or at the 'beginning', "
+        "and subscribe with a name to keep events until they are read"
+    )
+    return Refused("cursor_expired", message)
+
+
+def _unpack(cursor: object) -> bytes:
+    body = b""
+    if isinstance(cursor, str) and cursor.startswith(_PREFIX) and len(cursor) <= _MAX_CHARACTERS:
+        text = cursor.removeprefix(_PREFIX)
+        try:
+            body = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            body = b""
+    if len(body) != _BYTES or _check(body[:-4]) != body[-4:]:
+        raise InvalidRequest("cursor_invalid", "this is not an event cursor; pass the text of `event.cursor`")
+    return body
+
+
+def _check(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()[:4]

@@ -1,0 +1,114 @@
+"""Event filters, and named subscribers, whose name one process at a time may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError, NotFound, Refused
+from flowfabric.core.events.cursor import Position
+from flowfabric.core.executions.records import Event
+
+HOLD_TTL = timedelta(seconds=30)
+MAX_SCANNED_EVENTS = 500
+
+
+class EventFamily(StrEnum):
+    """The families of events. A subscriber to `lease` also gets every other event that ends a lease."""
+
+    LEASE = "lease"
+    LIFECYCLE = "lifecycle"
+    COMPLETION = "completion"
+    SIGNAL = "signal"
+    OPERATOR = "operator"
+    FLOW = "flow"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events of a namespace to read. Fields with None match everything."""
+
+    namespace: str
+    families: tuple[EventFamily, ...] | None = None
+    lane: str | None = None
+    kind: str | None = None
+    flow_id: UUID | None = None
+    execution_id: UUID | None = None
+    tags: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Matching events after a position, and how far the store was read.
+
+    `held_back` is True if an open transaction keeps later events from being read. `trimmed` is the last trimmed
+    position.
+    """
+
+    events: tuple[tuple[Position, Event], ...]
+    read_up_to: Position
+    held_back: bool
+    trimmed: Position
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxState:
+    """The id of the store, its last trimmed and its current position, and since when events are held back.
+
+    `from_elsewhere` is True if events wait for transactions of another server.
+    """
+
+    store: UUID
+    trimmed: Position
+    present: Position
+    held_back_since: datetime | None
+    from_elsewhere: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber:
+    """A named subscriber. Everything up to its position has been processed."""
+
+    namespace: str
+    name: str
+    position: Position
+    holder: UUID | None
+    held_until: datetime | None
+    created_at: datetime
+    seen_at: datetime
+    expired_at: datetime | None
+
+
+def may_hold(subscriber: Subscriber, holder: UUID, now: datetime) -> bool:
+    """Return True if `holder` may read under the name now; raise if the subscriber has expired."""
+    if subscriber.expired_at is not None:
+        raise expired_subscriber(subscriber)
+    held_by_another = subscriber.holder is not None and subscriber.holder != holder
+    return not (held_by_another and subscriber.held_until is not None and subscriber.held_until > now)
+
+
+def lost_subscription(subscriber: Subscriber | None, name: str) -> FlowFabricError:
+    """Return the error for a process that no longer holds the name of its subscriber."""
+    if subscriber is None:
+        return subscriber_not_found(name)
+    if subscriber.expired_at is not None:
+        return expired_subscriber(subscriber)
+    message = f"another process took over subscriber {name!r} after a silence of this one; subscribe again to stand by"
+    return Refused("subscription_lost", message, name=name)
+
+
+def expired_subscriber(subscriber: Subscriber) -> FlowFabricError:
+    """Return the error for a subscriber whose events are no longer kept after a long silence."""
+    message = (
+        f"subscriber {subscriber.name!r} has been silent since {subscriber.seen_at:%Y-%m-%d %H:%M:%S UTC} and its "
+        "events are no longer kept; unsubscribe it, then subscribe again from 'now' or the 'beginning'"
+    )
+    return Refused("cursor_expired", message, name=subscriber.name, seen_at=subscriber.seen_at)
+
+
+def subscriber_not_found(name: str) -> NotFound:
+    """Return the error for a name without a subscriber."""
+    return NotFound("subscriber_not_found", f"subscriber {name!r} does not exist in this namespace", name=name)

@@ -1,0 +1,1 @@
+"""Executions: their records and states, the table of transitions, and the decisions about leases and attempts."""

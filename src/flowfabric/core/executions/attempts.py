@@ -1,0 +1,233 @@
+"""Decisions of a worker about its own attempt, and the attempt's timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowfabric.core.executions.decision import Decision, end_attempt, make_decision, next_attempt
+from flowfabric.core.executions.outcomes import Continued, Delayed, Ended, Held, Released, RetryScheduled
+from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, Execution, Fence
+from flowfabric.core.executions.requests import (
+    CancelOwnRequest,
+    Completion,
+    DelayRequest,
+    FailureReport,
+    Step,
+    digest,
+    step_parts,
+)
+from flowfabric.core.executions.states import State
+from flowfabric.core.executions.transitions import (
+    CANCEL,
+    COMPLETE,
+    CONTINUE,
+    DELAY,
+    EXPIRE,
+    FAIL,
+    HOLD_OWN,
+    RELEASE,
+    RETRY,
+    TIME_OUT,
+    Transition,
+    apply_transition,
+)
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.policy import FailureClass, OnAttemptTimeout, backoff_delay, may_retry
+from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind, WaitpointState
+
+ATTEMPT_TIMEOUT = "attempt_timeout"
+LEASE_HOLDER = "lease_holder"
+
+
+def decide_complete(execution: Execution, request: Completion, now: datetime) -> Decision[Ended]:
+    """Complete the attempt and the execution. The result is stored with the attempt."""
+    after = apply_transition(execution, COMPLETE, now, digest=request.digest())
+    attempt = end_attempt(execution, AttemptOutcome.SUCCESS, now, result=request.result, encoding=request.encoding)
+    return make_decision(Ended(State.COMPLETED), execution, after, COMPLETE, attempt)
+
+
+def decide_fail(execution: Execution, request: FailureReport, now: datetime) -> Decision[RetryScheduled | Ended]:
+    """Schedule a retry if the stored policy allows one after this failure; otherwise fail the execution."""
+    failure: dict[str, Any] = {
+        "failure_class": request.failure_class.value,
+        "failure_category": request.category,
+        "failure_message": request.message,
+        "failure_detail": request.detail,
+    }
+    if may_retry(execution.policy, execution.retry_count, request.failure_class, request.category):
+        at = now + backoff_delay(execution.policy.backoff, execution.retry_count, request.chance)
+        return _retry(execution, at, now, failure, request.digest())
+    return _end_execution(execution, FAIL, now, failure, request.digest())
+
+
+def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> Decision[Delayed | Released]:
+    """Give up the lease and continue the same attempt later; immediately if the time has already come."""
+    if request.until is None and request.after is None:
+        after = apply_transition(execution, RELEASE, now, digest=request.digest())
+        return make_decision(Released(), execution, after, RELEASE)
+    until = now + request.after if request.after is not None else request.until
+    assert until is not None, "a delay has a time or a duration"
+    if until <= now:
+        after = apply_transition(execution, RELEASE, now, digest=request.digest(), until=until)
+        return make_decision(Delayed(until), execution, after, RELEASE)
+    after = apply_transition(execution, DELAY, now, digest=request.digest(), until=until, ready_at=until)
+    return make_decision(Delayed(until), execution, after, DELAY, details={"until": until.isoformat()})
+
+
+def decide_own_cancel(execution: Execution, request: CancelOwnRequest, now: datetime) -> Decision[Ended]:
+    """Cancel the execution by its own worker. Without a reason, the reason of a pending cancel request is used."""
+    pending = execution.cancel_request
+    principal = execution.lease.worker.instance if execution.lease else LEASE_HOLDER
+    reason = request.reason or (pending.reason if pending else "")
+    after = apply_transition(
+        execution, CANCEL, now, digest=request.digest(), cancelled_by=LEASE_HOLDER, cancel_reason=reason
+    )
+    attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
+    facts = {"principal": principal, "reason": reason, "details": {"source": LEASE_HOLDER}}
+    return make_decision(Ended(State.CANCELLED), execution, after, CANCEL, attempt, **facts)
+
+
+def decide_attempt_timeout(
+    execution: Execution, chance: float, now: datetime
+) -> Decision[RetryScheduled | Ended] | None:
+    """Handle an attempt that exceeded its timeout; return None if it has not.
+
+    It counts as a failure of category `attempt_timeout`. With `on_attempt_timeout="expire"`, the execution expires.
+    """
+    due = execution.attempt_timeout_at
+    if execution.lease is None or due is None or due > now:
+        return None
+    failure = {
+        "failure_class": FailureClass.TIMEOUT.value,
+        "failure_category": ATTEMPT_TIMEOUT,
+        "failure_message": f"the attempt exceeded its timeout of {_seconds(execution.policy.attempt_timeout)} s",
+    }
+    if execution.policy.on_attempt_timeout is OnAttemptTimeout.EXPIRE:
+        return _end_execution(execution, EXPIRE, now, failure)
+    if may_retry(execution.policy, execution.retry_count, FailureClass.TIMEOUT, ATTEMPT_TIMEOUT):
+        at = now + backoff_delay(execution.policy.backoff, execution.retry_count, chance)
+        return _retry(execution, at, now, failure)
+    return _end_execution(execution, TIME_OUT, now, failure)
+
+
+def _retry(
+    execution: Execution, at: datetime, now: datetime, failure: dict[str, Any], digest: str | None = None
+) -> Decision[RetryScheduled | Ended]:
+    attempt = end_attempt(execution, AttemptOutcome.FAILURE, now, **failure)
+    after = apply_transition(
+        execution,
+        RETRY,
+        now,
+        digest=digest,
+        until=at,
+        ready_at=at,
+        retry_count=execution.retry_count + 1,
+        attempt_origin=AttemptOrigin.RETRY,
+        **next_attempt(execution),
+        **_last_failure(failure),
+    )
+    details = {"category": failure["failure_category"], "retry_at": at.isoformat()}
+    return make_decision(
+        RetryScheduled(at), execution, after, RETRY, attempt, reason=failure["failure_message"], details=details
+    )
+
+
+def _end_execution(
+    execution: Execution, transition: Transition, now: datetime, failure: dict[str, Any], digest: str | None = None
+) -> Decision[RetryScheduled | Ended]:
+    attempt = end_attempt(execution, AttemptOutcome.FAILURE, now, **failure)
+    after = apply_transition(execution, transition, now, digest=digest, **_last_failure(failure))
+    details = {"category": failure["failure_category"]}
+    facts = {"reason": failure["failure_message"], "details": details}
+    return make_decision(Ended(after.state), execution, after, transition, attempt, **facts)
+
+
+def _last_failure(failure: dict[str, Any]) -> dict[str, Any]:
+    return {key: failure[key] for key in ("failure_message", "failure_category")}
+
+
+def _seconds(value: object) -> str:
+    return f"{value.total_seconds():g}" if isinstance(value, timedelta) else "?"
+
+
+# A worker can also hold its execution for an operator, or restart it with other input.
+
+
+MAX_REPORT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRequest:
+    """A worker's request that an operator reads its report before the execution continues."""
+
+    fence: Fence
+    reason: str
+    report: str
+    steps: tuple[Step, ...] = ()
+
+    def digest(self) -> str:
+        return digest("hold", self.reason, self.report, *step_parts(self.steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """A worker's request to restart as the next generation, with this input and these first steps."""
+
+    fence: Fence
+    payload: bytes
+    encoding: str
+    steps: tuple[Step, ...] = ()
+
+    def digest(self) -> str:
+        return digest("continue_with", self.payload, self.encoding, *step_parts(self.steps))
+
+
+def decide_own_hold(execution: Execution, request: HoldRequest, now: datetime) -> Decision[Held]:
+    """Hold the execution by its own worker. The event keeps the report; unhold continues the same attempt."""
+    assert execution.lease is not None, "the caller has checked that the fence owns the lease"
+    after = apply_transition(execution, HOLD_OWN, now, digest=request.digest(), hold_reason=request.reason)
+    return make_decision(
+        Held(request.reason),
+        execution,
+        after,
+        HOLD_OWN,
+        principal=execution.lease.worker.instance,
+        reason=request.reason,
+        details={"report": request.report},
+    )
+
+
+def decide_continue(
+    execution: Execution, request: Continuation, waitpoints: Sequence[Waitpoint], now: datetime
+) -> Decision[Continued]:
+    """Start the next generation of the execution with new input, within the same attempt.
+
+    The counters for retries and reclaims restart. All waitpoints close except the standing ones.
+    """
+    after = apply_transition(
+        execution,
+        CONTINUE,
+        now,
+        digest=request.digest(),
+        generation=execution.generation + 1,
+        payload=request.payload,
+        encoding=request.encoding,
+        step_seq=len(request.steps),
+        retry_count=0,
+        reclaim_count=0,
+        attempt_timeout_left=None,
+        progress_percent=None,
+        progress_message=None,
+        failure_message=None,
+        failure_category=None,
+    )
+    closed = tuple(
+        replace(item, state=WaitpointState.CLOSED, closed_at=now, close_reason="continued")
+        for item in waitpoints
+        if item.kind is not WaitpointKind.STANDING
+    )
+    decision = make_decision(Continued(), execution, after, CONTINUE, details={"generation": after.generation})
+    return replace(decision, waits=WaitChanges(moved=closed)) if closed else decision

@@ -1,0 +1,66 @@
+"""The result of a decision function: an outcome, and the writes that make it true."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from flowfabric.core.executions.records import Attempt, AttemptOutcome, Event, Execution
+from flowfabric.core.executions.transitions import Transition, transition_event
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.waits.records import WaitChanges
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+@record(frozen=True, slots=True)
+class Decision(Generic[OutcomeT]):
+    """An outcome and the writes that go with it.
+
+    `before` and `after` are the execution, with its event and ended attempt. Without a change, `after` is None.
+    `extra_event` is a second event; `waits` are changes of suspensions, waitpoints and signals.
+    """
+
+    outcome: OutcomeT
+    before: Execution
+    after: Execution | None = None
+    event: Event | None = None
+    attempt: Attempt | None = None
+    extra_event: Event | None = None
+    waits: WaitChanges | None = None
+
+
+def make_decision(
+    outcome: OutcomeT,
+    before: Execution,
+    after: Execution,
+    transition: Transition,
+    attempt: Attempt | None = None,
+    **facts: Any,
+) -> Decision[OutcomeT]:
+    """Return the decision for a transition; `facts` such as the principal and the reason go into its event."""
+    return Decision(outcome, before, after, transition_event(before, after, transition, **facts), attempt)
+
+
+def end_attempt(execution: Execution, outcome: AttemptOutcome, now: datetime, **details: Any) -> Attempt | None:
+    """Return the history row of the attempt that ends now; None if it never started."""
+    if execution.attempt_started_at is None:
+        return None
+    owner = execution.lease or execution.former
+    return Attempt(
+        execution_id=execution.id,
+        attempt_index=execution.attempt_index,
+        generation=execution.generation,
+        origin=execution.attempt_origin,
+        worker=owner.worker if owner else None,
+        started_at=execution.attempt_started_at,
+        ended_at=now,
+        outcome=outcome,
+        **details,
+    )
+
+
+def next_attempt(execution: Execution) -> dict[str, Any]:
+    """Return the fields that open the next attempt. An index that never started is used again."""
+    used = execution.attempt_started_at is not None
+    return {"attempt_index": execution.attempt_index + used, "attempt_started_at": None, "attempt_timeout_left": None}

@@ -1,0 +1,299 @@
+"""Explanations of why an execution is not running, or that it is: one short statement with the facts as data.
+
+A sentence names the cause, its progress or age, and the way out. Times are UTC, without a date if they are today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State, derive_vector
+from flowfabric.core.executions.views import SuspendedView
+from flowfabric.core.flows.graph import JoinKind
+from flowfabric.core.flows.records import DEPENDENCIES, EdgeGroup, EdgeState, FlowRecord, GroupState, StoredEdge
+from flowfabric.core.waits.evaluate import join_names
+from flowfabric.core.waits.records import BLOCKING, OnTimeout
+from flowfabric.core.workers import WorkerInfo, unoffered_capabilities
+
+Statement = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One statement for people, and the facts in it for programs."""
+
+    execution_id: UUID
+    state: State
+    sentence: str
+    facts: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """An upstream member or child: its name, its state and the edge that leads from it."""
+
+    id: UUID
+    name: str
+    state: State
+    edge: StoredEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The edge group that decides about a member, with the upstream ends of its edges."""
+
+    flow: FlowRecord
+    group: EdgeGroup
+    upstreams: tuple[Upstream, ...]
+
+    @property
+    def is_doomed(self) -> bool:
+        """True if the flow is cancelled and the cancellation has not reached the member yet.
+
+        An execution that waits for children has started, so only some policies cancel it. The root of an implicit flow
+        is not a member of that flow.
+        """
+        flow, group = self.flow, self.group
+        if not flow.is_frozen or group.seq == DEPENDENCIES:
+            return flow.is_frozen
+        return flow.cancels_started and group.downstream_id != flow.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainContext:
+    """Everything outside the execution row that an explanation depends on.
+
+    `workers` are the live workers on the lane, `wait` is the open suspension, `hold_report` the report of the worker
+    that holds the execution.
+    """
+
+    lane_is_paused: bool
+    requires: tuple[str, ...]
+    wait: SuspendedView | None
+    now: datetime
+    dependencies: Dependencies | None = None
+    workers: Sequence[WorkerInfo] = ()
+    hold_report: str | None = None
+
+
+def explain(execution: Execution, context: ExplainContext) -> Explanation:
+    """Explain why the execution is in its state and what moves it on."""
+    sentence, facts = _EXPLAINERS[execution.state](execution, context)
+    request = execution.cancel_request
+    if request is not None and not execution.state.is_terminal:
+        due = _format_time(request.due_at, context.now, seconds=True)
+        sentence += f" Cancellation was requested: it is cancelled at {due} unless it ends first."
+        facts |= {"cancel_due_at": request.due_at, "cancel_reason": request.reason}
+    common = {"lane": execution.lane, "kind": execution.kind, "attempt": execution.attempt_index}
+    return Explanation(execution.id, execution.state, sentence, common | facts)
+
+
+def deciding_group(groups: Sequence[EdgeGroup]) -> EdgeGroup | None:
+    """Return the edge group that a member waits for: the open one, or its dependencies."""
+    still_open = [group for group in groups if group.state is GroupState.OPEN]
+    return max(still_open or groups, key=lambda group: (group.state is GroupState.OPEN, group.seq), default=None)
+
+
+def _explain_waiting(execution: Execution, context: ExplainContext) -> Statement:
+    if context.lane_is_paused:
+        sentence = f'Lane "{execution.lane}" is paused. Resume the lane to start it.'
+        return sentence, {"lane_state": "paused"}
+    facts: dict[str, Any] = {"since": execution.changed_at, "priority": execution.priority}
+    if context.requires:
+        facts["requires"] = context.requires
+    continues = " to continue it" if execution.attempt_state is AttemptState.INTERRUPTED else ""
+    since = _format_time(execution.changed_at, context.now)
+    workers = _describe_workers(execution, context, facts)
+    return f"Waiting for a worker{continues} since {since}: {workers}.", facts
+
+
+def _describe_workers(execution: Execution, context: ExplainContext, facts: dict[str, Any]) -> str:
+    """Describe the live workers on the lane: how many can run the execution, or which capability is missing."""
+    lane = f'on lane "{execution.lane}"'
+    facts["live_workers"] = len(context.workers)
+    if not context.workers:
+        return f"no live worker {lane}"
+    knowing = [worker for worker in context.workers if worker.knows(execution.kind)]
+    if not knowing:
+        facts["unknown_kind"] = execution.kind
+        return f'no live worker {lane} runs "{execution.kind}"'
+    unoffered = unoffered_capabilities(context.requires, knowing)
+    if unoffered:
+        facts["unoffered"] = unoffered
+        return f"no live worker {lane} offers {join_names(unoffered, quote=True)}"
+    capable = [worker for worker in knowing if set(context.requires) <= set(worker.capabilities)]
+    if not capable:
+        facts["unoffered"] = context.requires
+        return f"no live worker {lane} offers all of {join_names(context.requires, quote=True)}"
+    return f"{len(capable)} live worker{'s' if len(capable) > 1 else ''} {lane} can run it"
+
+
+def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement:
+    facts: dict[str, Any] = {"until": execution.ready_at}
+    at = _format_time(execution.ready_at, context.now, seconds=True)
+    is_due = execution.ready_at is not None and execution.ready_at <= context.now
+    overdue = " The next reconciler pass makes it ready." if is_due else ""
+    if execution.blocking_reason is BlockingReason.WAITING_FOR_RETRY_BACKOFF:
+        facts |= {"retries": execution.retry_count, "category": execution.failure_category}
+        retry = f"Retry {execution.retry_count} of {execution.policy.max_retries} at {at}."
+        return f"{retry}{overdue} Last failure: {_first_sentence(execution.failure_message)}", facts
+    if execution.blocking_reason is BlockingReason.WAITING_FOR_RESUME_DELAY:
+        return f"The wait is over. The resume delay ends at {at}.{overdue}", facts
+    return f"Delayed until {at}.{overdue}", facts
+
+
+def _explain_blocked(execution: Execution, context: ExplainContext) -> Statement:
+    if execution.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR:
+        facts = {"hold_reason": execution.hold_reason}
+        reason = _quote_reason(execution.hold_reason)
+        if context.hold_report is None:
+            return f"Held by an operator ({reason}). Unhold it to continue.", facts
+        report = _first_sentence(context.hold_report)
+        sentence = f"Held by its worker ({reason}): {report} Fix the cause, then unhold it."
+        return sentence, facts | {"report": context.hold_report}
+    if context.dependencies is not None:
+        return _explain_dependencies(context.dependencies)
+    reason_words = execution.blocking_reason.value.replace("_", " ")
+    return f"Blocked: {reason_words}.", {"blocking_reason": execution.blocking_reason}
+
+
+def _explain_dependencies(dependencies: Dependencies) -> Statement:
+    group = dependencies.group
+    facts = _dependency_facts(dependencies, EdgeState.OPEN)
+    if dependencies.is_doomed:
+        return "Its flow was cancelled. The next reconciler pass cancels it too.", facts
+    if group.draft:
+        return "It is a draft. Seal it or its flow to start it.", facts
+    needed = group.join.needed(group.n)
+    who = "upstream members" if group.seq == DEPENDENCIES else "children"
+    enough = "" if group.join.kind is JoinKind.ALL_OF else f" ({needed} needed)"
+    states = [_describe_state(each) for each in dependencies.upstreams if each.edge.state is EdgeState.OPEN]
+    count = f"{needed - group.satisfied} of {group.n} {who}{enough}"
+    return f"Waiting for {count}: {join_names(states)}.", facts
+
+
+def _dependency_facts(dependencies: Dependencies, state: EdgeState) -> dict[str, Any]:
+    group = dependencies.group
+    upstreams = {each.name: each.state.value for each in dependencies.upstreams if each.edge.state is state}
+    return {
+        "flow": dependencies.flow.id,
+        "join": group.join.kind.value,
+        "needed": group.join.needed(group.n),
+        "satisfied": group.satisfied,
+        "waits_for" if state is EdgeState.OPEN else "lost": upstreams,
+    }
+
+
+def _describe_state(upstream: Upstream) -> str:
+    ended = {State.CANCELLED: "was cancelled", State.SKIPPED: "was skipped"}
+    verb = upstream.state.value if upstream.state.is_terminal else f"is {upstream.state}"
+    return f'"{upstream.name}" {ended.get(upstream.state, verb)}'
+
+
+def _explain_active(execution: Execution, context: ExplainContext) -> Statement:
+    lease = execution.lease
+    if lease is None:
+        lost = "expired" if execution.ownership is Ownership.EXPIRED else "was revoked"
+        worker = execution.former.worker.name if execution.former else "?"
+        sentence = f'The lease of worker "{worker}" {lost}. The policy keeps it for a hand-off; grant a reclaim.'
+        return sentence, {"ownership": execution.ownership, "worker": worker}
+    facts: dict[str, Any] = {"worker": lease.worker.name, "instance": lease.worker.instance, "until": lease.expires_at}
+    until = _format_time(lease.expires_at, context.now, seconds=True)
+    if lease.expires_at <= context.now:
+        return f'The lease of worker "{lease.worker.name}" expired at {until}. A reconciler is about to end it.', facts
+    return f'Running on worker "{lease.worker.name}". Its lease lasts until {until}.', facts
+
+
+def _explain_suspended(execution: Execution, context: ExplainContext) -> Statement:
+    wait = context.wait
+    if wait is None:
+        return "Suspended. Its wait is being closed.", {}
+    facts: dict[str, Any] = {"suspension": wait.id, "reason": wait.reason, "missing": wait.missing}
+    facts |= {"until": wait.timeout_at, "on_timeout": wait.on_timeout}
+    if wait.approval is None:
+        missing = " and ".join(wait.missing) or "a worker to continue it"
+        sentence = f"Waiting since {_format_time(wait.opened_at, context.now)} for {missing}."
+    else:
+        sentence = f"Waiting for {wait.approval}."
+        facts |= {name: getattr(wait.approval, name) for name in ("required", "approved", "rejected", "undecided")}
+        facts["approval"] = wait.approval.name
+        if wait.approval.rejections is not None:
+            facts["rejections"] = wait.approval.rejections
+            is_one = wait.approval.rejections == 1
+            sentence += " One rejection ends it." if is_one else f" {wait.approval.rejections} rejections end it."
+    return f"{sentence} {_describe_timeout(execution, wait, context.now)}", facts
+
+
+def _describe_timeout(execution: Execution, wait: SuspendedView, now: datetime) -> str:
+    if wait.timeout_at is None:
+        is_paused = execution.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
+        is_escalated = is_paused and BLOCKING[wait.reason] is not BlockingReason.PAUSED_BY_OPERATOR
+        return "Its timeout has passed. Resume or cancel it." if is_escalated else "No timeout."
+    time = _format_time(wait.timeout_at, now)
+    if wait.timeout_at <= now:
+        return f"Timed out at {time}. A reconciler is about to apply the timeout: {wait.on_timeout}."
+    return f"Times out at {time}, then {_AFTER_TIMEOUT[wait.on_timeout]}."
+
+
+def _explain_ended(execution: Execution, context: ExplainContext) -> Statement:
+    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
+    facts: dict[str, Any] = {"outcome": vector.terminal_outcome, "ended_at": execution.ended_at}
+    sentence = f"{execution.state.value.capitalize()} at {_format_time(execution.ended_at, context.now)}"
+    if execution.state is State.CANCELLED:
+        facts |= {"cancelled_by": execution.cancelled_by, "reason": execution.cancel_reason}
+        return f"{sentence} by {execution.cancelled_by} ({_quote_reason(execution.cancel_reason)}).", facts
+    if execution.failure_message is not None and execution.state is not State.COMPLETED:
+        facts |= {"category": execution.failure_category}
+        return f"{sentence}: {_first_sentence(execution.failure_message)}", facts
+    if execution.state is State.SKIPPED and context.dependencies is not None:
+        upstreams = context.dependencies.upstreams
+        lost = [_describe_state(each) for each in upstreams if each.edge.state is EdgeState.IMPOSSIBLE]
+        facts |= _dependency_facts(context.dependencies, EdgeState.IMPOSSIBLE)
+        return f"{sentence}: upstream {join_names(lost)}.", facts
+    return f"{sentence}.", facts
+
+
+_EXPLAINERS = {
+    State.WAITING: _explain_waiting,
+    State.DELAYED: _explain_delayed,
+    State.BLOCKED: _explain_blocked,
+    State.ACTIVE: _explain_active,
+    State.SUSPENDED: _explain_suspended,
+    State.COMPLETED: _explain_ended,
+    State.FAILED: _explain_ended,
+    State.CANCELLED: _explain_ended,
+    State.EXPIRED: _explain_ended,
+    State.SKIPPED: _explain_ended,
+}
+_AFTER_TIMEOUT = {
+    OnTimeout.FAIL: "fails",
+    OnTimeout.CANCEL: "is cancelled",
+    OnTimeout.EXPIRE: "expires",
+    OnTimeout.AUTO_RESUME: "continues",
+    OnTimeout.ESCALATE: "waits for an operator",
+}
+
+
+def _quote_reason(reason: str | None) -> str:
+    return f'"{reason}"' if reason else "no reason given"
+
+
+def _first_sentence(message: str | None) -> str:
+    """Return the first line of a message with a period."""
+    line = (message or "unknown").strip().partition("\n")[0]
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def _format_time(time: datetime | None, now: datetime, *, seconds: bool = False) -> str:
+    if time is None:
+        return "?"
+    date = "" if time.date() == now.date() else f"{time:%Y-%m-%d} "
+    return f"{date}{time:%H:%M:%S} UTC" if seconds else f"{date}{time:%H:%M} UTC"

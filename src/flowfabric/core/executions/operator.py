@@ -1,0 +1,225 @@
+"""Decisions of an operator, and the deadlines of a whole execution."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowfabric.core.executions.decision import Decision, end_attempt, make_decision, next_attempt
+from flowfabric.core.executions.outcomes import AlreadySatisfied, Ended, Held, PriorityChanged, Replayed, Unheld
+from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, CancelRequest, Execution
+from flowfabric.core.executions.requests import AuditInfo, ReplayFrom
+from flowfabric.core.executions.states import TERMINAL, AttemptState, BlockingReason, State, derive_vector
+from flowfabric.core.executions.transitions import (
+    CANCEL,
+    EXPIRE,
+    HOLD,
+    PRIORITIZE,
+    READY,
+    REPLAY,
+    REPLAY_BLOCKED,
+    REQUEST_CANCEL,
+    UNBLOCK,
+    UNHOLD,
+    UNHOLD_BLOCKED,
+    UNHOLD_DELAYED,
+    apply_transition,
+    check,
+    refusal,
+    transition_event,
+)
+from flowfabric.core.flows.outcomes import CancelPending
+from flowfabric.core.policy import optional_span
+from flowfabric.core.waits.records import Trigger
+from flowfabric.core.waits.resume import OpenWait, close_wait, resume_execution
+
+DEADLINE = "deadline"
+_HELD = BlockingReason.PAUSED_BY_OPERATOR
+
+
+def decide_cancel(execution: Execution, command: AuditInfo, source: str, now: datetime) -> Decision[Ended]:
+    """Cancel the execution in any live state. Repeating a cancel returns the same outcome; other ended states raise."""
+    if execution.state is State.CANCELLED:
+        return Decision(Ended(State.CANCELLED), execution)
+    after = apply_transition(execution, CANCEL, now, cancelled_by=source, cancel_reason=command.reason)
+    attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
+    return make_decision(
+        Ended(State.CANCELLED), execution, after, CANCEL, attempt, details={"source": source}, **_audit_facts(command)
+    )
+
+
+def decide_cancel_request(
+    execution: Execution, wait: OpenWait | None, request: CancelRequest, now: datetime, *, has_steps: bool = False
+) -> Decision[Ended | CancelPending]:
+    """Ask the worker to stop before `request.due_at`.
+
+    An execution that waits, is delayed or is blocked continues, so that it can clean up. One that this generation has
+    not started, and that has no steps of an earlier one, is cancelled immediately.
+    """
+    command = AuditInfo(principal=request.principal, reason=request.reason)
+    is_new = execution.attempt_state is AttemptState.PENDING_FIRST
+    is_unstarted_replay = execution.attempt_state is AttemptState.PENDING_REPLAY and not has_steps
+    if execution.state is State.CANCELLED or is_new or is_unstarted_replay:
+        ended = decide_cancel(execution, command, request.source, now)
+        return Decision(ended.outcome, execution, ended.after, ended.event, ended.attempt)
+    if execution.cancel_request is not None and execution.cancel_request.due_at <= request.due_at:
+        return Decision(CancelPending(execution.cancel_request.due_at), execution)
+    check(execution, REQUEST_CANCEL)
+    requested = apply_transition(execution, REQUEST_CANCEL, now, cancel_request=request)
+    details = {"source": request.source, "due_at": request.due_at.isoformat()}
+    event = transition_event(execution, requested, REQUEST_CANCEL, details=details, **_audit_facts(command))
+    outcome = CancelPending(request.due_at)
+    if wait is not None:
+        after, transition = resume_execution(requested, wait.suspension, Trigger.OPERATOR, timedelta(0), now)
+        extra_event = transition_event(
+            requested, after, transition, details={"cause": "cancel_requested"}, **_audit_facts(command)
+        )
+        waits = close_wait(wait.suspension, wait.waitpoints, Trigger.OPERATOR, now)
+        return Decision(outcome, execution, after, event, extra_event=extra_event, waits=waits)
+    if execution.state in (State.DELAYED, State.BLOCKED) and not is_held(execution):
+        transition = READY if execution.state is State.DELAYED else UNBLOCK
+        after = apply_transition(requested, transition, now, ready_at=None)
+        return Decision(outcome, execution, after, event, extra_event=transition_event(requested, after, transition))
+    return Decision(outcome, execution, requested, event)
+
+
+def decide_due_cancel(execution: Execution, now: datetime) -> Decision[Ended] | None:
+    """Cancel an execution whose cancel request is due; return None if it has ended or has time left."""
+    request = execution.cancel_request
+    if execution.state in TERMINAL or request is None or request.due_at > now:
+        return None
+    return decide_cancel(execution, AuditInfo(principal=request.principal, reason=request.reason), request.source, now)
+
+
+def decide_change_priority(
+    execution: Execution, priority: int, command: AuditInfo, now: datetime
+) -> Decision[PriorityChanged]:
+    """Change the priority of an execution that waits for a worker."""
+    check(execution, PRIORITIZE)
+    outcome = PriorityChanged(execution.priority, priority)
+    if priority == execution.priority:
+        return Decision(outcome, execution)
+    after = apply_transition(execution, PRIORITIZE, now, priority=priority)
+    details = {"old": execution.priority, "new": priority}
+    return make_decision(outcome, execution, after, PRIORITIZE, details=details, **_audit_facts(command))
+
+
+def decide_hold(execution: Execution, command: AuditInfo, now: datetime) -> Decision[Held]:
+    """Block a waiting or delayed execution until an operator unholds it. Its ready time is kept."""
+    if is_held(execution):
+        return Decision(Held(execution.hold_reason or ""), execution)
+    after = apply_transition(execution, HOLD, now, hold_reason=command.reason)
+    return make_decision(Held(command.reason), execution, after, HOLD, **_audit_facts(command))
+
+
+def decide_unhold(
+    execution: Execution, command: AuditInfo, now: datetime, *, has_open_group: bool = False
+) -> Decision[Unheld | AlreadySatisfied]:
+    """Return a held execution to its queue: waiting, delayed until its ready time, or blocked by upstream members."""
+    if execution.state in (State.WAITING, State.DELAYED):
+        return Decision(AlreadySatisfied("not_held"), execution)
+    if not is_held(execution):
+        raise refusal(execution, UNHOLD.refusal, "it is not held")
+    if has_open_group:
+        after = apply_transition(execution, UNHOLD_BLOCKED, now, hold_reason=None)
+        return make_decision(Unheld(State.BLOCKED), execution, after, UNHOLD_BLOCKED, **_audit_facts(command))
+    if execution.ready_at is not None and execution.ready_at > now:
+        after = apply_transition(
+            execution, UNHOLD_DELAYED, now, hold_reason=None, blocking_reason=_delay_reason(execution)
+        )
+        return make_decision(Unheld(State.DELAYED), execution, after, UNHOLD_DELAYED, **_audit_facts(command))
+    after = apply_transition(execution, UNHOLD, now, hold_reason=None, ready_at=None)
+    return make_decision(Unheld(State.WAITING), execution, after, UNHOLD, **_audit_facts(command))
+
+
+def decide_replay(
+    execution: Execution, command: AuditInfo, start: ReplayFrom, now: datetime, *, has_open_group: bool = False
+) -> Decision[Replayed]:
+    """Run an ended execution again as a new generation; one with an open edge group waits for that first.
+
+    If the caller passes the generation that it saw, a repeated request returns the first outcome.
+    """
+    if start.generation is not None and execution.generation != start.generation:
+        if execution.generation == start.generation + 1:
+            return Decision(_replay_outcome(execution), execution)
+        raise refusal(
+            execution, "generation_moved", f"generation {start.generation} is not the current one; read it again"
+        )
+    check(execution, REPLAY)
+    if execution.replay_count >= execution.policy.max_replays:
+        raise refusal(
+            execution,
+            "max_replays_exhausted",
+            f"it was replayed {execution.replay_count} times, the limit of its policy",
+        )
+    relative = optional_span(execution.policy.deadline)
+    transition = REPLAY_BLOCKED if has_open_group else REPLAY
+    after = apply_transition(
+        execution,
+        transition,
+        now,
+        generation=execution.generation + 1,
+        attempt_origin=AttemptOrigin.REPLAYED,
+        replay_count=execution.replay_count + 1,
+        retry_count=0,
+        reclaim_count=0,
+        deadline_at=None if relative is None else now + relative,
+        ended_at=None,
+        purge_at=None,
+        progress_percent=None,
+        progress_message=None,
+        failure_message=None,
+        failure_category=None,
+        cancelled_by=None,
+        cancel_reason=None,
+        cancel_request=None,
+        resumption=None,
+        **next_attempt(execution),
+    )
+    details = {"generation": after.generation, "from_step": start.step}
+    return make_decision(_replay_outcome(after), execution, after, transition, details=details, **_audit_facts(command))
+
+
+def decide_ready(execution: Execution, now: datetime) -> Decision[State] | None:
+    """Let a delayed execution wait for a worker once it is due; return None if it is not due or not delayed."""
+    if execution.state is not State.DELAYED or execution.ready_at is None or execution.ready_at > now:
+        return None
+    after = apply_transition(execution, READY, now, ready_at=None)
+    return make_decision(State.WAITING, execution, after, READY)
+
+
+def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | None:
+    """Expire an execution past its deadline; return None if it has ended or has time left."""
+    if execution.state in TERMINAL or execution.deadline_at is None or execution.deadline_at > now:
+        return None
+    failure: dict[str, Any] = {
+        "failure_message": f"the deadline {execution.deadline_at.isoformat()} passed",
+        "failure_category": DEADLINE,
+    }
+    after = apply_transition(execution, EXPIRE, now, **failure)
+    attempt = end_attempt(execution, AttemptOutcome.FAILURE, now, **failure)
+    facts = {"reason": failure["failure_message"], "details": {"category": DEADLINE}}
+    return make_decision(Ended(State.EXPIRED), execution, after, EXPIRE, attempt, **facts)
+
+
+def is_held(execution: Execution) -> bool:
+    """Return True if an operator or its worker holds the execution."""
+    return execution.state is State.BLOCKED and execution.blocking_reason is _HELD
+
+
+def _delay_reason(execution: Execution) -> BlockingReason:
+    """Return the blocking reason for the ready time that a held execution has kept."""
+    if execution.attempt_state is AttemptState.PENDING_RETRY:
+        return BlockingReason.WAITING_FOR_RETRY_BACKOFF
+    if execution.resumption is not None:
+        return BlockingReason.WAITING_FOR_RESUME_DELAY
+    return BlockingReason.WAITING_FOR_DELAY
+
+
+def _replay_outcome(execution: Execution) -> Replayed:
+    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
+    return Replayed(execution.generation, vector.public_state)
+
+
+def _audit_facts(command: AuditInfo) -> dict[str, Any]:
+    return {"principal": command.principal, "reason": command.reason}

@@ -1,0 +1,274 @@
+"""Outcomes that operations return. A refusal is raised instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from flowfabric.core.executions.records import Execution, Fence, FormerLease, Resumption, WorkerId
+from flowfabric.core.executions.states import PublicState, State
+from flowfabric.core.tokens.secret import Secret
+from flowfabric.core.waits.evaluate import Counted
+from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The submission is stored under this id."""
+
+    id: UUID
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The same submission was stored before under this id. Nothing was written."""
+
+    id: UUID
+
+
+Submitted = Created | Duplicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A worker's ownership of one attempt, with everything needed to run it.
+
+    `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` is the suspension that was closed last, and
+    how.
+    """
+
+    fence: Fence
+    namespace: str
+    lane: str
+    kind: str
+    priority: int
+    payload: bytes
+    encoding: str
+    tags: Mapping[str, str]
+    worker: WorkerId
+    origin: str
+    attempt_index: int
+    generation: int
+    acquired_at: datetime
+    expires_at: datetime
+    ttl: timedelta
+    deadline_at: datetime | None
+    attempt_timeout_at: datetime | None
+    is_standalone: bool
+    resumption: Resumption | None = None
+    cancel_due_at: datetime | None = None
+
+    @property
+    def execution_id(self) -> UUID:
+        """The execution that the lease is for."""
+        return self.fence.execution_id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the lease. Every later lease has a higher one."""
+        return self.fence.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease is valid until `expires_at`.
+
+    If `cancel_due_at` is set, the worker must stop and clean up; the execution is cancelled at that time.
+    """
+
+    expires_at: datetime
+    cancel_due_at: datetime | None = None
+
+    @property
+    def cancel_requested(self) -> bool:
+        """True if cancellation was requested."""
+        return self.cancel_due_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The execution has ended in this state."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class RetryScheduled:
+    """The attempt failed. The next one may start at this time."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """The lease was given up. The same attempt continues at this time."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The lease was given up. The same attempt continues as soon as a worker claims it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The lease with this id was revoked. The execution now has this epoch."""
+
+    lease_id: UUID
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadySatisfied:
+    """Nothing had to be done, for this reason. Nothing was written."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The execution is held until it is unheld."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The lease was given up. The next generation starts with its new input as soon as a worker claims it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """The execution is no longer held and has this state."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    """The priority before and after, clamped to 0..9000."""
+
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The execution runs again as this generation."""
+
+    generation: int
+    state: PublicState
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWaitpoint:
+    """A waitpoint and, if it has one, the token that allows signalling it."""
+
+    id: UUID
+    key: str
+    token: Secret | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The lease was given up. The execution continues when the condition of this suspension holds."""
+
+    suspension_id: UUID
+    waitpoints: tuple[OpenWaitpoint, ...]
+
+    def token(self, key: str) -> Secret | None:
+        """Return the token of the waitpoint with this key."""
+        return next(item.token for item in self.waitpoints if item.key == key)
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfied:
+    """The condition already holds: the suspension is closed, and the worker keeps its lease."""
+
+    suspension_id: UUID
+    by: Trigger
+    signals: tuple[StoredSignal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The signal is stored under this id. Until a suspension waits for the signal, `counted` is None."""
+
+    signal_id: UUID
+    effect: Effect
+    counted: Counted | None
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateSignal:
+    """The signal was accepted before under this id. Nothing was written."""
+
+    signal_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The suspension is closed. `state` shows whether the execution continues immediately or after a delay."""
+
+    suspension_id: UUID
+    state: PublicState
+
+
+@dataclass(frozen=True, slots=True)
+class Escalated:
+    """The timeout has passed and an operator must decide. The execution stays suspended."""
+
+    suspension_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class WaitpointClosed:
+    """The waitpoint is closed to further signals; `already` is True if it was closed before."""
+
+    waitpoint_id: UUID
+    already: bool
+
+
+def lease_of(execution: Execution) -> Lease:
+    """Return the live lease of an execution as its worker sees it."""
+    held, fence = execution.lease, execution.fence
+    assert held is not None and fence is not None, "only a leased execution has a lease to show"
+    return Lease(
+        fence=fence,
+        namespace=execution.namespace,
+        lane=execution.lane,
+        kind=execution.kind,
+        priority=execution.priority,
+        payload=execution.payload,
+        encoding=execution.encoding,
+        tags=execution.tags,
+        worker=held.worker,
+        origin="resumed" if held.resumed else execution.attempt_origin.value,
+        attempt_index=execution.attempt_index,
+        generation=execution.generation,
+        acquired_at=held.acquired_at,
+        expires_at=held.expires_at,
+        ttl=held.ttl,
+        deadline_at=execution.deadline_at,
+        attempt_timeout_at=execution.attempt_timeout_at,
+        is_standalone=execution.is_standalone,
+        resumption=execution.resumption,
+        cancel_due_at=execution.cancel_request.due_at if execution.cancel_request else None,
+    )
+
+
+def repeat_outcome(former: FormerLease) -> Ended | RetryScheduled | Delayed | Released:
+    """Return the outcome of the request that gave up this lease."""
+    if former.end in _ENDED:
+        return Ended(_ENDED[former.end])
+    if former.until is None:
+        return Released()
+    return RetryScheduled(former.until) if former.end == "retry" else Delayed(former.until)
+
+
+_ENDED = {"complete": State.COMPLETED, "fail": State.FAILED, "cancel": State.CANCELLED}

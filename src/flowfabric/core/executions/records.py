@@ -1,0 +1,265 @@
+"""Records of executions that the engine reads, decides on and writes. All are frozen: a decision makes a new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.policy import Policy
+
+
+class AttemptOrigin(StrEnum):
+    """Why an attempt was opened."""
+
+    FRESH = "fresh"
+    RETRY = "retry"
+    RECLAIMED = "reclaimed"
+    REPLAYED = "replayed"
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCESS = "ended_success"
+    FAILURE = "ended_failure"
+    CANCELLED = "ended_cancelled"
+    RECLAIMED = "interrupted_reclaimed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Proof of ownership that a worker presents with every write. Workers can use it to fence writes elsewhere too."""
+
+    execution_id: UUID
+    epoch: int
+    lease_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerId:
+    """A worker's logical name, and the instance (process) that runs under it."""
+
+    name: str
+    instance: str
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class HeldLease:
+    """The live lease in an execution row."""
+
+    id: UUID
+    worker: WorkerId
+    ttl: timedelta
+    acquired_at: datetime
+    expires_at: datetime
+    check_at: datetime
+    resumed: bool
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class FormerLease:
+    """The last lease that ended, the reason, and the data to repeat the outcome of the request that ended it."""
+
+    id: UUID
+    epoch: int
+    worker: WorkerId
+    end: str
+    digest: str | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The suspension that was closed last, and its trigger; kept until the end of the lease that received it."""
+
+    suspension_id: UUID
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """A cancel that gives the worker until `due_at` to clean up, and who requested it."""
+
+    due_at: datetime
+    principal: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """An execution as it is stored.
+
+    `attempt_index` is the attempt that runs, is pending or was the last. `attempt_started_at` is set from its first
+    claim. There are no slots, because decisions copy the record with `copy_with`.
+    """
+
+    id: UUID
+    namespace: str
+    lane: str
+    kind: str
+    route_id: int
+    priority: int
+    payload: bytes
+    encoding: str
+    tags: Mapping[str, str]
+    policy: Policy
+    idempotency_key: str | None
+    fingerprint: bytes
+
+    state: State
+    blocking_reason: BlockingReason
+    attempt_state: AttemptState
+    ownership: Ownership | None
+    epoch: int
+    version: int
+    generation: int
+    is_standalone: bool
+
+    created_at: datetime
+    changed_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    ready_at: datetime | None
+    deadline_at: datetime | None
+    attempt_timeout_at: datetime | None
+    attempt_timeout_left: timedelta | None
+    purge_at: datetime | None
+
+    lease: HeldLease | None
+    former: FormerLease | None
+
+    attempt_index: int
+    attempt_origin: AttemptOrigin
+    attempt_started_at: datetime | None
+    retry_count: int
+    reclaim_count: int
+    replay_count: int
+    step_seq: int
+    signal_seq: int
+    suspension_count: int
+    resumption: Resumption | None
+
+    progress_percent: int | None
+    progress_message: str | None
+    failure_message: str | None
+    failure_category: str | None
+    cancelled_by: str | None
+    cancel_reason: str | None
+    hold_reason: str | None
+
+    flow_id: UUID | None
+    member_name: str | None
+    parent_id: UUID | None
+    has_children: bool
+    cancel_request: CancelRequest | None
+
+    @property
+    def flow(self) -> UUID | None:
+        """The flow whose lock covers it: the one it is a member of, or the one of its children."""
+        return self.flow_id or (self.id if self.has_children else None)
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of the live lease, if there is one."""
+        return Fence(self.id, self.epoch, self.lease.id) if self.lease else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt that has ended, with its result or failure."""
+
+    execution_id: UUID
+    attempt_index: int
+    generation: int
+    origin: AttemptOrigin
+    worker: WorkerId | None
+    started_at: datetime
+    ended_at: datetime
+    outcome: AttemptOutcome
+    result: bytes | None = None
+    encoding: str | None = None
+    failure_class: str | None = None
+    failure_category: str | None = None
+    failure_message: str | None = None
+    failure_detail: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A row of the history and the outbox.
+
+    `version` numbers the events of an execution without gaps. A subscription also sets `cursor`, which resumes after
+    the event.
+    """
+
+    namespace: str
+    family: str
+    name: str
+    at: datetime
+    lane: str
+    execution_id: UUID | None = None
+    version: int | None = None
+    kind: str | None = None
+    state: State | None = None
+    epoch: int | None = None
+    generation: int | None = None
+    attempt_index: int | None = None
+    lease_id: UUID | None = None
+    worker: WorkerId | None = None
+    ends_lease: bool = False
+    tags: Mapping[str, str] | None = None
+    principal: str | None = None
+    reason: str | None = None
+    details: Mapping[str, Any] | None = None
+    flow_id: UUID | None = None
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A checkpointed step: its place in the journal, its name and its result."""
+
+    seq: int
+    name: str
+    status: str
+    payload: bytes
+    encoding: str
+    attempt_index: int
+    generation: int
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The right of one worker to take over an execution that is kept for a hand-off."""
+
+    id: UUID
+    execution_id: UUID
+    worker: WorkerId
+    granted_at: datetime
+    expires_at: datetime
+    consumed_by: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Namespace, lane, kind and required capabilities, which a worker must match to claim."""
+
+    namespace: str
+    lane: str
+    kind: str
+    requires: tuple[str, ...]
+
+    def digest(self) -> str:
+        """Return a digest that identifies the route."""
+        parts = [self.namespace, self.lane, self.kind, list(self.requires)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,0 +1,339 @@
+"""The graph of a flow as its caller builds it: members by name, edges between them, and joins.
+
+Invalid graphs are refused here: unknown and repeated names, self-edges, cycles, too many members, and a quorum that the
+edges cannot reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.requests import Submission, digest, parse_choice
+from flowfabric.core.fast_dataclass import put, record, replace
+from flowfabric.core.policy import DEFAULT_POLICY, Policy
+
+_NO_TAGS: Mapping[str, str] = {}
+
+
+class EdgeKind(StrEnum):
+    """Which end of the upstream member satisfies an edge."""
+
+    ON_SUCCESS = "on_success"
+    ON_FAILURE = "on_failure"
+    ON_COMPLETION = "on_completion"
+
+
+class JoinKind(StrEnum):
+    """How many of a member's edges must be satisfied."""
+
+    ALL_OF = "all_of"
+    ANY_OF = "any_of"
+    QUORUM = "quorum"
+
+
+class Siblings(StrEnum):
+    """What happens to upstream members that are no longer needed once a group is decided."""
+
+    LET_RUN = "let_run"
+    CANCEL_REMAINING = "cancel_remaining"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How the edges of a member are joined; made by `all_of`, `any_of` and `quorum`."""
+
+    kind: JoinKind = JoinKind.ALL_OF
+    k: int | None = None
+    siblings: Siblings = Siblings.LET_RUN
+
+    def __post_init__(self) -> None:
+        put(
+            self,
+            kind=parse_choice(JoinKind, self.kind, "join"),
+            siblings=parse_choice(Siblings, self.siblings, "siblings"),
+        )
+        if self.kind is JoinKind.QUORUM:
+            put(self, k=_quorum(self.k))
+        elif self.k is not None:
+            raise InvalidRequest("invalid_quorum", f"k is for a quorum, not for {self.kind}; use quorum(k)")
+
+    def needed(self, edges: int) -> int:
+        """Return how many of `edges` edges must be satisfied."""
+        if self.kind is JoinKind.ALL_OF:
+            return edges
+        return 1 if self.k is None else self.k
+
+
+def all_of(*, siblings: Siblings | str = Siblings.LET_RUN) -> Join:
+    """Return a join that fires when all edges are satisfied."""
+    return Join(JoinKind.ALL_OF, None, parse_choice(Siblings, siblings, "siblings"))
+
+
+def any_of(*, siblings: Siblings | str = Siblings.CANCEL_REMAINING) -> Join:
+    """Return a join that fires when one edge is satisfied."""
+    return Join(JoinKind.ANY_OF, None, parse_choice(Siblings, siblings, "siblings"))
+
+
+def quorum(k: int, *, siblings: Siblings | str = Siblings.CANCEL_REMAINING) -> Join:
+    """Return a join that fires when `k` edges are satisfied."""
+    return Join(JoinKind.QUORUM, k, parse_choice(Siblings, siblings, "siblings"))
+
+
+ALL_OF = all_of()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a graph, to be named in `after`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An inbound edge: the upstream member, which end of it counts, and the input name of its result."""
+
+    upstream: Member | UUID | str
+    kind: EdgeKind = EdgeKind.ON_SUCCESS
+    input: str | None = None
+
+    def __post_init__(self) -> None:
+        put(self, upstream=_name_of(self.upstream), kind=parse_choice(EdgeKind, self.kind, "kind"))
+        if self.input is not None:
+            validation.name(self.input, "input")
+
+    @property
+    def upstream_name(self) -> str:
+        """The name of the upstream member, or its id as text."""
+        return str(self.upstream)
+
+    @property
+    def input_name(self) -> str:
+        """The name of the upstream result among the inputs."""
+        return self.upstream_name if self.input is None else self.input
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class MemberSpec:
+    """A validated member of a graph."""
+
+    name: str
+    submission: Submission
+    edges: tuple[Edge, ...]
+    join: Join
+    draft: bool
+
+    def fingerprint(self, namespace: str) -> bytes:
+        """Return a hash of the submission, the edges and the join; repeated members are compared by it."""
+        parts = [f"{edge.upstream_name}:{edge.kind}:{edge.input_name}" for edge in self.edges]
+        join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.draft}"
+        return self.submission.fingerprint(namespace) + digest("member", self.name, join, *parts).encode()
+
+    def seal(self) -> MemberSpec:
+        """Return the member as a normal member, not a draft; raise if its edges can never satisfy its join."""
+        if not self.draft:
+            return self
+        check_quorum(self.join, len(self.edges), self.name)
+        return replace(self, draft=False)
+
+
+@dataclass(slots=True)
+class Graph:
+    """A flow to be submitted. Call `add` for its members, in any order."""
+
+    name: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    members: dict[str, MemberSpec] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = validation.name(self.name, "name")
+        self.tags = validation.tags(self.tags)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        payload: bytes = b"",
+        *,
+        after: Sequence[Member | Edge | str] = (),
+        join: Join | None = None,
+        draft: bool = False,
+        encoding: str = "json",
+        lane: str = "default",
+        priority: int = 0,
+        requires: Collection[str] = (),
+        policy: Policy = DEFAULT_POLICY,
+        tags: Mapping[str, str] = _NO_TAGS,
+        ready_at: datetime | None = None,
+        delay: validation.Duration | None = None,
+        deadline: datetime | None = None,
+        signals: Sequence[str] = (),
+    ) -> Member:
+        """Add a member, which may start when its edges satisfy its join."""
+        member = make_member(
+            name,
+            kind,
+            payload,
+            after=after,
+            join=join,
+            draft=draft,
+            encoding=encoding,
+            lane=lane,
+            priority=priority,
+            requires=requires,
+            policy=policy,
+            tags=tags,
+            ready_at=ready_at,
+            delay=delay,
+            deadline=deadline,
+            signals=signals,
+        )
+        if member.name in self.members:
+            raise InvalidRequest(
+                "duplicate_member", f"the graph already has a member {member.name!r}; use another name", member=name
+            )
+        if len(self.members) >= validation.MAX_GRAPH_MEMBERS:
+            raise too_many_members(len(self.members) + 1)
+        self.members[member.name] = member
+        return Member(member.name)
+
+    def ordered_members(self, *, sealed: bool = False) -> tuple[MemberSpec, ...]:
+        """Return all members, each after its upstream members; raise for unknown upstreams and cycles.
+
+        A sealed graph has no drafts.
+        """
+        for member in self.members.values():
+            for edge in member.edges:
+                if edge.upstream_name not in self.members:
+                    message = (
+                        f"member {member.name!r} comes after unknown member {edge.upstream_name!r}; add that first"
+                    )
+                    raise InvalidRequest("unknown_member", message, member=member.name, upstream=edge.upstream_name)
+        members = _sort_members(self.members)
+        return tuple(item.seal() for item in members) if sealed else members
+
+    def digest(
+        self, namespace: str, fingerprints_by_name: Mapping[str, bytes] | None = None, *, sealed: bool = True
+    ) -> str:
+        """Return the digest by which a repeated submit is compared."""
+        fingerprints = fingerprints_by_name or {
+            name: item.fingerprint(namespace) for name, item in self.members.items()
+        }
+        labels = (f"{key}={value}" for key, value in self.tags.items())
+        parts = (fingerprints[name] for name in sorted(fingerprints))
+        return digest("flow", namespace, self.name, "sealed" if sealed else "open", *labels, *parts)
+
+
+def make_member(
+    name: object, kind: Any, payload: Any, *, after: object, join: object, draft: object, **options: Any
+) -> MemberSpec:
+    """Return a validated member."""
+    label = validation.name(name, "member name")
+    submission = Submission(kind=kind, payload=payload, **options)
+    edges = _edges(label, after)
+    chosen_join = ALL_OF if join is None else join
+    if not isinstance(chosen_join, Join):
+        message = f"join must be made by all_of, any_of or quorum, not {type(join).__name__}"
+        raise InvalidRequest("invalid_type", message, field="join")
+    member = MemberSpec(
+        name=label, submission=submission, edges=edges, join=chosen_join, draft=validation.boolean(draft, "draft")
+    )
+    if not member.draft:
+        check_quorum(chosen_join, len(edges), label)
+    return member
+
+
+def check_quorum(join: Join, edges: int, member: str) -> None:
+    """Raise if the join needs more edges than the member has."""
+    if join.needed(edges) > edges:
+        message = f"member {member!r} needs {join.needed(edges)} satisfied edges but has {edges}; add edges or lower k"
+        raise InvalidRequest("quorum_exceeds_edges", message, member=member, k=join.needed(edges), edges=edges)
+
+
+def too_many_members(number: int) -> InvalidRequest:
+    """Return the error for a graph with too many members."""
+    limit = validation.MAX_GRAPH_MEMBERS
+    message = f"the graph has {number} members, the limit of one call is {limit}; add the others later"
+    return InvalidRequest("too_many_members", message, limit=limit)
+
+
+def _edges(name: str, after: object) -> tuple[Edge, ...]:
+    if isinstance(after, str | bytes) or not isinstance(after, Sequence):
+        message = f"after must be a list of members, names or edges, not {type(after).__name__}"
+        raise InvalidRequest("invalid_type", message, field="after")
+    edges = tuple(item if isinstance(item, Edge) else Edge(item) for item in after)
+    names = [edge.upstream_name for edge in edges]
+    if name in names:
+        raise InvalidRequest("self_edge", f"member {name!r} cannot come after itself; remove the edge", member=name)
+    if len(set(names)) != len(names):
+        twice = next(item for item in names if names.count(item) > 1)
+        message = f"member {name!r} comes after {twice!r} twice; remove one edge"
+        raise InvalidRequest("duplicate_edge", message, member=name, upstream=twice)
+    inputs = [edge.input_name for edge in edges]
+    if len(set(inputs)) != len(inputs):
+        raise InvalidRequest(
+            "duplicate_edge", f"two inputs of member {name!r} have the same name; set input", member=name
+        )
+    return edges
+
+
+def _name_of(value: object) -> str:
+    if isinstance(value, Member):
+        return value.name
+    return str(value) if isinstance(value, UUID) else validation.name(value, "upstream")
+
+
+def _quorum(k: object) -> int:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise InvalidRequest("invalid_quorum", f"k must be an integer of at least 1, not {validation.preview(k)}")
+    return k
+
+
+def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
+    """Return the members in topological order; raise if there is a cycle."""
+    open_edges = {name: len(item.edges) for name, item in members.items()}
+    after: dict[str, list[str]] = {}
+    for member in members.values():
+        for edge in member.edges:
+            after.setdefault(edge.upstream_name, []).append(member.name)
+    ready = [name for name, number in open_edges.items() if number == 0]
+    for name in ready:  # The loop body appends to it.
+        for downstream in after.get(name, ()):
+            open_edges[downstream] -= 1
+            if open_edges[downstream] == 0:
+                ready.append(downstream)
+    if len(ready) < len(members):
+        cycle = sorted(name for name, number in open_edges.items() if number > 0)[:5]
+        raise InvalidRequest(
+            "cycle", f"the graph has a cycle: {', '.join(cycle)}; remove an edge", members=tuple(cycle)
+        )
+    return tuple(members[name] for name in ready)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSubmission:
+    """A child that a worker submits; `key` identifies it among the children of its parent.
+
+    A detached child also gets its id from the key, but belongs to no flow and is not cancelled with its parent.
+    """
+
+    key: str
+    submission: Submission
+    detached: bool = False
+
+    def __post_init__(self) -> None:
+        validation.name(self.key, "key")
+        validation.boolean(self.detached, "detached")
+        if not isinstance(self.submission, Submission):
+            message = f"a child must be a Submission, not {type(self.submission).__name__}"
+            raise InvalidRequest("invalid_type", message, field="submission")
+        if self.submission.id is not None or self.submission.key is not None:
+            message = "the id of a child is derived from its parent and key; omit the id and key of its submission"
+            raise InvalidRequest("invalid_request", message, field="submission")

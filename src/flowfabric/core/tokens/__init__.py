@@ -1,0 +1,1 @@
+"""Waitpoint tokens: their format, and the key ring that signs them."""

@@ -1,0 +1,103 @@
+"""A key ring in a file or an environment variable: one `kid=64 hex` per line, the first one active.
+
+    # blank lines and lines that begin with # are ignored
+    2031-05=9f…
+    2030-11=04…
+
+The store then keeps only kids, windows and check values; the file holds the secrets. A first line that the ring does
+not know becomes active; one that was retired does not become active again. No error shows a line, since any part of it
+may be a secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowfabric.core.errors import Conflict, InvalidRequest, Refused
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.tokens.key_ring import KeyRing, has_secret, parse_kid, parse_secret
+from flowfabric.core.tokens.secret import Secret
+
+MAX_FILE_CHARACTERS = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileKey:
+    """A line of the file: a kid and its secret."""
+
+    kid: str
+    secret: Secret
+
+
+def parse_key_file(text: Secret, where: str) -> tuple[FileKey, ...]:
+    """Return the keys of a file or variable in order; `where` names it in errors."""
+    if len(text.reveal()) > MAX_FILE_CHARACTERS:
+        raise InvalidRequest(
+            "invalid_key_file",
+            f"{where} has more than {MAX_FILE_CHARACTERS} characters; remove collected keys",
+            where=where,
+        )
+    keys: dict[str, FileKey] = {}
+    for number, line in _lines(text):
+        key = _parse_line(line, where, number)
+        if key.kid in keys:
+            message = f"{where}, line {number}: kid {key.kid} is repeated; keep one line"
+            raise InvalidRequest("invalid_key_file", message, where=where, line=number)
+        keys[key.kid] = key
+    if not keys:
+        message = f"{where} contains no key; add a line kid=64 hex characters"
+        raise InvalidRequest("invalid_key_file", message, where=where)
+    return tuple(keys.values())
+
+
+def with_secrets(ring: KeyRing, keys: tuple[FileKey, ...], where: str) -> KeyRing:
+    """Return the ring with the secrets of the file; raise if a secret does not belong to its kid."""
+    secrets = {key.kid: key.secret for key in keys}
+    for key in ring.keys:
+        if key.kid in secrets and not has_secret(key, secrets[key.kid]):
+            message = f"the secret of kid {key.kid} in {where} has changed; restore it or use a new kid"
+            raise Conflict("key_check_mismatch", message, kid=key.kid, where=where)
+    return KeyRing(tuple(replace(key, secret=secrets.get(key.kid, key.secret)) for key in ring.keys))
+
+
+def can_mint_with(ring: KeyRing, keys: tuple[FileKey, ...]) -> bool:
+    """Return True if the ring knows the first key and the file has the active one.
+
+    Files are edited one after another, so another process may already have retired the first line of an older file.
+    """
+    active = ring.active
+    return ring.find(keys[0].kid) is not None and active is not None and active.kid in {key.kid for key in keys}
+
+
+def active_key_missing(ring: KeyRing, where: str) -> Refused:
+    """Return the error for a process that must mint with a key file older than the ring."""
+    assert ring.active is not None, "a key is only retired when another becomes active"
+    kid = ring.active.kid
+    message = f"key {kid} is active but missing in {where}; add its line, or a line with a new kid at the top"
+    return Refused("key_secret_missing", message, kid=kid, where=where)
+
+
+def keys_kept_in_file(where: str) -> Refused:
+    """Return the error for a seed or rotation with a secret when the keys are in a file."""
+    message = f"the keys are in {where}; add a line kid=64 hex there for every process, then move it to the top"
+    return Refused("keys_kept_in_file", message, where=where)
+
+
+def _lines(text: Secret) -> list[tuple[int, Secret]]:
+    """Return the lines that are neither blank nor comments, with their numbers."""
+    lines = enumerate(text.reveal().removeprefix("\ufeff").split("\n"), start=1)
+    stripped = ((number, line.strip()) for number, line in lines)
+    return [(number, Secret(line)) for number, line in stripped if line and not line.startswith("#")]
+
+
+def _parse_line(line: Secret, where: str, number: int) -> FileKey:
+    try:
+        return _file_key(line)
+    except InvalidRequest as error:
+        message = f"{where}, line {number}: must be kid=64 hex characters; {error.message}"
+        raise InvalidRequest("invalid_key_file", message, where=where, line=number) from None
+
+
+def _file_key(line: Secret) -> FileKey:
+    kid, _, secret = (Secret(part.strip()) for part in line.reveal().partition("="))
+    return FileKey(parse_kid(kid.reveal()), parse_secret(secret))

@@ -1,0 +1,269 @@
+"""The key ring: one active key mints tokens; retired keys still verify theirs for a while.
+
+    seed, rotate ──▶ active ──rotate──▶ verifying ──its window ends──▶ expired ──collect──▶ collected
+
+Without an explicit grace, the window is 24 hours, and longer while an open waitpoint was minted under the key. With an
+explicit grace, it ends exactly then. Collecting destroys the secret. The kid and check value stay, so that no kid is
+used twice. The check value shows whether a secret belongs to a kid without revealing it. If the keys are in a key file,
+the store has nothing else.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from flowfabric.core import validation
+from flowfabric.core.errors import Conflict, InvalidRequest
+from flowfabric.core.fast_dataclass import put, replace
+from flowfabric.core.tokens.secret import Secret, derive_key
+
+GRACE = timedelta(hours=24)
+MAX_KID_CHARACTERS = 32
+KID = rf"[A-Za-z0-9_-]{{1,{MAX_KID_CHARACTERS}}}"
+
+_KID = re.compile(KID)
+_SECRET = re.compile(r"[0-9a-fA-F]{64}")
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+class KeyState(StrEnum):
+    """The abilities of a key: mint and verify, only verify, or nothing."""
+
+    ACTIVE = "active"
+    VERIFYING = "verifying"
+    EXPIRED = "expired"
+    COLLECTED = "collected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key. Its secret is None if it was collected or is missing from the key file."""
+
+    kid: str
+    check: str
+    secret: Secret | None
+    created_at: datetime
+    retired_at: datetime | None = None
+    verifies_until: datetime | None = None
+    # An explicit grace also ends the tokens of open waitpoints.
+    end_is_final: bool = False
+    # True if an open waitpoint was minted under this key, as of reading the ring.
+    in_use: bool = False
+    collected_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """All keys, including collected ones."""
+
+    keys: tuple[Key, ...] = ()
+
+    def __post_init__(self) -> None:
+        kids = [key.kid for key in self.keys]
+        assert len(set(kids)) == len(kids), "a kid is unique in the store"
+        assert sum(key.retired_at is None for key in self.keys) <= 1, "the store holds at most one active key"
+
+    @property
+    def active(self) -> Key | None:
+        """The key that mints; None if the ring has never had one."""
+        return next((key for key in self.keys if key.retired_at is None), None)
+
+    def find(self, kid: str) -> Key | None:
+        """Return the key of this kid in any state."""
+        return next((key for key in self.keys if key.kid == kid), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """A request for a new active key. `is_generated` means that the engine generated the secret for this call."""
+
+    kid: str
+    secret: Secret
+    is_generated: bool = False
+    grace: validation.Duration | None = None
+
+    def __post_init__(self) -> None:
+        grace = None if self.grace is None else validation.duration(self.grace, "grace")
+        put(self, kid=parse_kid(self.kid), secret=parse_secret(self.secret), grace=grace)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """The ring was empty. This key is now active."""
+
+    kid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadySeeded:
+    """The kid existed and nothing changed; shows whether it has this secret and is still active."""
+
+    kid: str
+    same_secret: bool
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """The key is active. With an explicit grace, `cut_off` open waitpoints lose their token at its end."""
+
+    previous: str | None
+    kid: str
+    collected: int
+    cut_off: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The key was already active with the same secret."""
+
+    kid: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDecision(Generic[OutcomeT]):
+    """An outcome, and the keys to write for it."""
+
+    outcome: OutcomeT
+    writes: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """Public view of a key. `known` is False if its secret is collected or missing from the key file."""
+
+    kid: str
+    state: KeyState
+    created_at: datetime
+    retired_at: datetime | None
+    verifies_until: datetime | None
+    in_use: bool
+    known: bool = True
+
+
+def decide_seed(ring: KeyRing, kid: str, secret: Secret, now: datetime) -> KeyDecision[Seeded | AlreadySeeded]:
+    """Add the first key of a ring. The same kid changes nothing; a second key raises."""
+    kid, secret, active = parse_kid(kid), parse_secret(secret), ring.active
+    existing = ring.find(kid)
+    if existing is not None:
+        return KeyDecision(AlreadySeeded(kid, has_secret(existing, secret), existing is active))
+    if active is not None:
+        message = f"key {active.kid} is active; rotate to {kid} instead of seeding it"
+        raise Conflict("another_key_active", message, kid=kid, active=active.kid)
+    return KeyDecision(Seeded(kid), (new_key(kid, secret, now),))
+
+
+def decide_rotate(
+    ring: KeyRing, rotation: Rotation, now: datetime, open_waitpoints: int = 0
+) -> KeyDecision[Rotated | Unchanged]:
+    """Activate another key, retire the current one and collect expired ones.
+
+    `open_waitpoints` is how many were minted under the active key and would outlive an explicit grace.
+    """
+    existing, previous = ring.find(rotation.kid), ring.active
+    if (
+        existing is not None
+        and existing is previous
+        and (rotation.is_generated or has_secret(existing, rotation.secret))
+    ):
+        return KeyDecision(Unchanged(rotation.kid))
+    if existing is not None:
+        why = "is active with another secret" if existing is previous else "was used before"
+        raise Conflict("rotation_conflict", f"key {rotation.kid} {why}; rotate to a new kid", kid=rotation.kid)
+    collected = collect(ring, now)
+    retired = () if previous is None else (_retire(previous, rotation, now),)
+    cut_off = None if rotation.grace is None else open_waitpoints
+    outcome = Rotated(previous.kid if previous else None, rotation.kid, len(collected), cut_off)
+    return KeyDecision(outcome, (*collected, *retired, new_key(rotation.kid, rotation.secret, now)))
+
+
+def collect(ring: KeyRing, now: datetime) -> tuple[Key, ...]:
+    """Return the expired keys as they are written: without their secret."""
+    gone = (key for key in ring.keys if state_of(key, now) is KeyState.EXPIRED)
+    return tuple(replace(key, secret=None, collected_at=now) for key in gone)
+
+
+def state_of(key: Key, now: datetime) -> KeyState:
+    """Return the state of a key; the secret may still be missing in this process."""
+    if key.collected_at is not None:
+        return KeyState.COLLECTED
+    if key.retired_at is None:
+        return KeyState.ACTIVE
+    assert key.verifies_until is not None, "a key is retired with the end of its window"
+    kept_by_waitpoints = key.in_use and not key.end_is_final
+    return KeyState.VERIFYING if now < key.verifies_until or kept_by_waitpoints else KeyState.EXPIRED
+
+
+def verifying_secret(ring: KeyRing, kid: str, now: datetime) -> Secret | None:
+    """Return the secret of a kid within its window, or None."""
+    key = ring.find(kid)
+    in_window = key is not None and state_of(key, now) in (KeyState.ACTIVE, KeyState.VERIFYING)
+    return key.secret if key is not None and in_window else None
+
+
+def new_key(kid: str, secret: Secret, now: datetime) -> Key:
+    """Return a key that is active from now on."""
+    return Key(kid=kid, check=check_value(kid, secret), secret=secret, created_at=now)
+
+
+def has_secret(key: Key, secret: Secret) -> bool:
+    """Return True if the check value shows that this is the key's secret."""
+    return hmac.compare_digest(key.check, check_value(key.kid, secret))
+
+
+def check_value(kid: str, secret: Secret) -> str:
+    """Return 32 hex characters that identify a kid's secret without revealing it."""
+    return hmac.digest(derive_key(secret, "check"), kid.encode(), "sha256").hex()[:32]
+
+
+def show_keys(ring: KeyRing, now: datetime) -> tuple[KeyView, ...]:
+    """Return the public view of the ring, newest key first."""
+    newest_first = sorted(ring.keys, key=lambda key: (key.retired_at is None, key.created_at), reverse=True)
+    return tuple(
+        KeyView(
+            key.kid,
+            state_of(key, now),
+            key.created_at,
+            key.retired_at,
+            key.verifies_until,
+            key.in_use,
+            key.secret is not None,
+        )
+        for key in newest_first
+    )
+
+
+def parse_kid(value: object) -> str:
+    """Return a kid; raise `invalid_kid` for other values."""
+    if isinstance(value, str) and _KID.fullmatch(value):
+        return value
+    # Neither the message nor a traceback shows the value, which may be a secret passed by mistake.
+    del value
+    raise InvalidRequest("invalid_kid", "a kid must be 1 to 32 characters of A-Z a-z 0-9 _ -")
+
+
+def parse_secret(value: str | Secret) -> Secret:
+    """Return a secret of 64 lower-case hex characters. Errors do not show the value."""
+    secret = _secret_or_none(value)
+    del value
+    if secret is None:
+        message = "a key's secret must be 64 hex characters, such as secrets.token_hex(32) returns"
+        raise InvalidRequest("invalid_secret_hex", message)
+    return secret
+
+
+def _secret_or_none(value: object) -> Secret | None:
+    text = value.reveal() if isinstance(value, Secret) else value
+    return Secret(text.lower()) if isinstance(text, str) and _SECRET.fullmatch(text) else None
+
+
+def _retire(key: Key, rotation: Rotation, now: datetime) -> Key:
+    explicit = rotation.grace is not None
+    grace = validation.duration(rotation.grace, "grace") if explicit else GRACE
+    return replace(key, retired_at=now, verifies_until=now + grace, end_is_final=explicit)

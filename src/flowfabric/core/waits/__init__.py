@@ -1,0 +1,1 @@
+"""Waits: suspensions, waitpoints, signals and the conditions that signals satisfy."""

@@ -1,0 +1,121 @@
+"""The waitpoints that a suspension can bind: new ones, existing ones, children and timers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.fast_dataclass import put
+from flowfabric.core.ids import parse_id
+from flowfabric.core.tokens.token import token_source
+
+
+@dataclass(frozen=True, slots=True)
+class NewWaitpoint:
+    """A waitpoint with its own token; an open waitpoint with the same key is reused.
+
+    With an approver, all its signals have that source; a sender cannot claim another. `ends_at` is the time when
+    the token expires.
+    """
+
+    key: str
+    approver: str | None = None
+    ends_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        put(
+            self,
+            key=validation.name(self.key, "key"),
+            approver=None if self.approver is None else token_source(self.approver),
+            ends_at=None if self.ends_at is None else validation.timestamp(self.ends_at, "ends_at"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWaitpoint:
+    """A waitpoint that was created before, with the token that was handed out; it must exist."""
+
+    key: str
+
+    def __post_init__(self) -> None:
+        put(self, key=validation.name(self.key, "key"))
+
+
+@dataclass(frozen=True, slots=True)
+class StandingWaitpoint:
+    """A waitpoint that was declared at the submit. Each of its signals is used by one wait.
+
+    Signals up to sequence number `after` do not count, for workers that track used signals themselves.
+    """
+
+    key: str
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        put(
+            self,
+            key=validation.name(self.key, "key"),
+            after=validation.integer(self.after, "after", 0, validation.MAX_INTEGER),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The end of another execution. The engine delivers a signal named after its outcome."""
+
+    key: str
+    execution_id: UUID
+
+    def __post_init__(self) -> None:
+        put(self, key=validation.name(self.key, "key"), execution_id=parse_id(self.execution_id, "execution_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A point in time. The engine delivers a signal named `timer`."""
+
+    key: str
+    at: datetime
+
+    def __post_init__(self) -> None:
+        put(self, key=validation.name(self.key, "key"), at=validation.timestamp(self.at, "at"))
+
+
+Bound = NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer
+
+
+def parse_bindings(value: object) -> tuple[Bound, ...]:
+    """Return bindings with distinct keys; a string becomes a new waitpoint."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        message = f"waitpoints must be a list of keys or bindings, not {type(value).__name__}"
+        raise InvalidRequest("invalid_type", message, field="waitpoints")
+    bindings = tuple(_parse_binding(item) for item in validation.batch(value, "waitpoints"))
+    if len({item.key for item in bindings}) != len(bindings):
+        raise InvalidRequest(
+            "invalid_request", "two waitpoints of one suspension have the same key; rename one", field="waitpoints"
+        )
+    return bindings
+
+
+def parse_new_waitpoints(value: object) -> tuple[NewWaitpoint, ...]:
+    """Return new waitpoints with distinct keys; a string becomes one."""
+    bindings = parse_bindings(value)
+    for binding in bindings:
+        if not isinstance(binding, NewWaitpoint):
+            message = f"a waitpoint to create must be a key or NewWaitpoint, not {type(binding).__name__}"
+            raise InvalidRequest("invalid_type", message, field="waitpoints")
+    return tuple(item for item in bindings if isinstance(item, NewWaitpoint))
+
+
+def _parse_binding(value: object) -> Bound:
+    if isinstance(value, str):
+        return NewWaitpoint(value)
+    if isinstance(value, NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer):
+        return value
+    kinds = "a key, NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Child or Timer"
+    message = f"a waitpoint must be {kinds}, not {type(value).__name__}"
+    raise InvalidRequest("invalid_type", message, field="waitpoints")

@@ -1,0 +1,239 @@
+"""Records of waits: suspensions, their waitpoints, and the signals that arrived there.
+
+    waitpoint    created ─→ pending ─ suspend ─→ active ─ the suspension closes ─→ closed
+                               └── expiry, close, the execution ends ──────────────↗
+    suspension   open ─ signals, timeout, operator, the execution ends ─→ closed
+
+A waitpoint belongs to its execution and outlives attempts. Each signal is a row. A signal that arrives early is bound
+to the suspension that later binds its waitpoint; `counts` marks the signals that decide the condition. A resume never
+closes a standing waitpoint: it returns to pending and keeps its unused signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID, uuid5
+
+from flowfabric.core.executions.states import BlockingReason
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.waits.conditions import Condition
+from flowfabric.core.waits.evaluate import SignalFacts
+
+
+class SuspensionReason(StrEnum):
+    """Why a worker suspends its execution."""
+
+    WAITING_FOR_SIGNAL = "waiting_for_signal"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    WAITING_FOR_CALLBACK = "waiting_for_callback"
+    WAITING_FOR_TOOL_RESULT = "waiting_for_tool_result"
+    WAITING_FOR_OPERATOR_REVIEW = "waiting_for_operator_review"
+    PAUSED_BY_POLICY = "paused_by_policy"
+    PAUSED_BY_BUDGET = "paused_by_budget"
+    STEP_BOUNDARY = "step_boundary"
+    MANUAL_PAUSE = "manual_pause"
+
+
+class OnTimeout(StrEnum):
+    """What happens when a suspension times out."""
+
+    FAIL = "fail"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    AUTO_RESUME = "auto_resume"
+    ESCALATE = "escalate"
+
+
+class UnusedWaitpoints(StrEnum):
+    """What happens to the waitpoints that a satisfied AnyOf did not need."""
+
+    CLOSE = "close"
+    KEEP = "keep"
+
+
+class Trigger(StrEnum):
+    """What closed a suspension."""
+
+    SIGNALS = "signals"
+    TIMEOUT = "timeout"
+    OPERATOR = "operator"
+    ENDED = "ended"
+
+
+class WaitpointKind(StrEnum):
+    """How a waitpoint is signalled: by a token, by its name for the whole life, or by the engine (child, timer)."""
+
+    ADDRESSED = "addressed"
+    STANDING = "standing"
+    CHILD = "child"
+    TIMER = "timer"
+
+
+class WaitpointState(StrEnum):
+    """Pending is open but bound to no suspension, active is bound to the open suspension, closed is neither."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class Effect(StrEnum):
+    """What an accepted signal did."""
+
+    APPENDED = "appended_to_waitpoint"
+    SATISFIED = "resume_condition_satisfied"
+    BUFFERED = "buffered_for_pending_waitpoint"
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class TokenParts:
+    """The stored parts of a token: with the key they mint the same token again; alone they are useless."""
+
+    kid: str
+    nonce: bytes = field(repr=False)
+    hash: bytes = field(repr=False)
+    approver: str | None = None
+    ends_at: datetime | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Waitpoint:
+    """A slot for signals. `suspension` is the number of the suspension that bound it last."""
+
+    id: UUID
+    execution_id: UUID
+    key: str
+    kind: WaitpointKind
+    state: WaitpointState
+    created_at: datetime
+    suspension: int | None = None
+    token: TokenParts | None = None
+    expires_at: datetime | None = None
+    child_id: UUID | None = None
+    fires_at: datetime | None = None
+    closed_at: datetime | None = None
+    close_reason: str | None = None
+    generation: int = 0
+
+    @property
+    def approver(self) -> str | None:
+        return self.token.approver if self.token else None
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Suspension:
+    """A pause of an execution with its condition. `number` counts the suspensions of the execution from 1."""
+
+    id: UUID
+    execution_id: UUID
+    number: int
+    generation: int
+    epoch: int
+    lease_id: UUID
+    key: str | None
+    digest: str
+    condition: Condition
+    reason: SuspensionReason
+    rest: UnusedWaitpoints
+    opened_at: datetime
+    timeout_at: datetime | None
+    on_timeout: OnTimeout
+    resume_delay: timedelta
+    closed_at: datetime | None = None
+    closed_by: Trigger | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSignal:
+    """An accepted signal; `seq` is its order of acceptance within the execution."""
+
+    id: UUID
+    execution_id: UUID
+    seq: int
+    waitpoint_id: UUID | None
+    waitpoint: str
+    name: str
+    category: str
+    source: str
+    source_type: str
+    source_identity: str
+    correlation: str | None
+    payload: bytes
+    encoding: str
+    key: str | None
+    created_at: datetime | None
+    accepted_at: datetime
+    effect: Effect
+    suspension: int | None
+    counts: bool
+
+    @property
+    def facts(self) -> SignalFacts:
+        """The parts of the signal that conditions use."""
+        return SignalFacts(self.id, self.waitpoint, self.name, self.source, self.seq)
+
+
+@record(frozen=True, slots=True)
+class SignalBinding:
+    """Signals of waitpoints that now belong to a suspension: all of them, or only the counting ones."""
+
+    execution_id: UUID
+    number: int
+    waitpoint_ids: tuple[UUID, ...]
+    counting: tuple[int, ...]
+    only_counting: bool
+
+
+@record(frozen=True, slots=True)
+class SignalUnbinding:
+    """Signals of waitpoints that no longer belong to a suspension and may count in a later one."""
+
+    execution_id: UUID
+    number: int
+    waitpoint_ids: tuple[UUID, ...]
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class WaitChanges:
+    """Changes of suspensions, waitpoints and signals that a decision writes."""
+
+    opened: tuple[Suspension, ...] = ()
+    changed: tuple[Suspension, ...] = ()
+    added: tuple[Waitpoint, ...] = ()
+    moved: tuple[Waitpoint, ...] = ()
+    received: tuple[StoredSignal, ...] = ()
+    bound: tuple[SignalBinding, ...] = ()
+    unbound: tuple[SignalUnbinding, ...] = ()
+
+
+BLOCKING: Mapping[SuspensionReason, BlockingReason] = {
+    SuspensionReason.WAITING_FOR_SIGNAL: BlockingReason.WAITING_FOR_SIGNAL,
+    SuspensionReason.WAITING_FOR_APPROVAL: BlockingReason.WAITING_FOR_APPROVAL,
+    SuspensionReason.WAITING_FOR_CALLBACK: BlockingReason.WAITING_FOR_CALLBACK,
+    SuspensionReason.WAITING_FOR_TOOL_RESULT: BlockingReason.WAITING_FOR_TOOL_RESULT,
+    SuspensionReason.WAITING_FOR_OPERATOR_REVIEW: BlockingReason.PAUSED_BY_OPERATOR,
+    SuspensionReason.PAUSED_BY_POLICY: BlockingReason.PAUSED_BY_POLICY,
+    SuspensionReason.PAUSED_BY_BUDGET: BlockingReason.WAITING_FOR_BUDGET,
+    SuspensionReason.STEP_BOUNDARY: BlockingReason.WAITING_FOR_SIGNAL,
+    SuspensionReason.MANUAL_PAUSE: BlockingReason.PAUSED_BY_OPERATOR,
+}
+
+
+def make_standing_waitpoints(execution_id: UUID, generation: int, keys: Sequence[str], now: datetime) -> WaitChanges:
+    """Return the standing waitpoints of one generation. A repeated submission gives the same ids."""
+    return WaitChanges(added=tuple(_make_standing_waitpoint(execution_id, generation, key, now) for key in keys))
+
+
+def _make_standing_waitpoint(execution_id: UUID, generation: int, key: str, now: datetime) -> Waitpoint:
+    return Waitpoint(
+        id=uuid5(execution_id, f"{generation}:{key}"),
+        execution_id=execution_id,
+        key=key,
+        kind=WaitpointKind.STANDING,
+        state=WaitpointState.PENDING,
+        created_at=now,
+        generation=generation,
+    )

@@ -1,0 +1,238 @@
+"""How a suspension ends: by signals, its timeout or an operator. Any of them closes it with its waitpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from flowfabric.core.errors import NotFound
+from flowfabric.core.executions.decision import Decision, end_attempt, make_decision
+from flowfabric.core.executions.outcomes import AlreadySatisfied, Ended, Escalated, Resumed, WaitpointClosed
+from flowfabric.core.executions.records import AttemptOutcome, Execution, Resumption
+from flowfabric.core.executions.requests import AuditInfo
+from flowfabric.core.executions.states import State, derive_vector
+from flowfabric.core.executions.transitions import (
+    CANCEL,
+    CLOSE_WAITPOINT,
+    ESCALATE,
+    EXPIRE,
+    OVERRIDE,
+    OVERRIDE_DELAYED,
+    RESUME,
+    RESUME_DELAYED,
+    WAIT_FAILED,
+    Transition,
+    apply_transition,
+    refusal,
+)
+from flowfabric.core.fast_dataclass import record, replace
+from flowfabric.core.waits.conditions import AnyOf
+from flowfabric.core.waits.records import (
+    Effect,
+    OnTimeout,
+    SignalUnbinding,
+    StoredSignal,
+    Suspension,
+    Trigger,
+    UnusedWaitpoints,
+    WaitChanges,
+    Waitpoint,
+    WaitpointKind,
+    WaitpointState,
+)
+from flowfabric.core.waits.sources import make_source
+
+SUSPENSION_TIMEOUT = "suspension_timeout"
+_REASONS = {
+    Trigger.SIGNALS: "resumed",
+    Trigger.OPERATOR: "resumed",
+    Trigger.TIMEOUT: "timed_out",
+    Trigger.ENDED: "ended",
+}
+
+
+@record(frozen=True, slots=True)
+class OpenWait:
+    """The open suspension of an execution and the waitpoints that it has bound."""
+
+    suspension: Suspension
+    waitpoints: tuple[Waitpoint, ...]
+
+
+def close_wait(
+    suspension: Suspension, waitpoints: Sequence[Waitpoint], trigger: Trigger, now: datetime, used: Collection[str] = ()
+) -> WaitChanges:
+    """Close the suspension and its waitpoints.
+
+    Standing waitpoints stay open. A suspension with `keep` also leaves the waitpoints open that a satisfied AnyOf did
+    not use. Their signals may count in a later wait.
+    """
+    keeps = (
+        suspension.rest is UnusedWaitpoints.KEEP
+        and trigger is Trigger.SIGNALS
+        and isinstance(suspension.condition, AnyOf)
+    )
+    moved, unbound = [], []
+    for waitpoint in waitpoints:
+        is_used = trigger is Trigger.SIGNALS and waitpoint.key in used
+        if waitpoint.kind is WaitpointKind.STANDING or (keeps and not is_used):
+            moved.append(replace(waitpoint, state=WaitpointState.PENDING, expires_at=None))
+            if not is_used:
+                unbound.append(waitpoint.id)
+        else:
+            reason = _REASONS[trigger]
+            moved.append(replace(waitpoint, state=WaitpointState.CLOSED, closed_at=now, close_reason=reason))
+    closed = replace(suspension, closed_at=now, closed_by=trigger, timeout_at=suspension.timeout_at)
+    freed = (SignalUnbinding(suspension.execution_id, suspension.number, tuple(unbound)),) if unbound else ()
+    return WaitChanges(changed=(closed,), moved=tuple(moved), unbound=freed)
+
+
+def resume_execution(
+    execution: Execution, suspension: Suspension, trigger: Trigger, delay: timedelta, now: datetime
+) -> tuple[Execution, Transition]:
+    """Return the execution after its suspension was closed: waiting for a worker, or delayed."""
+    by_operator = trigger is Trigger.OPERATOR
+    resumption = Resumption(suspension.id, trigger.value)
+    if delay > timedelta(0):
+        transition = OVERRIDE_DELAYED if by_operator else RESUME_DELAYED
+        return apply_transition(execution, transition, now, ready_at=now + delay, resumption=resumption), transition
+    transition = OVERRIDE if by_operator else RESUME
+    return apply_transition(execution, transition, now, resumption=resumption), transition
+
+
+def decide_resume(
+    execution: Execution, wait: OpenWait | None, delay: timedelta | None, command: AuditInfo, now: datetime
+) -> Decision[Resumed | AlreadySatisfied]:
+    """End the wait for an operator, under any condition."""
+    if wait is None:
+        raise refusal(execution, RESUME.refusal, "it is not waiting")
+    suspension = wait.suspension
+    after, transition = resume_execution(
+        execution, suspension, Trigger.OPERATOR, suspension.resume_delay if delay is None else delay, now
+    )
+    outcome = Resumed(suspension.id, _public_state(after))
+    facts: dict[str, Any] = {"principal": command.principal, "reason": command.reason}
+    facts |= {"details": _details(suspension, Trigger.OPERATOR)}
+    decision: Decision[Resumed | AlreadySatisfied] = make_decision(outcome, execution, after, transition, **facts)
+    return replace(decision, waits=close_wait(suspension, wait.waitpoints, Trigger.OPERATOR, now))
+
+
+def decide_suspension_timeout(
+    execution: Execution, wait: OpenWait | None, now: datetime
+) -> Decision[Resumed | Ended | Escalated] | None:
+    """Apply the timeout of a suspension; return None if it is closed, not due or has no timeout."""
+    if execution.state is not State.SUSPENDED or wait is None:
+        return None
+    suspension = wait.suspension
+    if suspension.timeout_at is None or suspension.timeout_at > now:
+        return None
+    if suspension.on_timeout is OnTimeout.ESCALATE:
+        return _escalate(execution, suspension, now)
+    if suspension.on_timeout is OnTimeout.AUTO_RESUME:
+        return _auto_resume(execution, wait, now)
+    return _end(execution, wait, now)
+
+
+def decide_close_waitpoint(
+    execution: Execution, waitpoint: Waitpoint | None, command: AuditInfo, now: datetime
+) -> Decision[WaitpointClosed]:
+    """Close a waitpoint to further signals. A suspension that bound it keeps waiting for the others."""
+    if waitpoint is None:
+        raise NotFound("waitpoint_not_found", f"execution {execution.id} has no such waitpoint; check its id")
+    if waitpoint.state is WaitpointState.CLOSED:
+        return Decision(WaitpointClosed(waitpoint.id, already=True), execution)
+    closed = replace(waitpoint, state=WaitpointState.CLOSED, closed_at=now, close_reason="closed")
+    after = apply_transition(execution, CLOSE_WAITPOINT, now)
+    facts: dict[str, Any] = {"principal": command.principal, "reason": command.reason}
+    facts |= {"details": {"waitpoint": waitpoint.key}}
+    decision = make_decision(WaitpointClosed(waitpoint.id, already=False), execution, after, CLOSE_WAITPOINT, **facts)
+    return replace(decision, waits=WaitChanges(moved=(closed,)))
+
+
+def decide_waitpoint_expiry(waitpoint: Waitpoint, now: datetime) -> Waitpoint | None:
+    """Return an expired pending waitpoint as closed; None if it is bound, closed or has time left."""
+    overdue = waitpoint.expires_at is not None and waitpoint.expires_at <= now
+    if waitpoint.state is not WaitpointState.PENDING or not overdue:
+        return None
+    return replace(waitpoint, state=WaitpointState.CLOSED, closed_at=now, close_reason="expired")
+
+
+def _escalate(execution: Execution, suspension: Suspension, now: datetime) -> Decision[Any]:
+    after = apply_transition(execution, ESCALATE, now)
+    decision = make_decision(
+        Escalated(suspension.id), execution, after, ESCALATE, details=_details(suspension, Trigger.TIMEOUT)
+    )
+    return replace(decision, waits=WaitChanges(changed=(replace(suspension, timeout_at=None),)))
+
+
+def _auto_resume(execution: Execution, wait: OpenWait, now: datetime) -> Decision[Any]:
+    suspension = wait.suspension
+    numbered = replace(execution, signal_seq=execution.signal_seq + 1)
+    after, transition = resume_execution(numbered, suspension, Trigger.TIMEOUT, suspension.resume_delay, now)
+    outcome = Resumed(suspension.id, _public_state(after))
+    decision = make_decision(outcome, execution, after, transition, details=_details(suspension, Trigger.TIMEOUT))
+    changes = close_wait(suspension, wait.waitpoints, Trigger.TIMEOUT, now)
+    return replace(decision, waits=replace(changes, received=(_timeout_signal(numbered, suspension, now),)))
+
+
+def _end(execution: Execution, wait: OpenWait, now: datetime) -> Decision[Any]:
+    suspension = wait.suspension
+    message = f"the wait timed out at {_format_time(suspension.timeout_at)}"
+    failure: dict[str, Any] = {"failure_message": message, "failure_category": SUSPENSION_TIMEOUT}
+    transition, outcome = _ENDINGS[suspension.on_timeout]
+    if transition is CANCEL:
+        failure = {}
+        after = apply_transition(execution, CANCEL, now, cancelled_by=SUSPENSION_TIMEOUT, cancel_reason=message)
+    else:
+        after = apply_transition(execution, transition, now, **failure)
+    attempt = end_attempt(execution, outcome, now, **failure)
+    details = _details(suspension, Trigger.TIMEOUT) | {"category": SUSPENSION_TIMEOUT}
+    decision = make_decision(Ended(after.state), execution, after, transition, attempt, reason=message, details=details)
+    return replace(decision, waits=close_wait(suspension, wait.waitpoints, Trigger.TIMEOUT, now))
+
+
+_ENDINGS = {
+    OnTimeout.FAIL: (WAIT_FAILED, AttemptOutcome.FAILURE),
+    OnTimeout.CANCEL: (CANCEL, AttemptOutcome.CANCELLED),
+    OnTimeout.EXPIRE: (EXPIRE, AttemptOutcome.FAILURE),
+}
+
+
+def _timeout_signal(execution: Execution, suspension: Suspension, now: datetime) -> StoredSignal:
+    """Return the engine's own signal about the timeout, which the resumed worker can observe."""
+    source = make_source(approver=None, source_type="system", source_identity=SUSPENSION_TIMEOUT, known_to_engine=True)
+    return StoredSignal(
+        id=suspension.id,
+        execution_id=execution.id,
+        seq=execution.signal_seq,
+        waitpoint_id=None,
+        waitpoint="",
+        name="timeout",
+        category="system",
+        source=source,
+        source_type="system",
+        source_identity=SUSPENSION_TIMEOUT,
+        correlation=None,
+        payload=b"",
+        encoding="json",
+        key=None,
+        created_at=now,
+        accepted_at=now,
+        effect=Effect.SATISFIED,
+        suspension=suspension.number,
+        counts=True,
+    )
+
+
+def _details(suspension: Suspension, trigger: Trigger) -> dict[str, Any]:
+    return {"suspension": str(suspension.id), "trigger": trigger.value}
+
+
+def _public_state(execution: Execution) -> Any:
+    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
+    return vector.public_state
+
+
+def _format_time(time: datetime | None) -> str:
+    return time.isoformat() if time else "?"

@@ -1,0 +1,222 @@
+"""Deliver signals: every accepted signal is stored, and decides the condition of a suspension that waits for it.
+
+A signal does not change an execution that is not suspended on its waitpoint. Before the suspension it is buffered;
+after it, it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID, uuid5
+
+from flowfabric.core.errors import Refused
+from flowfabric.core.executions.decision import Decision, make_decision
+from flowfabric.core.executions.outcomes import Accepted
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import TERMINAL, State
+from flowfabric.core.executions.transitions import BUFFER, DELIVER, apply_transition, refusal, transition_event
+from flowfabric.core.fast_dataclass import record, replace
+from flowfabric.core.waits.evaluate import Counted, SignalFacts, is_satisfied, judge_signal, satisfied_keys
+from flowfabric.core.waits.records import (
+    Effect,
+    StoredSignal,
+    Trigger,
+    WaitChanges,
+    Waitpoint,
+    WaitpointKind,
+    WaitpointState,
+)
+from flowfabric.core.waits.resume import OpenWait, close_wait, decide_waitpoint_expiry, resume_execution
+from flowfabric.core.waits.sources import format_sender, format_source, make_source
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class SignalRequest:
+    """A signal as its sender gives it.
+
+    `by_engine`: it has no token, and the engine knows the sender. `is_system`: the engine itself sends it, without a
+    limit.
+    """
+
+    id: UUID
+    name: str
+    payload: bytes
+    encoding: str
+    category: str
+    source_type: str
+    source_identity: str
+    correlation: str | None
+    key: str | None
+    created_at: datetime | None
+    resume_delay: timedelta | None
+    by_engine: bool = False
+    is_system: bool = False
+
+
+def check_not_expired(waitpoint: Waitpoint, now: datetime) -> None:
+    """Raise if the waitpoint is past its expiry, whether it is closed or not."""
+    if waitpoint.expires_at is not None and waitpoint.expires_at <= now:
+        message = "the waitpoint has expired; request a new one"
+        raise Refused("token_expired", message, ended_at=waitpoint.expires_at)
+
+
+def check_open(execution: Execution, waitpoint: Waitpoint, now: datetime) -> None:
+    """Raise if the execution has ended, or the waitpoint is closed or has expired unbound."""
+    if execution.state in TERMINAL:
+        raise refusal(execution, BUFFER.refusal, "it has ended and accepts no signals")
+    closed = decide_waitpoint_expiry(waitpoint, now)
+    current = waitpoint if closed is None else closed
+    if current.state is WaitpointState.CLOSED:
+        raise refusal(execution, "waitpoint_closed", f"waitpoint {current.key!r} is closed ({current.close_reason})")
+
+
+def decide_signal(
+    execution: Execution,
+    waitpoint: Waitpoint,
+    wait: OpenWait | None,
+    counting: Sequence[SignalFacts],
+    request: SignalRequest,
+    now: datetime,
+) -> Decision[Accepted]:
+    """Accept a signal; `counting` are the earlier signals that count in the open suspension."""
+    if not request.is_system and execution.signal_seq >= execution.policy.max_signals:
+        message = f"it has {execution.signal_seq} signals, the limit of its policy"
+        raise refusal(execution, "signal_limit_exceeded", message)
+    signal = make_signal(execution, waitpoint, request, now)
+    if wait is None or not _is_awaited(execution, waitpoint, wait):
+        return _buffer(execution, waitpoint, signal, now)
+    condition = wait.suspension.condition
+    counted = judge_signal(condition, counting, signal.facts)
+    if counted is not Counted.YES:
+        return _append(execution, waitpoint, wait, signal, counted, now)
+    signal = replace(signal, suspension=wait.suspension.number, counts=True)
+    so_far = (*counting, signal.facts)
+    if not is_satisfied(condition, so_far):
+        return _append(execution, waitpoint, wait, signal, counted, now)
+    return _satisfy(execution, wait, signal, satisfied_keys(condition, so_far), request.resume_delay, now)
+
+
+def _is_awaited(execution: Execution, waitpoint: Waitpoint, wait: OpenWait) -> bool:
+    """Return True until the wait is closed.
+
+    A signal between the timeout and the reconciler still counts; otherwise it would be accepted and lost.
+    """
+    bound = waitpoint.state is WaitpointState.ACTIVE and waitpoint.suspension == wait.suspension.number
+    return execution.state is State.SUSPENDED and bound
+
+
+def _buffer(execution: Execution, waitpoint: Waitpoint, signal: StoredSignal, now: datetime) -> Decision[Accepted]:
+    after = apply_transition(execution, BUFFER, now, signal_seq=signal.seq)
+    decision = make_decision(
+        Accepted(signal.id, Effect.BUFFERED, None), execution, after, BUFFER, details=_details(signal, Effect.BUFFERED)
+    )
+    return replace(decision, waits=WaitChanges(received=(signal,), moved=_mark_fired(waitpoint)))
+
+
+def _append(
+    execution: Execution, waitpoint: Waitpoint, wait: OpenWait, signal: StoredSignal, counted: Counted, now: datetime
+) -> Decision[Accepted]:
+    # A signal that this wait does not use stays in the queue of its standing waitpoint for the next wait.
+    if waitpoint.kind is not WaitpointKind.STANDING or counted is Counted.YES:
+        signal = replace(signal, suspension=wait.suspension.number)
+    signal = replace(signal, effect=Effect.APPENDED)
+    after = apply_transition(execution, DELIVER, now, signal_seq=signal.seq)
+    outcome = Accepted(signal.id, Effect.APPENDED, counted)
+    details = _details(signal, Effect.APPENDED) | {"counted": counted.value}
+    decision = make_decision(outcome, execution, after, DELIVER, details=details)
+    return replace(decision, waits=WaitChanges(received=(signal,), moved=_mark_fired(waitpoint)))
+
+
+def _satisfy(
+    execution: Execution,
+    wait: OpenWait,
+    signal: StoredSignal,
+    used: Sequence[str],
+    delay: timedelta | None,
+    now: datetime,
+) -> Decision[Accepted]:
+    suspension = wait.suspension
+    signal = replace(signal, effect=Effect.SATISFIED)
+    received = apply_transition(execution, DELIVER, now, signal_seq=signal.seq)
+    after, transition = resume_execution(
+        received, suspension, Trigger.SIGNALS, suspension.resume_delay if delay is None else delay, now
+    )
+    waits = replace(close_wait(suspension, wait.waitpoints, Trigger.SIGNALS, now, used), received=(signal,))
+    details = {"suspension": str(suspension.id), "trigger": Trigger.SIGNALS.value, "signal": str(signal.id)}
+    return Decision(
+        Accepted(signal.id, Effect.SATISFIED, Counted.YES),
+        execution,
+        after,
+        transition_event(execution, received, DELIVER, details=_details(signal, Effect.SATISFIED)),
+        extra_event=transition_event(received, after, transition, details=details),
+        waits=waits,
+    )
+
+
+def make_signal(execution: Execution, waitpoint: Waitpoint, request: SignalRequest, now: datetime) -> StoredSignal:
+    """Return the signal as the next row of its execution, bound to no suspension yet."""
+    source = make_source(
+        approver=waitpoint.approver,
+        source_type=request.source_type,
+        source_identity=request.source_identity,
+        known_to_engine=request.by_engine,
+    )
+    return StoredSignal(
+        id=request.id,
+        execution_id=execution.id,
+        seq=execution.signal_seq + 1,
+        waitpoint_id=waitpoint.id,
+        waitpoint=waitpoint.key,
+        name=request.name,
+        category=request.category,
+        source=source,
+        source_type=request.source_type,
+        source_identity=request.source_identity,
+        correlation=request.correlation,
+        payload=request.payload,
+        encoding=request.encoding,
+        key=request.key,
+        created_at=request.created_at,
+        accepted_at=now,
+        effect=Effect.BUFFERED,
+        suspension=None,
+        counts=False,
+    )
+
+
+def _mark_fired(waitpoint: Waitpoint) -> tuple[Waitpoint, ...]:
+    """Return a timer that has fired, so that it does not fire again."""
+    return () if waitpoint.fires_at is None else (replace(waitpoint, fires_at=None),)
+
+
+def _details(signal: StoredSignal, effect: Effect) -> dict[str, str]:
+    sender = format_sender(signal)
+    return {
+        "signal": str(signal.id),
+        "name": signal.name,
+        "waitpoint": signal.waitpoint,
+        "effect": effect.value,
+        "source": format_source(signal),
+        **({} if sender is None else {"sender": sender}),
+    }
+
+
+def child_signal(waitpoint: Waitpoint, outcome: State, now: datetime) -> SignalRequest:
+    """Return the engine's signal that a child has ended. Its id follows from the waitpoint, so it exists once."""
+    child = str(waitpoint.child_id)
+    return SignalRequest(
+        id=uuid5(waitpoint.id, "child"),
+        name=outcome.value,
+        payload=b"",
+        encoding="json",
+        category="system",
+        source_type="system",
+        source_identity=child,
+        correlation=child,
+        key=None,
+        created_at=now,
+        resume_delay=None,
+        by_engine=True,
+        is_system=True,
+    )

@@ -1,0 +1,68 @@
+"""Snapshots of waits, which a worker reads without giving up its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.views import Outcome
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.waits.records import StoredSignal
+
+MAX_SIGNALS = 100
+
+
+@record(frozen=True, slots=True)
+class WaitSnapshotRequest:
+    """A worker's request for signals at waitpoints after given sequence numbers, and for ends of executions."""
+
+    execution_id: UUID
+    places: Mapping[str, int]
+    children: Sequence[UUID]
+
+
+@record(frozen=True, slots=True)
+class JournalRequest:
+    """A request for at most `limit` steps of an execution, by a worker that continues it."""
+
+    execution_id: UUID
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A wait that an operator ended by `resume`: who, why, when, and which suspension."""
+
+    by: str
+    reason: str
+    suspension_id: UUID
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitSnapshot:
+    """The requested signals in order of acceptance, at most 100 per waitpoint, and the outcomes of ended children.
+
+    `now` is the store's time. `overridden` are the waits that an operator ended, by key.
+    """
+
+    now: datetime
+    signals: tuple[StoredSignal, ...]
+    children: Mapping[UUID, Outcome]
+    overridden: Mapping[str, Override]
+
+
+def parse_places(value: object) -> dict[str, int]:
+    """Return keys of waitpoints, each with the sequence number after which signals are requested."""
+    if not isinstance(value, Mapping):
+        message = f"waitpoints must map keys to sequence numbers, not {type(value).__name__}"
+        raise InvalidRequest("invalid_type", message, field="waitpoints")
+    validation.integer(len(value), "number of waitpoints", 0, validation.MAX_BATCH)
+    return {
+        validation.name(key, "key"): validation.integer(place, "sequence number of a signal", 0, validation.MAX_INTEGER)
+        for key, place in value.items()
+    }

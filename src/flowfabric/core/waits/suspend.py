@@ -1,0 +1,428 @@
+"""Decisions of a worker about waiting: create waitpoints early, and suspend until a condition holds.
+
+A suspension evaluates the signals that arrived before it. If they already satisfy the condition, it is stored as closed
+and the worker keeps its lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from flowfabric.core.errors import Conflict, InvalidRequest, NotFound
+from flowfabric.core.executions.decision import Decision, make_decision
+from flowfabric.core.executions.outcomes import OpenWaitpoint, Satisfied, Suspended
+from flowfabric.core.executions.records import Execution, Fence, Resumption
+from flowfabric.core.executions.requests import Step, digest, step_parts
+from flowfabric.core.executions.states import State
+from flowfabric.core.executions.transitions import SATISFY_IMMEDIATELY, SUSPEND, apply_transition, refusal
+from flowfabric.core.fast_dataclass import record, replace
+from flowfabric.core.tokens.token import Minter, WaitpointSeed, claims_for
+from flowfabric.core.waits.bindings import Bound, Child, NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Timer
+from flowfabric.core.waits.condition_json import to_json
+from flowfabric.core.waits.conditions import Condition, validate
+from flowfabric.core.waits.evaluate import SignalFacts, counting_signals, is_satisfied, satisfied_keys
+from flowfabric.core.waits.records import (
+    BLOCKING,
+    OnTimeout,
+    SignalBinding,
+    StoredSignal,
+    Suspension,
+    SuspensionReason,
+    Trigger,
+    UnusedWaitpoints,
+    WaitChanges,
+    Waitpoint,
+    WaitpointKind,
+    WaitpointState,
+)
+from flowfabric.core.waits.resume import close_wait
+from flowfabric.core.waits.signals import child_signal, make_signal
+
+MAX_OPEN_WAITPOINTS = 1000
+_MAX_PAST = timedelta(minutes=10)
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Suspend:
+    """A worker's request to wait. `seeds` has an id and a nonce for each binding, even if it needs none."""
+
+    fence: Fence
+    bindings: tuple[Bound, ...]
+    condition: Condition
+    reason: SuspensionReason
+    timeout_at: datetime | None
+    timeout: timedelta | None
+    on_timeout: OnTimeout
+    resume_delay: timedelta
+    rest: UnusedWaitpoints
+    key: str | None
+    suspension_id: UUID
+    seeds: tuple[WaitpointSeed, ...]
+    steps: tuple[Step, ...] = ()
+
+    def digest(self) -> str:
+        times = [value.isoformat() for value in (self.timeout_at,) if value] + [str(self.timeout)]
+        parts = [repr(to_json(self.condition)), repr(self.bindings), self.reason, self.on_timeout, self.rest, self.key]
+        return digest("suspend", *times, str(self.resume_delay), *parts, *step_parts(self.steps))
+
+    def first_due(self, now: datetime) -> datetime | None:
+        """Return the first time at which something happens if it opens now; None if it waits for no time."""
+        ends = (self.timeout_at, None if self.timeout is None else now + self.timeout)
+        times = [*ends, *(binding.at for binding in self.bindings if isinstance(binding, Timer))]
+        return min((time for time in times if time is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateWaitpoint:
+    """A worker's request for a waitpoint before it waits, so that it can hand out the token."""
+
+    fence: Fence
+    key: str
+    expires_at: datetime | None
+    expires: timedelta | None
+    approver: str | None
+    ends_at: datetime | None
+    seed: WaitpointSeed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateWaitpoints:
+    """A worker's request for several waitpoints, and the steps to record with them."""
+
+    fence: Fence
+    waitpoints: tuple[CreateWaitpoint, ...]
+    steps: tuple[Step, ...] = ()
+
+
+@record(frozen=True, slots=True)
+class SuspendInputs:
+    """The state that a suspension reads: open waitpoints by key, unused signals by waitpoint, and ended children."""
+
+    waitpoints: Mapping[str, Waitpoint]
+    unused: Mapping[UUID, tuple[SignalFacts, ...]]
+    ended_children: Mapping[UUID, State] = field(default_factory=dict)
+
+
+NO_INPUTS = SuspendInputs({}, {})
+
+
+def decide_create_waitpoint(
+    execution: Execution, request: CreateWaitpoint, inputs: SuspendInputs, minter: Minter, now: datetime
+) -> Decision[OpenWaitpoint]:
+    """Create a pending waitpoint; if one with this key is open, return that one with its token."""
+    existing, closed = _find_open(inputs, request.key, now)
+    if existing is not None:
+        return _return_existing(execution, existing, request, minter)
+    _check_number(execution, inputs, 1)
+    expires_at = now + request.expires if request.expires is not None else request.expires_at
+    claims = claims_for(execution.id, request.seed, request.approver, request.ends_at)
+    waitpoint = Waitpoint(
+        id=request.seed.id,
+        execution_id=execution.id,
+        key=request.key,
+        kind=WaitpointKind.ADDRESSED,
+        state=WaitpointState.PENDING,
+        created_at=now,
+        token=minter.new(claims),
+        expires_at=expires_at,
+        generation=execution.generation,
+    )
+    after = replace(execution, is_standalone=False)
+    return Decision(
+        make_open_waitpoint(waitpoint, minter), execution, after, waits=WaitChanges(added=(waitpoint,), moved=closed)
+    )
+
+
+def decide_create_waitpoints(
+    execution: Execution, requests: Sequence[CreateWaitpoint], inputs: SuspendInputs, minter: Minter, now: datetime
+) -> Decision[list[OpenWaitpoint]]:
+    """Create several pending waitpoints. If one is refused, raise its error and create none."""
+    decisions = [decide_create_waitpoint(execution, request, inputs, minter, now) for request in requests]
+    written = [decision.waits for decision in decisions if decision.waits is not None]
+    added = tuple(item for changes in written for item in changes.added)
+    _check_number(execution, inputs, len(added))
+    moved = tuple(item for changes in written for item in changes.moved)
+    outcomes = [decision.outcome for decision in decisions]
+    if not written:
+        return Decision(outcomes, execution)
+    after = replace(execution, is_standalone=False) if added else None
+    return Decision(outcomes, execution, after, waits=WaitChanges(added=added, moved=moved))
+
+
+def decide_suspend(
+    execution: Execution, request: Suspend, inputs: SuspendInputs, minter: Minter, now: datetime
+) -> Decision[Suspended | Satisfied]:
+    """Give up the lease until the condition holds; keep the lease if it holds already."""
+    suspension = _make_suspension(execution, request, now)
+    pairs = zip(request.bindings, request.seeds, strict=True)
+    bound = [_bind(suspension, binding, drawn, inputs, minter) for binding, drawn in pairs]
+    _check_number(execution, inputs, sum(item.is_new for item in bound))
+    _check_condition(request, bound, suspension)
+    _check_places(execution, request.bindings)
+    arrived = _ended_children(execution, bound, inputs, now)
+    unused = [facts for item in bound for facts in inputs.unused.get(item.waitpoint.id, ()) if facts.order > item.after]
+    counting = counting_signals(request.condition, [*unused, *(signal.facts for signal in arrived)])
+    arrived = _mark_counting(arrived, suspension, counting)
+    execution = replace(execution, signal_seq=execution.signal_seq + len(arrived)) if arrived else execution
+    if is_satisfied(request.condition, counting):
+        return _add_arrived(_satisfy_immediately(execution, suspension, bound, counting, now), arrived)
+    after = apply_transition(
+        execution,
+        SUSPEND,
+        now,
+        digest=suspension.digest,
+        is_standalone=False,
+        suspension_count=suspension.number,
+        blocking_reason=BLOCKING[request.reason],
+    )
+    waits = WaitChanges(
+        opened=(suspension,),
+        added=_new_waitpoints(bound),
+        moved=_changed_waitpoints(bound),
+        bound=_bind_signals(suspension, bound, counting),
+    )
+    outcome = Suspended(suspension.id, tuple(make_open_waitpoint(item.waitpoint, minter) for item in bound))
+    details = {"suspension": str(suspension.id), "reason": request.reason.value}
+    decision: Decision[Suspended | Satisfied] = make_decision(outcome, execution, after, SUSPEND, details=details)
+    return _add_arrived(replace(decision, waits=waits), arrived)
+
+
+def make_open_waitpoint(waitpoint: Waitpoint, minter: Minter) -> OpenWaitpoint:
+    """Return a waitpoint with its token, as its worker sees it."""
+    return OpenWaitpoint(waitpoint.id, waitpoint.key, minter.token(waitpoint), waitpoint.expires_at)
+
+
+def _ended_children(
+    execution: Execution, bound: list[_BoundWaitpoint], inputs: SuspendInputs, now: datetime
+) -> tuple[StoredSignal, ...]:
+    """Return the signals of children that ended before this first wait for them."""
+    signals: list[StoredSignal] = []
+    for item in bound:
+        child = item.waitpoint.child_id
+        if item.is_new and child is not None and child in inputs.ended_children:
+            numbered = replace(execution, signal_seq=execution.signal_seq + len(signals))
+            request = child_signal(item.waitpoint, inputs.ended_children[child], now)
+            signals.append(make_signal(numbered, item.waitpoint, request, now))
+    return tuple(signals)
+
+
+def _mark_counting(
+    arrived: tuple[StoredSignal, ...], suspension: Suspension, counting: tuple[SignalFacts, ...]
+) -> tuple[StoredSignal, ...]:
+    counts = {facts.order for facts in counting}
+    return tuple(replace(signal, suspension=suspension.number, counts=signal.seq in counts) for signal in arrived)
+
+
+def _add_arrived(
+    decision: Decision[Suspended | Satisfied], arrived: tuple[StoredSignal, ...]
+) -> Decision[Suspended | Satisfied]:
+    if not arrived or decision.waits is None:
+        return decision
+    return replace(decision, waits=replace(decision.waits, received=arrived))
+
+
+@record(frozen=True, slots=True)
+class _BoundWaitpoint:
+    """A waitpoint bound by the suspension, and the expired one of the same key that it replaces."""
+
+    waitpoint: Waitpoint
+    is_new: bool
+    closed: tuple[Waitpoint, ...] = ()
+    after: int = 0
+
+
+def _make_suspension(execution: Execution, request: Suspend, now: datetime) -> Suspension:
+    timeout_at = now + request.timeout if request.timeout is not None else request.timeout_at
+    if timeout_at is not None and timeout_at < now - _MAX_PAST:
+        message = f"timeout_at {timeout_at} is long before the store's time {now}; pass a later one"
+        raise InvalidRequest("timeout_at_in_past", message, timeout_at=timeout_at, now=now)
+    return Suspension(
+        id=request.suspension_id,
+        execution_id=execution.id,
+        number=execution.suspension_count + 1,
+        generation=execution.generation,
+        epoch=request.fence.epoch,
+        lease_id=request.fence.lease_id,
+        key=request.key,
+        digest=request.digest(),
+        condition=request.condition,
+        reason=request.reason,
+        rest=request.rest,
+        opened_at=now,
+        timeout_at=timeout_at,
+        on_timeout=request.on_timeout,
+        resume_delay=request.resume_delay,
+    )
+
+
+def _bind(
+    suspension: Suspension, binding: Bound, seed: WaitpointSeed, inputs: SuspendInputs, minter: Minter
+) -> _BoundWaitpoint:
+    existing, closed = _find_open(inputs, binding.key, suspension.opened_at)
+    if existing is None and isinstance(binding, PendingWaitpoint | StandingWaitpoint):
+        kind = "pending" if isinstance(binding, PendingWaitpoint) else "standing"
+        message = f"execution {suspension.execution_id} has no open {kind} waitpoint {binding.key!r}; create it first"
+        raise NotFound("waitpoint_not_found", message, execution_id=suspension.execution_id, waitpoint=binding.key)
+    if existing is None:
+        return _BoundWaitpoint(_make_waitpoint(suspension, binding, seed, minter), True, closed)
+    _check_fit(binding, existing, suspension.opened_at)
+    expires_at = None if existing.kind is WaitpointKind.STANDING else suspension.timeout_at
+    active = replace(existing, state=WaitpointState.ACTIVE, suspension=suspension.number, expires_at=expires_at)
+    return _BoundWaitpoint(active, False, after=binding.after if isinstance(binding, StandingWaitpoint) else 0)
+
+
+def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed, minter: Minter) -> Waitpoint:
+    waitpoint = Waitpoint(
+        id=seed.id,
+        execution_id=suspension.execution_id,
+        key=binding.key,
+        kind=_KINDS[type(binding)],
+        state=WaitpointState.ACTIVE,
+        created_at=suspension.opened_at,
+        suspension=suspension.number,
+        expires_at=suspension.timeout_at,
+        generation=suspension.generation,
+    )
+    match binding:
+        case Child():
+            return replace(waitpoint, child_id=binding.execution_id)
+        case Timer():
+            return replace(waitpoint, fires_at=binding.at)
+        case NewWaitpoint():
+            claims = claims_for(suspension.execution_id, seed, binding.approver, binding.ends_at)
+            return replace(waitpoint, token=minter.new(claims))
+    return waitpoint
+
+
+def _find_open(inputs: SuspendInputs, key: str, now: datetime) -> tuple[Waitpoint | None, tuple[Waitpoint, ...]]:
+    """Return the open waitpoint of a key; an expired one is closed here and returned second."""
+    existing = inputs.waitpoints.get(key)
+    if existing is None or existing.expires_at is None or existing.expires_at > now:
+        return existing, ()
+    return None, (replace(existing, state=WaitpointState.CLOSED, closed_at=now, close_reason="expired"),)
+
+
+def _check_fit(binding: Bound, existing: Waitpoint, now: datetime) -> None:
+    kind = _KINDS[type(binding)]
+    same = existing.kind is kind
+    if isinstance(binding, NewWaitpoint):
+        same &= binding.approver in (None, existing.approver)
+    if isinstance(binding, Child):
+        same &= existing.child_id == binding.execution_id
+    if isinstance(binding, Timer):
+        # A timer with another time would end the wait early. One that has fired fits a time in the past.
+        same &= existing.fires_at == binding.at or (existing.fires_at is None and binding.at <= now)
+    if not same:
+        message = f"waitpoint {binding.key!r} is already open with other settings; use another key"
+        raise Conflict("waitpoint_already_exists", message, waitpoint=binding.key, waitpoint_id=existing.id)
+
+
+def _check_number(execution: Execution, inputs: SuspendInputs, more: int) -> None:
+    if len(inputs.waitpoints) + more > MAX_OPEN_WAITPOINTS:
+        message = f"it has {len(inputs.waitpoints)} open waitpoints, the limit is {MAX_OPEN_WAITPOINTS}; close some"
+        raise refusal(execution, "too_many_open_waitpoints", message)
+
+
+def _check_condition(request: Suspend, bound: list[_BoundWaitpoint], suspension: Suspension) -> None:
+    """Validate the condition again, now that the approvers of existing waitpoints are known."""
+    approvers = {item.waitpoint.key: item.waitpoint.approver for item in bound if item.waitpoint.approver is not None}
+    if approvers:
+        keys = [item.waitpoint.key for item in bound]
+        validate(request.condition, keys, has_timeout=suspension.timeout_at is not None, approvers=approvers)
+
+
+def _check_places(execution: Execution, bindings: tuple[Bound, ...]) -> None:
+    """Raise if a binding starts after the last signal, since signals that are still to come must count."""
+    last = execution.signal_seq
+    for binding in bindings:
+        if isinstance(binding, StandingWaitpoint) and binding.after > last:
+            message = f"after of {binding.key!r} is {binding.after}, but the last signal is {last}; use that or less"
+            raise InvalidRequest("out_of_range", message, field="after", minimum=0, maximum=last)
+
+
+def _return_existing(
+    execution: Execution, existing: Waitpoint, request: CreateWaitpoint, minter: Minter
+) -> Decision[OpenWaitpoint]:
+    if existing.kind is WaitpointKind.STANDING and existing.token is None:
+        seed = replace(request.seed, id=existing.id)
+        named = replace(existing, token=minter.new(claims_for(execution.id, seed, request.approver, request.ends_at)))
+        return Decision(make_open_waitpoint(named, minter), execution, waits=WaitChanges(moved=(named,)))
+    if existing.token is None or request.approver not in (None, existing.approver):
+        message = f"waitpoint {request.key!r} is already open with other settings; use another key"
+        raise Conflict("waitpoint_already_exists", message, waitpoint=request.key, waitpoint_id=existing.id)
+    return Decision(make_open_waitpoint(existing, minter), execution)
+
+
+def _satisfy_immediately(
+    execution: Execution,
+    suspension: Suspension,
+    bound: list[_BoundWaitpoint],
+    counting: tuple[SignalFacts, ...],
+    now: datetime,
+) -> Decision[Suspended | Satisfied]:
+    used = satisfied_keys(suspension.condition, counting)
+    end = close_wait(suspension, [item.waitpoint for item in bound], Trigger.SIGNALS, now, used)
+    new = {item.waitpoint.id for item in bound if item.is_new}
+    waits = WaitChanges(
+        opened=end.changed,
+        added=tuple(item for item in end.moved if item.id in new),
+        moved=(
+            *(item for entry in bound for item in entry.closed),
+            *(item for item in end.moved if item.id not in new),
+        ),
+        bound=_bind_signals(suspension, bound, counting),
+        unbound=end.unbound,
+    )
+    after = apply_transition(
+        execution,
+        SATISFY_IMMEDIATELY,
+        now,
+        is_standalone=False,
+        suspension_count=suspension.number,
+        resumption=Resumption(suspension.id, Trigger.SIGNALS.value),
+    )
+    details = {"suspension": str(suspension.id), "trigger": Trigger.SIGNALS.value, "at_once": True}
+    outcome: Suspended | Satisfied = Satisfied(suspension.id, Trigger.SIGNALS)
+    return replace(make_decision(outcome, execution, after, SATISFY_IMMEDIATELY, details=details), waits=waits)
+
+
+def _bind_signals(
+    suspension: Suspension, bound: list[_BoundWaitpoint], counting: tuple[SignalFacts, ...]
+) -> tuple[SignalBinding, ...]:
+    """Bind waiting signals to the suspension. A standing waitpoint keeps the signals that do not count."""
+    groups: dict[bool, list[Waitpoint]] = {False: [], True: []}
+    for item in bound:
+        if not item.is_new:
+            groups[item.waitpoint.kind is WaitpointKind.STANDING].append(item.waitpoint)
+    return tuple(
+        SignalBinding(
+            suspension.execution_id,
+            suspension.number,
+            tuple(item.id for item in group),
+            tuple(facts.order for facts in counting if facts.waitpoint in {item.key for item in group}),
+            standing,
+        )
+        for standing, group in groups.items()
+        if group
+    )
+
+
+def _new_waitpoints(bound: list[_BoundWaitpoint]) -> tuple[Waitpoint, ...]:
+    return tuple(item.waitpoint for item in bound if item.is_new)
+
+
+def _changed_waitpoints(bound: list[_BoundWaitpoint]) -> tuple[Waitpoint, ...]:
+    expired = (waitpoint for item in bound for waitpoint in item.closed)
+    return (*expired, *(item.waitpoint for item in bound if not item.is_new))
+
+
+_KINDS = {
+    NewWaitpoint: WaitpointKind.ADDRESSED,
+    PendingWaitpoint: WaitpointKind.ADDRESSED,
+    StandingWaitpoint: WaitpointKind.STANDING,
+    Child: WaitpointKind.CHILD,
+    Timer: WaitpointKind.TIMER,
+}

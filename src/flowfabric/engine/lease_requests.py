@@ -1,0 +1,131 @@
+"""Validated requests of `engine.leases` that take more than a line to build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions import requests
+from flowfabric.core.executions.records import Fence
+from flowfabric.core.executions.requests import Completion, Step, parse_choice
+from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
+from flowfabric.core.ids import parse_id
+from flowfabric.core.waits.bindings import Bound, parse_bindings
+from flowfabric.core.waits.conditions import AllOf, Condition, OperatorOnly, Single, validate
+from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
+from flowfabric.core.waits.suspend import Suspend
+from flowfabric.engine.context import Context
+from flowfabric.engine.waitpoints import draw_waitpoint
+from flowfabric.ops.flows.wait_children import WaitChildren
+
+
+def suspend_request(
+    context: Context,
+    fence: object,
+    waitpoints: object,
+    condition: object,
+    timeout: object,
+    timeout_at: object,
+    **settings: Any,
+) -> Suspend:
+    """Return the request after validating its bindings, its condition and its times."""
+    bound = parse_bindings(waitpoints)
+    if timeout is not None and timeout_at is not None:
+        raise InvalidRequest("invalid_request", "give timeout or timeout_at, not both")
+    checked = _default_condition(bound) if condition is None else _check_condition(condition)
+    has_timeout = timeout is not None or timeout_at is not None
+    validate(checked, [binding.key for binding in bound], has_timeout=has_timeout)
+    key = settings["key"]
+    return Suspend(
+        fence=requests.parse_fence(fence),
+        bindings=bound,
+        condition=checked,
+        reason=parse_choice(SuspensionReason, settings["reason"], "reason"),
+        timeout=None if timeout is None else validation.duration(timeout, "timeout"),
+        timeout_at=None if timeout_at is None else validation.timestamp(timeout_at, "timeout_at"),
+        on_timeout=parse_choice(OnTimeout, settings["on_timeout"], "on_timeout"),
+        resume_delay=validation.duration(settings["resume_delay"], "resume_delay"),
+        rest=parse_choice(UnusedWaitpoints, settings["rest"], "rest"),
+        key=None if key is None else validation.name(key, "key"),
+        suspension_id=context.ids.mint(),
+        seeds=tuple(draw_waitpoint(context) for _ in bound),
+        steps=requests.parse_steps(settings["steps"]),
+    )
+
+
+def _default_condition(bound: tuple[Bound, ...]) -> Condition:
+    """Return a condition for any signal at every waitpoint; without waitpoints, only an operator ends the wait."""
+    members = [Single(binding.key) for binding in bound]
+    if not members:
+        return OperatorOnly()
+    return members[0] if len(members) == 1 else AllOf(members)
+
+
+def _check_condition(value: object) -> Condition:
+    if isinstance(value, Condition):
+        return value
+    message = f"condition must be Single, AllOf, AnyOf, Count, OperatorOnly or TimeoutOnly, not {type(value).__name__}"
+    raise InvalidRequest("invalid_type", message, field="condition")
+
+
+def child_submissions(value: object) -> tuple[ChildSubmission, ...]:
+    """Return at most one batch of children, with distinct keys."""
+    children = tuple(validation.batch(value, "submissions"))
+    for child in children:
+        if not isinstance(child, ChildSubmission):
+            message = f"submissions must hold ChildSubmission records, not {type(child).__name__}"
+            raise InvalidRequest("invalid_type", message, field="submissions")
+    if len({child.key for child in children}) != len(children):
+        raise InvalidRequest("invalid_request", "two children of one call have the same key", field="submissions")
+    return children
+
+
+def wait_children_request(
+    fence: object, value: object, join: object, key: object, steps: object, edge: object = EdgeKind.ON_COMPLETION
+) -> WaitChildren:
+    """Return a wait for distinct children, after validating it."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        message = f"children must be a list of ids, not {type(value).__name__}"
+        raise InvalidRequest("invalid_type", message, field="children")
+    validation.integer(len(value), "number of children", 0, validation.MAX_GRAPH_MEMBERS)
+    ids = tuple(dict.fromkeys(parse_id(child, "child") for child in value))
+    if not isinstance(join, Join):
+        message = f"join must be made by all_of, any_of or quorum, not {type(join).__name__}"
+        raise InvalidRequest("invalid_type", message, field="join")
+    if ids:
+        check_quorum(join, len(ids), "that waits")
+    return WaitChildren(
+        fence=requests.parse_fence(fence),
+        children=ids,
+        join=join,
+        steps=requests.parse_steps(steps),
+        edge=parse_choice(EdgeKind, edge, "edge"),
+        key=None if key is None else validation.name(key, "key"),
+    )
+
+
+def completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step]) -> Completion:
+    """Return the completion of a lease, after validating it."""
+    return Completion(
+        fence=requests.parse_fence(fence),
+        result=validation.payload(result, "result"),
+        encoding=validation.name(encoding, "encoding"),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def result_pair(value: object) -> tuple[Fence, bytes]:
+    """Return a pair of a fence and a result, whose parts are validated later."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InvalidRequest("invalid_type", "results must hold pairs of a fence and a result", field="results")
+    return value
+
+
+def lease_ttl(value: object) -> timedelta | None:
+    """Return how long a lease shall last, or None for the default of its policy."""
+    if value is None:
+        return None
+    return validation.duration(value, "lease_ttl", validation.MIN_LEASE_TTL, validation.MAX_LEASE_TTL)

@@ -1,0 +1,262 @@
+"""`connect`: open a store by its URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypedDict
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.retention import EventRetention
+from flowfabric.engine.context import Context, WaitOperations
+from flowfabric.engine.engine import Engine
+from flowfabric.engine.keys import key_source
+from flowfabric.notify.hub import NotifyHub
+from flowfabric.ops.executions.read import read_time
+from flowfabric.ops.keys import KeySource
+from flowfabric.ops.leases.renew import make_renew
+from flowfabric.ops.waits.deliver_signal import make_deliver_signal
+from flowfabric.ops.waits.suspend import make_suspend
+from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.ports import Store
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+MAX_STATEMENT_TIMEOUT = timedelta(days=1)
+MAX_POOL_SIZE = 1000
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+class Clock(Protocol):
+    """A clock that stands in for the store's own, for tests."""
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSettings:
+    """Options of the store; `schema`, `pooler` and `pool_size` apply only to PostgreSQL."""
+
+    schema: str
+    durable: bool
+    migrate: bool
+    pooler: bool
+    pool_size: int
+    statement_timeout_s: float
+    listen_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Options of the engine, independent of the store."""
+
+    namespace: str
+    keys: KeySource
+    notify: bool
+    retention: EventRetention
+    renewal_events: bool
+
+
+class EngineOpener:
+    """The return value of `connect`: await it for an engine, or enter it to close the engine at the end."""
+
+    def __init__(
+        self, url: str, settings: BackendSettings, engine_settings: EngineSettings, clock: Clock | None
+    ) -> None:
+        self._url = url
+        self._settings = settings
+        self._engine_settings = engine_settings
+        self._clock = clock
+        self._engine: Engine | None = None
+
+    def __await__(self) -> Generator[Any, None, Engine]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Engine:
+        self._engine = await self._open()
+        return self._engine
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    async def _open(self) -> Engine:
+        return await self._build(await _open_store(self._url, self._settings, self._clock))
+
+    async def _build(self, store: Store) -> Engine:
+        """Return a new engine on an open store."""
+        settings = self._engine_settings
+        waits = WaitOperations(make_suspend(settings.keys), make_deliver_signal(settings.keys))
+        renew = make_renew(with_events=settings.renewal_events)
+        clock = self._clock.now if self._clock else None
+        wakeups = NotifyHub(store.notifier, enabled=settings.notify, clock=clock)
+        reconcilers = Reconcilers(store, wakeups, settings.retention)
+        context = Context(store, settings.namespace, reconcilers, wakeups, settings.keys, waits, renew=renew)
+        await _learn_time(context)
+        return Engine(context)
+
+
+class StoreOptions(TypedDict, total=False):
+    """The options of `connect` that concern a store, for functions that pass them on."""
+
+    schema: str
+    durable: bool
+    migrate: bool
+    pooler: bool
+    pool_size: int
+    statement_timeout: validation.Duration
+    key_file: str | None
+    notify: bool
+    listen_url: str | None
+    event_retention: validation.Duration
+    subscriber_expiry: validation.Duration
+    renewal_events: bool
+
+
+def connect(
+    url: str,
+    *,
+    namespace: str = "default",
+    schema: str = "flowfabric",
+    durable: bool = True,
+    migrate: bool = True,
+    pooler: bool = False,
+    pool_size: int = 10,
+    statement_timeout: validation.Duration = 30,
+    key_file: str | None = None,
+    notify: bool = True,
+    listen_url: str | None = None,
+    event_retention: validation.Duration = "7d",
+    subscriber_expiry: validation.Duration = "7d",
+    renewal_events: bool = False,
+    clock: Clock | None = None,
+) -> EngineOpener:
+    """Return an engine on the store at `url`.
+
+    Use `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
+
+    `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. The store is created and migrated
+    to the present schema unless `migrate` is False. `durable=False` allows settings under which a power cut may lose
+    acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `key_file` contains the
+    keys that sign tokens, one `kid=64 hex` per line. Without one, and without FLOWFABRIC_KEY_FILE or FLOWFABRIC_KEYS,
+    the store keeps them. `notify=False` turns wake-ups off, so that changes are noticed only by polling. `listen_url`
+    is a direct address of the server, which wake-ups behind a pooler need. Events are kept for `event_retention` after
+    their execution was removed, and for a silent named subscriber no longer than `subscriber_expiry`. With
+    `renewal_events`, each lease renewal by this engine appends an event. `clock` is for tests.
+    """
+    validation.text(url, "url")
+    if clock is not None:
+        _check_clock(clock)
+    _check_switches(durable=durable, migrate=migrate, pooler=pooler, notify=notify, renewal_events=renewal_events)
+    timeout = validation.duration(
+        statement_timeout, "statement_timeout", validation.MIN_LEASE_TTL, MAX_STATEMENT_TIMEOUT
+    )
+    settings = BackendSettings(
+        schema=_check_schema(schema),
+        durable=durable,
+        migrate=migrate,
+        pooler=pooler,
+        pool_size=validation.integer(pool_size, "pool_size", 1, MAX_POOL_SIZE),
+        statement_timeout_s=timeout.total_seconds(),
+        listen_url=None if listen_url is None else _check_listen_url(listen_url),
+    )
+    retention = EventRetention(
+        retention=validation.duration(event_retention, "event_retention"),
+        subscriber_expiry=validation.duration(subscriber_expiry, "subscriber_expiry", validation.MIN_LEASE_TTL),
+    )
+    engine_settings = EngineSettings(
+        namespace=validation.name(namespace, "namespace"),
+        keys=key_source(key_file),
+        notify=notify,
+        retention=retention,
+        renewal_events=renewal_events,
+    )
+    return EngineOpener(url, settings, engine_settings, clock)
+
+
+def _check_switches(**switches: object) -> None:
+    for name, value in switches.items():
+        validation.boolean(value, name)
+
+
+def _check_clock(clock: object) -> None:
+    now = getattr(clock, "now", None)
+    if not callable(now):
+        raise InvalidRequest(
+            "invalid_type", f"clock must have a method now(), but {type(clock).__name__} has none", field="clock"
+        )
+    validation.timestamp(now(), "clock.now()")
+
+
+def _check_listen_url(value: object) -> str:
+    text = validation.text(value, "listen_url")
+    if not text.startswith(_POSTGRES):
+        raise InvalidRequest("invalid_url", "listen_url must be the address of a server, such as postgresql://…")
+    return text
+
+
+def _check_schema(value: object) -> str:
+    if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
+        message = "schema must be a lower-case name of at most 63 letters, digits and _"
+        raise InvalidRequest("invalid_name", message, field="schema")
+    return value
+
+
+async def _open_store(url: str, settings: BackendSettings, clock: Clock | None) -> Store:
+    now = clock.now if clock else None
+    if url.startswith(_POSTGRES):
+        return await _open_postgres(url, settings, now)
+    # Each backend imports only its own driver.
+    from flowfabric.backends.sqlite import open_sqlite
+
+    return await open_sqlite(
+        _sqlite_path(url),
+        clock=now,
+        durable=settings.durable,
+        statement_timeout_s=settings.statement_timeout_s,
+        may_migrate=settings.migrate,
+    )
+
+
+async def _learn_time(context: Context) -> None:
+    try:
+        context.wakeups.learn_time(await context.call(read_time, None))
+    except BaseException:
+        await context.store.close()
+        raise
+
+
+async def _open_postgres(url: str, settings: BackendSettings, now: Any) -> Store:
+    try:
+        from flowfabric.backends.postgres import open_postgres
+    except ModuleNotFoundError as error:
+        message = "PostgreSQL needs the asyncpg driver; run pip install 'flowfabric[postgres]'"
+        raise InvalidRequest("driver_missing", message) from error
+    return await open_postgres(url, settings, now)
+
+
+def _sqlite_path(url: str) -> str:
+    if not url:
+        raise InvalidRequest("invalid_url", "url must be text such as 'jobs.db' or 'postgresql://…'")
+    if "://" not in url:
+        return url
+    parts = _split_url(url)
+    if parts.scheme != "sqlite" or parts.netloc not in ("", ":memory:") or parts.query:
+        message = f"url must be postgresql://…, sqlite:///path, a path or :memory:, not {validation.preview(parts.scheme)}://…"
+        raise InvalidRequest("invalid_url", message)
+    path = validation.text(unquote(parts.path), "the path of the url")
+    if parts.netloc == ":memory:" or path in ("", "/", "/:memory:"):
+        return ":memory:"
+    # As usual in Python, three slashes start a relative path and four an absolute one.
+    return path[1:]
+
+
+def _split_url(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise InvalidRequest("invalid_url", "the url cannot be read; check its brackets and slashes") from None

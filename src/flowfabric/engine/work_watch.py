@@ -1,0 +1,43 @@
+"""Waiting for work without polling all the time."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from flowfabric.core import validation
+from flowfabric.notify.hub import NotifyHub
+from flowfabric.notify.waiters import Waiter
+
+_ONE_DAY_S = 86_400.0
+
+
+class WorkWatch:
+    """Notifies an idle worker when to claim again.
+
+    Enter it before the first claim, so that work that is submitted between a claim and the wait after it is not missed.
+    """
+
+    def __init__(self, wakeups: NotifyHub, waiter: Waiter) -> None:
+        self._wakeups = wakeups
+        self._waiter = waiter
+
+    def __enter__(self) -> Self:
+        self._waiter.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._waiter.__exit__(kind, error, traceback)
+
+    async def wait(self, timeout: validation.Duration | None = None) -> bool:  # noqa: ASYNC109 - how long a worker idles
+        """Return True when there may be work, and False when it is time to claim anyway.
+
+        That is after `timeout`, or earlier if no reconcilers run in this process. Running reconcilers look for work on
+        behalf of all workers of the process with one statement.
+        """
+        limit_s = _ONE_DAY_S if timeout is None else validation.duration(timeout, "timeout").total_seconds()
+        return await self._waiter.wait(
+            limit_s if self._wakeups.active_reconcilers else min(limit_s, self._wakeups.poll_interval_s)
+        )

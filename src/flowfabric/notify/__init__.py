@@ -1,0 +1,1 @@
+"""Notifications about commits, so that waiting callers rarely poll. They are hints: nothing depends on them."""

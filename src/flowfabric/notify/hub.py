@@ -1,0 +1,225 @@
+"""The notifications of one engine.
+
+    commit of this process ──► waiters of this process
+                           └─► collected ──► announced (one NOTIFY for all commits within 10 ms)
+    listener ◄── announcements of other processes ──► waiters of this process
+
+While the listener works, waiters poll rarely. Otherwise they poll as often as without notifications.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+
+from flowfabric.notify.listener import Listener, ListenerStatus
+from flowfabric.notify.waiters import Topic, Waiter, WaiterRegistry
+from flowfabric.store.commit_hints import CommitHints
+from flowfabric.store.ports import Notifier
+
+POLL_S = 1.0
+POLL_WHILE_LISTENING_S = 10.0
+# Announcements are at least 10 ms apart, and 30 ms under load, when most workers are busy anyway.
+_GAP_S = 0.01
+_BUSY_GAP_S = 0.03
+_BUSY_COMMITS = 50
+_YIELDS = 3
+_UNKNOWN_DUE_INTERVAL_S = 1.0
+_FLUSH_TIMEOUT_S = 1.0
+_log = logging.getLogger("flowfabric.notify")
+
+
+class NotifyHub:
+    """The waiters of one engine, its announcements, and its listener, which starts with the first waiter."""
+
+    def __init__(
+        self, notifier: Notifier, *, enabled: bool = True, clock: Callable[[], datetime] | None = None
+    ) -> None:
+        self.waiters = WaiterRegistry()
+        self.active_reconcilers = 0
+        self.shortest_lease = timedelta.max
+        self._enabled = enabled
+        self._announcer = Announcer(notifier, POLL_WHILE_LISTENING_S, enabled=enabled)
+        self._listener = Listener(notifier.source() if enabled else None, self._notify_local, self.learn_time)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_due: Callable[[datetime | None], None] | None = None
+        self._clock_offset = timedelta(0)
+        self._clock = clock
+        notifier.on_commit(self._on_commit)
+
+    def waiter(self, topics: Collection[Topic], capabilities: Collection[str] = ()) -> Waiter:
+        """Return a waiter for these topics; use it in a `with` block."""
+        self._loop = asyncio.get_running_loop()
+        self._listener.start()
+        return Waiter(self.waiters, topics, capabilities)
+
+    @property
+    def is_alive(self) -> bool:
+        """True while notifications of other processes arrive, so that rare polling is enough."""
+        return self._listener.is_alive
+
+    @property
+    def poll_interval_s(self) -> float:
+        """How long a waiter waits before it polls, with jitter."""
+        return random.uniform(0.8, 1.0) * (POLL_WHILE_LISTENING_S if self.is_alive else POLL_S)
+
+    def status(self) -> ListenerStatus:
+        """Return the status of the listener."""
+        return self._listener.status(None if self._enabled else "off", self._announcer.announced)
+
+    def on_due(self, callback: Callable[[datetime | None], None]) -> None:
+        """Set the callback for new due times; it receives None for an unknown time."""
+        self._on_due = callback
+
+    def due_at(self, due: datetime | None) -> None:
+        """Pass on a new due time; None if only the store knows it."""
+        if self._on_due is not None:
+            self._on_due(due)
+        now = self.store_now()
+        if due is None:
+            self._announcer.announce_unknown_due(now)
+        else:
+            self._announcer.announce_due(due, due - now)
+
+    def note_lease_ttl(self, ttl: timedelta) -> None:
+        """Note the TTL of a granted lease.
+
+        Reconcilers poll at least once per shortest TTL, because a process may die before it announces its lease.
+        """
+        if ttl < self.shortest_lease:
+            self.shortest_lease = ttl
+            if self._on_due is not None:
+                # The reconcilers may be in a longer sleep.
+                self._on_due(None)
+
+    def learn_time(self, store_time: datetime) -> None:
+        """Note the current time of the store's clock, which due times are compared with."""
+        self._clock_offset = store_time - datetime.now(UTC)
+
+    def store_now(self) -> datetime:
+        """Return the approximate time of the store's clock, or the exact time of a test clock."""
+        return self._clock() if self._clock else datetime.now(UTC) + self._clock_offset
+
+    async def close(self) -> None:
+        """Stop listening, and send the remaining announcements within a second."""
+        await self._listener.close()
+        await self._announcer.close()
+
+    def _on_commit(self, hints: CommitHints) -> None:
+        if current_loop() is not None:
+            self._notify_local(hints)
+            self._announcer.publish(hints)
+        elif self._loop is not None and self.waiters:
+            # The commit is from a writer thread, but the waiters belong to the event loop.
+            _call_in(self._loop, self._notify_local, hints)
+
+    def _notify_local(self, hints: CommitHints) -> None:
+        self.waiters.notify(hints)
+        if self._on_due is not None and (hints.due is not None or hints.anything):
+            self._on_due(hints.due)
+
+
+class Announcer:
+    """Announces hints to other processes. It merges hints that arrive during an announcement into the next."""
+
+    def __init__(self, notifier: Notifier, horizon_s: float, *, enabled: bool) -> None:
+        self._notifier = notifier
+        self._enabled = enabled and notifier.can_announce
+        self._pending = CommitHints()
+        self._commits = 0
+        self._task: asyncio.Task[None] | None = None
+        self._due_times = KnownDueTimes(horizon_s)
+        self._unknown_due_timer: asyncio.TimerHandle | None = None
+        self._unknown_due_at: datetime | None = None
+        self._unknown_due_announced_at = -_UNKNOWN_DUE_INTERVAL_S
+        self.announced = 0
+
+    def publish(self, hints: CommitHints) -> None:
+        """Announce hints soon, if announcements are enabled and an event loop runs."""
+        if not self._enabled or current_loop() is None:
+            return
+        self._pending.merge(hints)
+        self._commits += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._announce(), name="flowfabric-announcer")
+
+    def announce_due(self, due: datetime, remaining: timedelta) -> None:
+        """Announce a due time, which is `remaining` from now, if other processes would poll too late."""
+        if self._due_times.should_announce(remaining.total_seconds(), time.monotonic()):
+            self.publish(CommitHints(due=due))
+
+    def announce_unknown_due(self, now: datetime) -> None:
+        """Let other processes read their due times, at most once a second: most unknown times are not soon."""
+        loop = current_loop()
+        if loop is None or not self._enabled or self._unknown_due_timer is not None:
+            return
+        wait_s = max(0.0, self._unknown_due_announced_at + _UNKNOWN_DUE_INTERVAL_S - time.monotonic())
+        self._unknown_due_at = now
+        self._unknown_due_timer = loop.call_later(wait_s, self._announce_unknown_due_now)
+
+    async def close(self) -> None:
+        """Send the remaining announcements within a second."""
+        if self._unknown_due_timer is not None:
+            self._unknown_due_timer.cancel()
+            self._announce_unknown_due_now()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=_FLUSH_TIMEOUT_S)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _announce_unknown_due_now(self) -> None:
+        self._unknown_due_timer, self._unknown_due_announced_at = None, time.monotonic()
+        # A time in the past makes every reconciler read the due times.
+        self.publish(CommitHints(due=self._unknown_due_at))
+
+    async def _announce(self) -> None:
+        for _ in range(_YIELDS):
+            # Local waiters that were just notified send their statements first.
+            await asyncio.sleep(0)
+        while self._pending:
+            hints, self._pending = self._pending, CommitHints()
+            busy, self._commits = self._commits + len(hints.ended) > _BUSY_COMMITS, 0
+            try:
+                await self._notifier.announce(hints)
+                self.announced += 1
+            except Exception as error:
+                # A broken store is reported by the operations that use it.
+                _log.debug("Announcement was lost: %s", error)
+            await asyncio.sleep(_BUSY_GAP_S if busy else _GAP_S)
+
+
+class KnownDueTimes:
+    """Remembers the last announced due time."""
+
+    def __init__(self, horizon_s: float) -> None:
+        self._horizon_s = horizon_s
+        self._announced: float | None = None
+
+    def should_announce(self, in_s: float, now_s: float) -> bool:
+        """Return True if a due time in `in_s` seconds must be announced; `now_s` is from a monotonic clock."""
+        if in_s > self._horizon_s:
+            return False
+        due = now_s + max(0.0, in_s)
+        if self._announced is not None and now_s < self._announced <= due:
+            return False
+        self._announced = due
+        return True
+
+
+def current_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running event loop of this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[CommitHints], None], hints: CommitHints) -> None:
+    try:
+        loop.call_soon_threadsafe(callback, hints)
+    except RuntimeError:
+        return  # The loop is closed, so there are no waiters.

@@ -1,0 +1,175 @@
+"""Waiters: callers that wait for topics, notified by commits of this process and of others.
+
+A waiter registers before its owner reads the store, so a commit between the read and the wait is not missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from flowfabric.core.executions.views import StateSnapshot
+from flowfabric.store.commit_hints import CommitHints
+
+Topic = tuple[Any, ...]
+_END_NOTIFY_DELAY_S = 0.1
+_WORK_NOTIFY_DELAY_S = 0.05
+
+
+class Waiter:
+    """Waits until one of its topics is notified. It is registered inside its `with` block."""
+
+    def __init__(self, registry: WaiterRegistry, topics: Collection[Topic], capabilities: Collection[str] = ()) -> None:
+        self._registry = registry
+        self.topics = tuple(topics)
+        self.capabilities = tuple(capabilities)
+        self.is_waiting = False
+        self.snapshot: StateSnapshot | None = None
+        self._is_notified = False
+        self._future: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._registry.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._registry.remove(self)
+
+    def notify(self, snapshot: StateSnapshot | None = None) -> None:
+        """Wake the owner, now or at its next wait. `snapshot` is the final state of the execution, if known."""
+        self.snapshot = snapshot or self.snapshot
+        self._is_notified = True
+        if self._future is not None:
+            _wake(self._future)
+
+    def clear(self) -> None:
+        """Forget earlier notifications; call this before reading the store."""
+        self._is_notified = False
+
+    async def wait(self, seconds: float) -> bool:
+        """Return True once notified since the last wait, or False after `seconds`."""
+        self.is_waiting = True
+        try:
+            if not self._is_notified:
+                await self._wait_for_future(seconds)
+        finally:
+            self.is_waiting = False
+        is_notified, self._is_notified = self._is_notified, False
+        return is_notified
+
+    async def _wait_for_future(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(seconds, _wake, self._future)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+
+class WaiterRegistry:
+    """All waiters of one engine. It belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[Topic, set[Waiter]] = defaultdict(set)
+        self._all: set[Waiter] = set()
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._work_timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, waiter: Waiter) -> None:
+        """Register a waiter for its topics."""
+        self._all.add(waiter)
+        for topic in waiter.topics:
+            self._by_topic[topic].add(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a waiter."""
+        self._all.discard(waiter)
+        for topic in waiter.topics:
+            waiters = self._by_topic.get(topic)
+            if waiters is not None:
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._by_topic[topic]
+
+    def notify(self, hints: CommitHints) -> None:
+        """Notify the waiters of all topics in the hints."""
+        if hints.anything:
+            self._notify_all(self._all)
+            return
+        if not self._all:
+            return
+        if hints.many_ended:
+            self._notify_ends_soon()
+        for topics in (map(lane_topic, hints.lanes), map(events_topic, hints.namespaces)):
+            for topic in topics:
+                self._notify_all(self._by_topic.get(topic, ()))
+        for id_ in hints.ended:
+            self._notify_all(self._by_topic.get(end_topic(id_), ()), hints.completed.get(id_))
+
+    def notify_workers(self) -> None:
+        """Notify every waiter for work."""
+        self._notify_kind("lane")
+
+    def notify_workers_soon(self) -> None:
+        """Notify every waiter for work after a short delay, once for all calls until then."""
+        if self._work_timer is None:
+            loop = asyncio.get_running_loop()
+            self._work_timer = loop.call_later(_WORK_NOTIFY_DELAY_S, self._notify_workers_now)
+
+    def waiting_lanes(self) -> tuple[set[tuple[str, str]], set[str]]:
+        """Return the lanes that idle waiters wait for, and the capabilities of those waiters."""
+        waiting = [waiter for waiter in self._all if waiter.is_waiting]
+        lanes = {(topic[1], topic[2]) for waiter in waiting for topic in waiter.topics if topic[0] == "lane"}
+        return lanes, {capability for waiter in waiting for capability in waiter.capabilities}
+
+    def _notify_workers_now(self) -> None:
+        self._work_timer = None
+        self.notify_workers()
+
+    def _notify_ends_soon(self) -> None:
+        """Notify every waiter for an end after a delay, because most of them wait for other executions."""
+        if self._end_timer is None:
+            loop = asyncio.get_running_loop()
+            self._end_timer = loop.call_later(_END_NOTIFY_DELAY_S, self._notify_ends_now)
+
+    def _notify_ends_now(self) -> None:
+        self._end_timer = None
+        self._notify_kind("end")
+
+    def _notify_kind(self, kind: str) -> None:
+        self._notify_all(waiter for topic, waiters in self._by_topic.items() if topic[0] == kind for waiter in waiters)
+
+    def _notify_all(self, waiters: Iterable[Waiter], snapshot: StateSnapshot | None = None) -> None:
+        for waiter in list(waiters):
+            waiter.notify(snapshot)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def lane_topic(lane: tuple[str, str]) -> Topic:
+    """Return the topic for work on a lane, given as namespace and name."""
+    return ("lane", *lane)
+
+
+def events_topic(namespace: str) -> Topic:
+    """Return the topic for events of a namespace."""
+    return ("events", namespace)
+
+
+def end_topic(id_: UUID) -> Topic:
+    """Return the topic for the end of an execution."""
+    return ("end", id_)

@@ -1,0 +1,50 @@
+"""The only place that writes decisions: their rows, and the consequences of the end of an execution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import TERMINAL, State
+from flowfabric.core.flows.records import MemberEnd, counts_as_bad
+from flowfabric.ops.flows.resolve import resolve
+from flowfabric.ops.waits.child_signals import signal_waiting
+from flowfabric.ops.write_set import store
+from flowfabric.store.transaction import Transaction
+
+
+async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
+    """Write decisions and their consequences.
+
+    Their executions must be locked. If one may end, its flow must have been locked before.
+    """
+    changes = await store(tx, decisions)
+    ended = [after for before, after in changes if after.state in TERMINAL and not before.is_standalone]
+    if ended:
+        # However an execution ended, nothing stays open on it.
+        await tx.waits.end([execution.id for execution in ended], ended[0].changed_at)
+        await _resolve_flows(tx, ended)
+        without_flow = {execution.id: execution.state for execution in ended if execution.flow is None}
+        await signal_waiting(tx, without_flow, ended[0].changed_at)
+
+
+async def _resolve_flows(tx: Transaction, ended: Sequence[Execution]) -> None:
+    ends = [_member_end(execution) for execution in ended if execution.flow is not None]
+    if ends:
+        # The flows are locked by now. This reads their present content.
+        flows = await tx.flows.lock(None, [execution.flow for execution in ended if execution.flow is not None])
+        await resolve(tx, flows, ends, ended[0].changed_at)
+
+
+def _member_end(execution: Execution) -> MemberEnd:
+    return MemberEnd(
+        id=execution.id,
+        flow_id=execution.flow_id,
+        parent_id=execution.parent_id,
+        state=execution.state,
+        is_root=execution.flow_id is None and execution.has_children,
+        is_bad=counts_as_bad(execution.state, execution.cancelled_by),
+        ran=execution.state is State.COMPLETED,
+    )

@@ -1,0 +1,1 @@
+"""Operations on the event log: subscribe and trim."""

@@ -1,0 +1,134 @@
+"""Reading events as a subscriber: where to start, the next page, and the state of a named subscriber."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from flowfabric.core.events.cursor import (
+    FIRST,
+    CursorScope,
+    Position,
+    Start,
+    SubscriptionStart,
+    read_cursor,
+    require_kept,
+)
+from flowfabric.core.events.subscribers import (
+    HOLD_TTL,
+    MAX_SCANNED_EVENTS,
+    EventFilter,
+    EventPage,
+    OutboxState,
+    Subscriber,
+    lost_subscription,
+    may_hold,
+    subscriber_not_found,
+)
+from flowfabric.ops.operation import operation
+from flowfabric.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberHold:
+    """A named subscriber and the reader that holds it."""
+
+    name: str
+    holder: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequest:
+    """A reader that takes a named subscriber; a new one starts at `start`."""
+
+    hold: SubscriberHold
+    start: Start | str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """The position up to which a named subscriber has processed everything."""
+
+    hold: SubscriberHold
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class EventQuery:
+    """The next events after a position that pass a filter."""
+
+    filter: EventFilter
+    after: Position
+
+
+@operation(read_only=True)
+async def outbox_state(tx: Transaction, namespace: str, _: None) -> OutboxState:
+    """Return the present end of the event log, and how far it was trimmed."""
+    return await tx.events.outbox_state()
+
+
+@operation(read_only=True)
+async def start_position(tx: Transaction, namespace: str, start: Start | str) -> SubscriptionStart:
+    """Return the position of a cursor, of now or of the beginning, and the scope of later cursors."""
+    state = await tx.events.outbox_state()
+    scope = CursorScope(state.store, namespace)
+    if start == Start.NOW:
+        return SubscriptionStart(scope, state.present, state.trimmed)
+    if start == Start.BEGINNING:
+        return SubscriptionStart(scope, FIRST, state.trimmed)
+    return SubscriptionStart(scope, require_kept(read_cursor(start, scope), state.trimmed), state.trimmed)
+
+
+@operation(read_only=True, single_statement=True)
+async def read_page(tx: Transaction, namespace: str, query: EventQuery) -> EventPage:
+    """Return those of the next events that pass the filter."""
+    return await tx.events.read(query.filter, query.after, MAX_SCANNED_EVENTS)
+
+
+@operation()
+async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest) -> tuple[CursorScope, Position | None]:
+    """Return where a named subscriber continues, or None while another reader holds it."""
+    name, holder = request.hold.name, request.hold.holder
+    scope = CursorScope((await tx.events.outbox_state()).store, namespace)
+    subscriber = await tx.subscribers.lock(namespace, name)
+    if subscriber is None:
+        start = await start_position.run(tx, namespace, request.start)
+        await tx.subscribers.add(namespace, name, start.position, await tx.now())
+        subscriber = await tx.subscribers.lock(namespace, name)
+        assert subscriber is not None, "this or another transaction has added it"
+    now = await tx.now()
+    if not may_hold(subscriber, holder, now):
+        return scope, None
+    await tx.subscribers.hold(namespace, name, holder, now, now + HOLD_TTL)
+    return scope, subscriber.position
+
+
+@operation()
+async def commit_position(tx: Transaction, namespace: str, request: CommitRequest) -> None:
+    """Store the position of a named subscriber; refuse if the reader no longer holds it."""
+    name, holder = request.hold.name, request.hold.holder
+    until = await tx.now() + HOLD_TTL
+    if not await tx.subscribers.commit(namespace, name, holder, request.position, until):
+        raise lost_subscription(await tx.subscribers.lock(namespace, name), name)
+
+
+@operation()
+async def release_subscriber(tx: Transaction, namespace: str, hold: SubscriberHold) -> None:
+    """Let another reader take the subscriber immediately."""
+    await tx.subscribers.release(namespace, hold.name, hold.holder)
+
+
+@operation()
+async def unsubscribe(tx: Transaction, namespace: str, name: str) -> None:
+    """Remove a named subscriber, so that no events are kept for it."""
+    if not await tx.subscribers.remove(namespace, name):
+        raise subscriber_not_found(name)
+
+
+@operation(read_only=True)
+async def list_subscribers(tx: Transaction, namespace: str, _: None) -> list[Subscriber]:
+    """Return all named subscribers of the namespace, by name."""
+    subscribers: list[Subscriber] = []
+    while page := await tx.subscribers.page(namespace, subscribers[-1].name if subscribers else "", MAX_SCANNED_EVENTS):
+        subscribers += page
+    return subscribers

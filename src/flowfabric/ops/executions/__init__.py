@@ -1,0 +1,1 @@
+"""Operations that submit, read, change and remove executions."""

@@ -1,0 +1,124 @@
+"""Reads of executions: describe, result, history, steps, lists, counts and the backlog. They lock nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.executions.records import Event, RecordedStep
+from flowfabric.core.executions.states import State
+from flowfabric.core.executions.views import (
+    ApproximateCount,
+    Backlog,
+    Description,
+    Outcome,
+    Summary,
+    describe_execution,
+    make_outcome,
+    summarize,
+)
+from flowfabric.ops.locks import read_execution
+from flowfabric.ops.operation import operation
+from flowfabric.ops.waits.read import read_hold_report, read_wait_views
+from flowfabric.store.records import Listing
+from flowfabric.store.transaction import Transaction
+
+MAX_EXACT_COUNT = 10_000
+MAX_EXACT_BACKLOG = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedPage:
+    """A page of events or steps of one execution: at most `limit` records with a number above `after`."""
+
+    execution_id: UUID
+    after: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage:
+    """A page in the order of ids: at most `limit` records of `id` with an id above `after`."""
+
+    id: UUID
+    after: UUID | None
+    limit: int
+
+
+@operation(read_only=True)
+async def describe(tx: Transaction, namespace: str, id_: UUID) -> Description:
+    """Return everything about one execution."""
+    execution = await read_execution(tx, namespace, id_)
+    requires = await tx.routes.requires(execution.route_id)
+    suspension, waitpoints = (None, []) if execution.is_standalone else await read_wait_views(tx, id_)
+    report = await read_hold_report(tx, execution)
+    return describe_execution(execution, requires, await tx.attempts.list_all(id_), suspension, waitpoints, report)
+
+
+@operation(read_only=True)
+async def result(tx: Transaction, namespace: str, id_: UUID) -> Outcome | None:
+    """Return how the execution ended, with its result, or None if it has not ended."""
+    execution = await read_execution(tx, namespace, id_)
+    if not execution.state.is_terminal:
+        return None
+    return make_outcome(execution, await tx.attempts.get(id_, execution.attempt_index))
+
+
+@operation(read_only=True)
+async def history(tx: Transaction, namespace: str, page: NumberedPage) -> list[Event]:
+    """Return events of an execution, in order. They outlive the execution."""
+    events = await tx.events.history(namespace, page.execution_id, page.after, page.limit)
+    if not events:
+        await read_execution(tx, namespace, page.execution_id)
+    return events
+
+
+@operation(read_only=True)
+async def steps(tx: Transaction, namespace: str, page: NumberedPage) -> list[RecordedStep]:
+    """Return the valid recorded steps of an execution, in the order they were recorded."""
+    await read_execution(tx, namespace, page.execution_id)
+    return await tx.steps.list_page(page.execution_id, page.after, page.limit)
+
+
+@operation(read_only=True)
+async def children(tx: Transaction, namespace: str, page: IdPage) -> list[Summary]:
+    """Return the children of an execution, oldest first. They may outlive it."""
+    ids = sorted(member.id for member in await tx.flows.members.children_of([page.id]))
+    child_ids = [child for child in ids if page.after is None or child > page.after][: page.limit]
+    executions = await tx.executions.get(namespace, child_ids) if child_ids else {}
+    if not executions:
+        await read_execution(tx, namespace, page.id)
+    return [summarize(executions[child]) for child in child_ids if child in executions]
+
+
+@operation(read_only=True)
+async def list_executions(tx: Transaction, namespace: str, listing: Listing) -> list[Summary]:
+    """Return one page of executions, newest first."""
+    return [summarize(execution) for execution in await tx.executions.page(listing)]
+
+
+@operation(read_only=True)
+async def count_by_state(tx: Transaction, namespace: str, _: None) -> dict[State, ApproximateCount]:
+    """Return the number of executions in each state: exact up to 10,000, an estimate above that."""
+    counts: dict[State, ApproximateCount] = {}
+    for state in State:
+        number = await tx.executions.count(namespace, state, MAX_EXACT_COUNT + 1)
+        if number <= MAX_EXACT_COUNT:
+            counts[state] = ApproximateCount(number, is_exact=True)
+        else:
+            estimate = await tx.executions.estimate(namespace, state)
+            counts[state] = ApproximateCount(max(number, estimate), is_exact=False)
+    return counts
+
+
+@operation(read_only=True)
+async def backlog(tx: Transaction, namespace: str, _: None) -> list[Backlog]:
+    """Return how many executions wait for a worker, by lane, kind and required capabilities."""
+    return await tx.routes.backlog(namespace, MAX_EXACT_BACKLOG)
+
+
+@operation(read_only=True, single_statement=True)
+async def read_time(tx: Transaction, namespace: str, _: None) -> datetime:
+    """Return the time of the store's clock."""
+    return await tx.now()

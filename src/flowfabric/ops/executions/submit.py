@@ -1,0 +1,230 @@
+"""submit: store executions. A repeated id or key returns `Duplicate` if the body is the same, else it is refused.
+
+```text
+submission ──┬── declares signals? ──> standing_batch   insert, then the standing waitpoints
+             ├── has a key or an id of the caller's? ──> locked_single
+             └── otherwise ──> insert_batch             one statement
+                                   │ left out: late, draining lane
+                                   └──> locked_single   insert, or explain
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from flowfabric.core.errors import Conflict, InvalidRequest, Refused
+from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
+from flowfabric.core.executions.requests import Submission
+from flowfabric.core.executions.states import BlockingReason, State
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.policy import span
+from flowfabric.core.waits.records import make_standing_waitpoints
+from flowfabric.ops.operation import BatchOperation
+from flowfabric.store import rows
+from flowfabric.store.hot_path import matched_ids
+from flowfabric.store.records import LaneState, NewExecution
+from flowfabric.store.transaction import Transaction
+
+_DELAYED = BlockingReason.WAITING_FOR_DELAY
+_WAITING = BlockingReason.WAITING_FOR_WORKER
+
+
+@record(frozen=True, slots=True)
+class RoutedSubmission:
+    """A submission with its id and route."""
+
+    id: UUID
+    route_id: int
+    submission: Submission
+
+
+class Submit(BatchOperation[RoutedSubmission, Submitted]):
+    """Insert executions by one statement."""
+
+    name = "submit"
+    batch_path = "insert_batch"
+
+    def key(self, request: RoutedSubmission) -> UUID:
+        return request.id
+
+    async def run_batch(
+        self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
+    ) -> list[Submitted | None]:
+        """Insert all new executions. Those with a key, a repeated id or a refusal stay undecided."""
+        needs_time = any(_needs_time(request.submission) for request in requests)
+        now = await tx.now() if needs_time else None
+        new = [
+            new_row(namespace, request, now)
+            for request in requests
+            if _is_simple(request) and not _is_late(request, now)
+        ]
+        inserted = await insert_executions(tx, new) if new else set()
+        states = {row.id: row.state for row in new}
+        return [Created(request.id, states[request.id]) if request.id in inserted else None for request in requests]
+
+    async def run_one(self, tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
+        return await submit_one(tx, namespace, request)
+
+    def is_exclusive(self, request: RoutedSubmission) -> bool:
+        return _may_wait(request)
+
+    def use_fallback(self, request: RoutedSubmission) -> bool:
+        return _has_signals(request)
+
+
+class SubmitWithSignals(Submit):
+    """Insert executions that declare signals, with their standing waitpoints."""
+
+    single_statement = False
+    batch_path = "standing_batch"
+
+    async def run_batch(
+        self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
+    ) -> list[Submitted | None]:
+        """Insert all new executions and their waitpoints. Repeated and refused ones stay undecided."""
+        now = await tx.now()
+        new = [new_row(namespace, request, now) for request in requests if not _is_late(request, now)]
+        inserted = await insert_executions(tx, new) if new else set()
+        states = {row.id: row.state for row in new}
+        waits = [make_standing_waitpoints(row.id, 0, row.submission.signals, now) for row in new if row.id in inserted]
+        if waits:
+            await tx.waits.apply(waits)
+        return [Created(request.id, states[request.id]) if request.id in inserted else None for request in requests]
+
+    def is_exclusive(self, request: RoutedSubmission) -> bool:
+        return _may_wait(request) or not _has_signals(request)
+
+    def use_fallback(self, request: RoutedSubmission) -> bool:
+        return False
+
+
+SUBMIT = Submit(fallback=SubmitWithSignals())
+
+
+async def insert_executions(tx: Transaction, new: Sequence[NewExecution]) -> set[UUID]:
+    """Insert executions of one namespace, and return the inserted ids.
+
+    Existing ids and draining lanes are left out.
+    """
+    inserted = await tx.session.fetch_batch(
+        "insert_executions",
+        [rows.insert_parameters(execution) for execution in new],
+        namespace=new[0].namespace,
+        now=tx.session.bound_now,
+    )
+    for execution in new if inserted else ():
+        if execution.state is State.WAITING:
+            tx.hints.note_work(execution.namespace, execution.submission.lane)
+    return matched_ids(inserted, [execution.id for execution in new])
+
+
+async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
+    """Insert one execution, under its key if it has one, or explain why not."""
+    duplicate = await _take_key(tx, namespace, request)
+    if duplicate is not None:
+        return duplicate
+    # Taking the key may have waited for another transaction, so the time is read after it.
+    now = await tx.now()
+    if _is_late(request, now):
+        return await _explain_late(tx, namespace, request, now)
+    row = new_row(namespace, request, now)
+    if await insert_executions(tx, [row]):
+        if request.submission.signals:
+            await tx.waits.apply([make_standing_waitpoints(request.id, 0, request.submission.signals, now)])
+        return Created(row.id, row.state)
+    return await _explain(tx, namespace, request)
+
+
+def _may_wait(request: RoutedSubmission) -> bool:
+    """Return True if the insert may wait for another transaction, because the caller chose its key or id."""
+    return request.submission.key is not None or request.submission.id is not None
+
+
+def _has_signals(request: RoutedSubmission) -> bool:
+    return bool(request.submission.signals)
+
+
+def _is_simple(request: RoutedSubmission) -> bool:
+    return request.submission.key is None and not _has_signals(request)
+
+
+async def _take_key(tx: Transaction, namespace: str, request: RoutedSubmission) -> Duplicate | None:
+    submission, window = request.submission, span(request.submission.policy.dedup_window)
+    if submission.key is None or window == timedelta(0):
+        return None
+    fingerprint = submission.fingerprint(namespace)
+    holder = await tx.idempotency_keys.take(namespace, submission.key, request.id, fingerprint, window)
+    if holder is None:
+        return None
+    id_, stored_fingerprint = holder
+    if stored_fingerprint != fingerprint:
+        raise _mismatch(f"key {submission.key!r}", id_)
+    return Duplicate(id_)
+
+
+def check_deadline(submission: Submission, now: datetime) -> None:
+    """Raise if the deadline has passed."""
+    if submission.deadline is not None and submission.deadline <= now:
+        message = f"deadline {submission.deadline} is not after the store's time {now}"
+        raise InvalidRequest("deadline_in_past", message, deadline=submission.deadline, now=now)
+
+
+async def _explain_late(tx: Transaction, namespace: str, request: RoutedSubmission, now: datetime) -> Duplicate:
+    """Return the duplicate of a submission whose deadline has passed since it was stored; refuse a new one."""
+    if await tx.executions.get(namespace, [request.id]):
+        return await _explain(tx, namespace, request)
+    check_deadline(request.submission, now)
+    raise AssertionError("the deadline had passed, and the clock does not go back")
+
+
+async def _explain(tx: Transaction, namespace: str, request: RoutedSubmission) -> Duplicate:
+    fingerprint = await tx.executions.fingerprint(namespace, request.id)
+    if fingerprint == request.submission.fingerprint(namespace):
+        return Duplicate(request.id)
+    raise await explain_not_stored(tx, namespace, request, fingerprint)
+
+
+async def explain_not_stored(
+    tx: Transaction, namespace: str, request: RoutedSubmission, fingerprint: bytes | None
+) -> Conflict | Refused:
+    """Return why the insert left out a submission: its lane is draining, or another execution has its id."""
+    lane = request.submission.lane
+    if fingerprint is None and await tx.lanes.state(namespace, lane) is LaneState.DRAINING:
+        message = f"lane {lane!r} is draining and takes no new work; use another lane or resume it"
+        return Refused("lane_draining", message, lane=lane)
+    return _mismatch(f"id {request.id}", request.id)
+
+
+def new_row(namespace: str, request: RoutedSubmission, now: datetime | None) -> NewExecution:
+    state, reason, ready_at = first_state(request.submission, now)
+    return NewExecution(request.id, namespace, request.route_id, request.submission, state, reason, ready_at)
+
+
+def first_state(submission: Submission, now: datetime | None) -> tuple[State, BlockingReason, datetime | None]:
+    """Return the state that a submission is stored in, and the time that it waits for, if any.
+
+    `now` may be None for submissions without a time.
+    """
+    ready_at = submission.ready_at
+    if submission.delay is not None and now is not None:
+        ready_at = now + span(submission.delay)
+    if ready_at is not None and now is not None and ready_at > now:
+        return State.DELAYED, _DELAYED, ready_at
+    return State.WAITING, _WAITING, None
+
+
+def _needs_time(submission: Submission) -> bool:
+    return submission.delay is not None or submission.ready_at is not None or submission.deadline is not None
+
+
+def _is_late(request: RoutedSubmission, now: datetime | None) -> bool:
+    deadline = request.submission.deadline
+    return deadline is not None and now is not None and deadline <= now
+
+
+def _mismatch(what: str, id_: UUID) -> Conflict:
+    message = f"{what} was used before for another submission; use another one, or send the same body"
+    return Conflict("idempotency_mismatch", message, execution_id=id_)

@@ -1,0 +1,61 @@
+"""submit_in_transaction: store an execution in the caller's transaction. Its commit makes the execution visible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from flowfabric.core.executions.outcomes import Created, Submitted
+from flowfabric.core.executions.records import Route
+from flowfabric.core.executions.requests import Submission
+from flowfabric.core.executions.states import State
+from flowfabric.core.policy import span
+from flowfabric.ops.executions.submit import RoutedSubmission, submit_one
+from flowfabric.ops.operation import operation
+from flowfabric.store.commit_hints import CommitHints
+from flowfabric.store.transaction import JoinedTransaction, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSubmission:
+    """A submission with its id.
+
+    Every process polls at least once per `poll_interval`, so due times after that need no hint.
+    """
+
+    id: UUID
+    submission: Submission
+    poll_interval: timedelta
+
+
+@operation()
+async def submit_in_transaction(tx: JoinedTransaction, namespace: str, request: JoinedSubmission) -> Submitted:
+    """Insert one execution. A refusal leaves nothing behind once the savepoint around it, if any, is rolled back."""
+    submission = request.submission
+    route = Route(namespace, submission.lane, submission.kind, tuple(submission.requires))
+    # The route may be rolled back with the caller's transaction, so its id must not be remembered.
+    routed = RoutedSubmission(request.id, await tx.routes.ensure(route), submission)
+    outcome = await submit_one(tx, namespace, routed)
+    if isinstance(outcome, Created):
+        await tx.notify_on_commit(await _hints(tx, namespace, outcome, request))
+    return outcome
+
+
+async def _hints(tx: JoinedTransaction, namespace: str, outcome: Created, request: JoinedSubmission) -> CommitHints:
+    submission = request.submission
+    hints = CommitHints(lanes={(namespace, submission.lane)} if outcome.state is State.WAITING else set())
+    delays = [span(delay) for delay in (submission.delay, submission.policy.deadline) if delay is not None]
+    times = [time for time in (submission.ready_at, submission.deadline) if time is not None]
+    if delays or times:
+        now = await tx.now()
+        first = min(times + [now + delay for delay in delays])
+        hints.due = first if first <= now + request.poll_interval else None
+    return hints
+
+
+@operation()
+async def ensure_routes(tx: Transaction, namespace: str, routes: Sequence[Route]) -> dict[Route, int]:
+    """Return the id of each route, and create missing routes."""
+    return {route: await tx.routes.ensure(route) for route in routes}

@@ -1,0 +1,167 @@
+"""cancel_flow: mark a flow as cancelled and end its members, up to 1,000 in one transaction.
+
+After the commit that marks the flow, its edges release, skip and cancel no members. The members that one transaction
+does not reach are ended by later ones, of the caller or of the reconciler. `sweep_at` is set while some are left. The
+same sweep ends the siblings of a decided group that the transaction of the winner did not reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.executions.requests import AuditInfo
+from flowfabric.core.executions.states import State
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.flows.outcomes import FlowAlreadyTerminal
+from flowfabric.core.flows.records import (
+    FLOW_CANCEL,
+    CancelPolicy,
+    FlowCancel,
+    FlowRecord,
+    MemberEnd,
+    MemberFacts,
+    counts_as_bad,
+)
+from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
+from flowfabric.ops.flows.extend import check_alive, lock_flow, seal_drafts
+from flowfabric.ops.flows.resolve import flow_event, put_flows, resolve_flows
+from flowfabric.ops.operation import operation
+from flowfabric.store.records import MemberTermination
+from flowfabric.store.transaction import Transaction
+
+_MAX_COUNTED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowCancelRequest:
+    """An operator's cancellation of a flow."""
+
+    flow_id: UUID
+    policy: CancelPolicy
+    source: str
+    audit: AuditInfo
+
+
+@operation()
+async def cancel_flow(
+    tx: Transaction, namespace: str, request: FlowCancelRequest
+) -> tuple[int, int] | FlowAlreadyTerminal:
+    """Return how many members were cancelled and how many are left; a repeated call returns the first cancellation."""
+    flow = await lock_flow(tx, namespace, request.flow_id)
+    if flow.cancel is not None:
+        return FlowAlreadyTerminal(flow.cancel.policy, flow.cancel.reason, flow.cancel.source)
+    check_alive(flow)
+    now = await tx.now()
+    audit = request.audit
+    cancel = FlowCancel(
+        policy=request.policy, reason=audit.reason, source=request.source, principal=audit.principal, at=now
+    )
+    flow = replace(flow, cancel=cancel, sealed=True, changed_at=now)
+    details = {"policy": request.policy.value, "source": request.source}
+    event = flow_event(flow, "cancel_requested", now, principal=audit.principal, reason=audit.reason, details=details)
+    await tx.events.append([event])
+    counts = await _cancel_members(tx, flow, MAX_CANCELLED, now)
+    if not flow.is_frozen:
+        # Its edges still resolve, but drafts can no longer be sealed by a caller.
+        await seal_drafts(tx, flow, now)
+    return counts
+
+
+@operation()
+async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[int, int]:
+    """Cancel more members of a cancelled flow, and return how many and how many are left."""
+    flow = await lock_flow(tx, namespace, flow_id)
+    if flow.sweep_at is None or not flow.is_frozen:
+        return 0, 0
+    now = await tx.now()
+    return await _cancel_members(tx, replace(flow, changed_at=now), MAX_CANCELLED, now)
+
+
+async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
+    """Cancel up to 1,000 members of flows that earlier transactions left, and return how many."""
+    flows = await tx.flows.lock_free(ids)
+    now, done = await tx.now(), 0
+    for flow in flows.values():
+        if flow.sweep_at is None or done >= MAX_CANCELLED:
+            continue
+        if flow.is_frozen:
+            more, _ = await _cancel_members(tx, replace(flow, changed_at=now), MAX_CANCELLED - done, now)
+        else:
+            more = await _cancel_rest(tx, flow, now)
+        done += max(more, 1)
+    return done
+
+
+async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: datetime) -> tuple[int, int]:
+    """Return how many members were cancelled, and how many are left."""
+    candidates = await _live_members(tx, flow, limit)
+    facts = await _lock_members(tx, flow, candidates) if candidates else {}
+    ids = list(facts)
+    if ids:
+        await tx.flows.members.end([_termination(flow, id_) for id_ in ids], now)
+        await tx.waits.end(ids, now)
+    remaining = len(await _live_members(tx, flow, _MAX_COUNTED)) if len(candidates) == limit else 0
+    if flow.is_frozen:
+        flow = replace(flow, sweep_at=now if remaining else None)
+    # Without members to end, this alone may finish the flow.
+    await put_flows(tx, [flow], now)
+    if ids:
+        resolution = Resolution(now, frozen={flow.id})
+        resolution.end(dict.fromkeys(ids, State.CANCELLED))
+        await resolve_flows(tx, {flow.id: flow}, resolution, [_member_end(flow, facts[id_]) for id_ in ids])
+    return len(ids), remaining
+
+
+async def _live_members(tx: Transaction, flow: FlowRecord, limit: int) -> list[UUID]:
+    if flow.cancel is None or flow.cancel.policy is CancelPolicy.FLOW_ONLY:
+        return []
+    only_unstarted = flow.cancel.policy is CancelPolicy.CANCEL_PENDING
+    return await tx.flows.members.live(flow.id, only_unstarted=only_unstarted, limit=limit)
+
+
+async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
+    """Lock members and return their facts. A policy may exclude members that have started."""
+    await tx.flows.members.lock(ids)
+    facts = await tx.flows.members.facts(ids)
+    spares_started = flow.cancel is not None and flow.cancel.policy is CancelPolicy.CANCEL_PENDING
+    return {id_: facts[id_] for id_ in ids if not (spares_started and facts[id_].started)}
+
+
+async def _cancel_rest(tx: Transaction, flow: FlowRecord, now: datetime) -> int:
+    """Cancel the remaining siblings of decided groups, and return how many."""
+    resolution = Resolution(now)
+    for group in await tx.flows.edges.sweeping_groups([flow.id]):
+        resolution.sweep(group)
+    flow = replace(flow, sweep_at=None, changed_at=now)
+    await tx.flows.put([flow])
+    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    return len(resolution.cancelled)
+
+
+def _termination(flow: FlowRecord, id_: UUID) -> MemberTermination:
+    assert flow.cancel is not None, "the flow is being cancelled"
+    cancel = flow.cancel
+    return MemberTermination(
+        id=id_,
+        state=State.CANCELLED,
+        cancelled_by=cancel.source,
+        principal=cancel.principal,
+        reason=cancel.reason,
+        details={"source": cancel.source, "cause": FLOW_CANCEL, "flow": str(flow.id)},
+    )
+
+
+def _member_end(flow: FlowRecord, member: MemberFacts) -> MemberEnd:
+    source = flow.cancel.source if flow.cancel else None
+    return MemberEnd(
+        id=member.id,
+        flow_id=member.flow_id,
+        parent_id=member.parent_id,
+        state=State.CANCELLED,
+        is_root=False,
+        is_bad=counts_as_bad(State.CANCELLED, source),
+        ran=False,
+    )

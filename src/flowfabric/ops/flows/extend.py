@@ -1,0 +1,319 @@
+"""add_member, add_edge and seal: change the graph of a flow while it runs. Callers may check its revision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.errors import Conflict, InvalidRequest, NotFound, Refused
+from flowfabric.core.executions.decision import make_decision
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import BlockingReason, State
+from flowfabric.core.executions.transitions import BLOCK, apply_transition, refusal
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.flows.graph import ALL_OF, EdgeKind, check_quorum
+from flowfabric.core.flows.outcomes import EdgeAdded, MemberAdded, MemberDuplicate, Sealed
+from flowfabric.core.flows.records import (
+    DEPENDENCIES,
+    EdgeGroup,
+    EdgeState,
+    FlowRecord,
+    GroupState,
+    MemberFacts,
+    StoredEdge,
+    resolve_edge,
+)
+from flowfabric.core.flows.resolution import Resolution, recount
+from flowfabric.ops.flows.resolve import put_flows, resolve_flows
+from flowfabric.ops.flows.submit import NewMember, edges_of, group_of, insert_members
+from flowfabric.ops.operation import operation
+from flowfabric.ops.write_set import store
+from flowfabric.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEdge:
+    """An edge to add to a flow, at the expected revision of its graph if one is given."""
+
+    flow_id: UUID
+    upstream_id: UUID
+    downstream_id: UUID
+    kind: EdgeKind
+    input: str | None
+    expected_revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAddition:
+    """A member to add to a flow, at the expected revision of its graph if one is given."""
+
+    flow_id: UUID
+    member: NewMember
+    expected_revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealRequest:
+    """The draft member of a flow to seal, or all of them and the flow itself."""
+
+    flow_id: UUID
+    member_id: UUID | None
+    expected_revision: int | None
+
+
+@operation()
+async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) -> MemberAdded | MemberDuplicate:
+    """Add a member with its edges. Upstreams that have ended before count immediately."""
+    flow_id, member = addition.flow_id, addition.member
+    flow = await lock_flow(tx, namespace, flow_id)
+    fingerprint = await tx.executions.fingerprint(namespace, member.id)
+    if fingerprint is not None:
+        return _duplicate(flow, member, fingerprint)
+    check_growing(flow, addition.expected_revision)
+    now = await tx.now()
+    edges = await _resolve_edges(tx, flow, member, now)
+    await insert_members(tx, namespace, [(flow_id, member)], now)
+    await tx.flows.edges.add(edges)
+    flow = replace(flow, revision=flow.revision + 1, open_members=flow.open_members + 1, changed_at=now)
+    await tx.flows.put([flow])
+    resolution = _resolution(flow, now)
+    for group in group_of(flow_id, member):
+        counted = replace(recount(group, edges), state=GroupState.OPEN)
+        # Cancelled members look up the groups of their edges, so this one must be stored first.
+        await tx.flows.edges.put_groups([counted])
+        resolution.consider(counted, _new_facts(flow, member, now))
+    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    return MemberAdded(member.id, flow.revision)
+
+
+@operation()
+async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
+    """Add an edge. A downstream that has not started waits for it; one that has ended is not affected."""
+    flow = await lock_flow(tx, namespace, new.flow_id)
+    facts = await _member_facts(tx, flow, [new.upstream_id, new.downstream_id])
+    name = new.input or await _member_name(tx, new.upstream_id)
+    if new.upstream_id == new.downstream_id:
+        raise InvalidRequest("self_edge", f"member {new.upstream_id} cannot come after itself", member=new.upstream_id)
+    existing = await tx.flows.edges.between(new.upstream_id, new.downstream_id)
+    if existing is not None:
+        return _duplicate_edge(flow, existing, new, name)
+    check_growing(flow, new.expected_revision)
+    [downstream] = (await tx.executions.lock(namespace, [new.downstream_id])).values()
+    if not downstream.state.is_terminal:
+        check_not_started(downstream)
+    await _check_cycle(tx, flow, new)
+    edges = await _existing_edges(tx, flow, new, name)
+    now = await tx.now()
+    state = resolve_edge(new.kind, facts[new.upstream_id].state)
+    edge = StoredEdge(
+        flow_id=flow.id,
+        upstream_id=new.upstream_id,
+        downstream_id=new.downstream_id,
+        seq=DEPENDENCIES,
+        kind=new.kind,
+        input=name,
+        state=state,
+        resolved_at=None if state is EdgeState.OPEN else now,
+    )
+    await tx.flows.edges.add([edge])
+    flow = replace(flow, revision=flow.revision + 1, changed_at=now)
+    await tx.flows.put([flow])
+    await _join_group(tx, flow, downstream, [*edges, edge], now)
+    return EdgeAdded(flow.revision, state)
+
+
+@operation()
+async def seal(tx: Transaction, namespace: str, request: SealRequest) -> Sealed:
+    """Let drafts start when their edges allow it. A sealed flow accepts no members and finishes automatically."""
+    member_id = request.member_id
+    flow = await lock_flow(tx, namespace, request.flow_id)
+    if member_id is not None:
+        await _member_facts(tx, flow, [member_id])
+    groups = await _draft_groups(tx, flow, member_id)
+    if not groups and (flow.sealed or member_id is not None):
+        return Sealed(flow.revision)
+    check_alive(flow)
+    check_revision(flow, request.expected_revision)
+    for group in groups:
+        check_quorum(group.join, group.n, await _member_name(tx, group.downstream_id))
+    now = await tx.now()
+    flow = replace(flow, revision=flow.revision + 1, changed_at=now, sealed=flow.sealed or member_id is None)
+    # Written first, because a member that is skipped may finish the flow.
+    await put_flows(tx, [flow], now)
+    await _start_drafts(tx, flow, groups, now)
+    return Sealed(flow.revision)
+
+
+async def seal_drafts(tx: Transaction, flow: FlowRecord, now: datetime) -> None:
+    """Let all drafts of a flow start, and skip the drafts that can never start. The graph is final."""
+    await _start_drafts(tx, flow, await _draft_groups(tx, flow, None), now)
+
+
+async def block_again(tx: Transaction, execution: Execution, now: datetime) -> Execution:
+    """Block a member by its dependencies again, and return it; refuse if it has started.
+
+    It has a new edge, or its upstream runs again. A member that an operator holds stays held.
+    """
+    check_not_started(execution)
+    if execution.state is State.BLOCKED:
+        return execution
+    after = apply_transition(execution, BLOCK, now)
+    await store(tx, [make_decision(None, execution, after, BLOCK)])
+    return after
+
+
+def check_not_started(execution: Execution) -> None:
+    """Refuse a member that has started."""
+    if execution.started_at is not None:
+        raise refusal(execution, "downstream_already_started", "a member that has started cannot get dependencies")
+
+
+async def lock_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowRecord:
+    """Lock and return a flow; raise `flow_not_found` if it is not in this namespace."""
+    flows = await tx.flows.lock(namespace, [flow_id])
+    if flow_id not in flows:
+        raise flow_not_found(flow_id)
+    return flows[flow_id]
+
+
+def flow_not_found(flow_id: UUID) -> NotFound:
+    """Return the error for an id that is no flow in this namespace."""
+    return NotFound("flow_not_found", f"there is no flow {flow_id} in this namespace", flow_id=flow_id)
+
+
+def check_alive(flow: FlowRecord) -> None:
+    """Refuse changes of a flow that was cancelled or has finished."""
+    if flow.cancel is not None or flow.finished is not None:
+        state = flow.finished or "cancelled"
+        message = f"flow {flow.id} is {state} and can no longer change"
+        raise Refused("flow_already_terminal", message, flow_id=flow.id, state=state)
+
+
+def check_growing(flow: FlowRecord, expected: int | None) -> None:
+    """Refuse additions to a flow that has ended, is sealed, or has another revision than expected."""
+    check_alive(flow)
+    if flow.sealed or flow.implicit:
+        what = "belongs to an execution, and only its worker adds children" if flow.implicit else "is sealed"
+        raise Refused("flow_sealed", f"flow {flow.id} {what}", flow_id=flow.id)
+    check_revision(flow, expected)
+
+
+def check_revision(flow: FlowRecord, expected: int | None) -> None:
+    """Refuse if the graph has another revision than expected."""
+    if expected is not None and expected != flow.revision:
+        message = f"the graph of flow {flow.id} is at revision {flow.revision}, not {expected}; read it again"
+        raise Conflict("stale_revision", message, flow_id=flow.id, revision=flow.revision, expected=expected)
+
+
+def _resolution(flow: FlowRecord, now: datetime) -> Resolution:
+    return Resolution(now, frozen={flow.id} if flow.is_frozen else set())
+
+
+def _duplicate(flow: FlowRecord, member: NewMember, fingerprint: bytes) -> MemberDuplicate:
+    if fingerprint != member.fingerprint:
+        message = f"flow {flow.id} has a member {member.drawn.name!r} with another body; use another name"
+        raise Conflict("idempotency_mismatch", message, flow_id=flow.id, execution_id=member.id)
+    return MemberDuplicate(member.id, flow.revision)
+
+
+def _duplicate_edge(flow: FlowRecord, existing: StoredEdge, new: NewEdge, name: str) -> EdgeAdded:
+    if (existing.kind, existing.input) != (new.kind, name):
+        message = f"these members already have an edge, of kind {existing.kind} with input {existing.input!r}"
+        raise InvalidRequest("duplicate_edge", message, flow_id=flow.id)
+    return EdgeAdded(flow.revision, existing.state)
+
+
+async def _member_facts(tx: Transaction, flow: FlowRecord, ids: list[UUID]) -> dict[UUID, MemberFacts]:
+    """Return the facts of members; raise `member_not_found` for an id that is no member of the flow."""
+    facts = await tx.flows.members.facts(ids) if ids else {}
+    for id_ in ids:
+        if id_ not in facts or facts[id_].flow_id != flow.id:
+            message = f"flow {flow.id} has no member {id_}"
+            raise NotFound("member_not_found", message, flow_id=flow.id, execution_id=id_)
+    return facts
+
+
+async def _resolve_edges(tx: Transaction, flow: FlowRecord, member: NewMember, now: datetime) -> list[StoredEdge]:
+    edges = edges_of(flow.id, member)
+    facts = await _member_facts(tx, flow, [edge.upstream_id for edge in edges])
+    states = [resolve_edge(edge.kind, facts[edge.upstream_id].state) for edge in edges]
+    return [
+        replace(edge, state=state, resolved_at=None if state is EdgeState.OPEN else now)
+        for edge, state in zip(edges, states, strict=True)
+    ]
+
+
+def _new_facts(flow: FlowRecord, member: NewMember, now: datetime) -> MemberFacts:
+    submission = member.drawn.submission
+    ready_at = submission.ready_at if submission.delay is None else now + submission.delay  # type: ignore[operator]
+    return MemberFacts(
+        id=member.id,
+        flow_id=flow.id,
+        state=State.BLOCKED,
+        blocking_reason=BlockingReason.WAITING_FOR_CHILDREN,
+        ready_at=ready_at,
+        parent_id=None,
+        has_children=False,
+        started=False,
+    )
+
+
+async def _check_cycle(tx: Transaction, flow: FlowRecord, new: NewEdge) -> None:
+    if await tx.flows.edges.reaches(flow.id, new.downstream_id, new.upstream_id):
+        message = f"member {new.upstream_id} already depends on {new.downstream_id}; the edge would close a cycle"
+        raise InvalidRequest("cycle", message, flow_id=flow.id)
+
+
+async def _existing_edges(tx: Transaction, flow: FlowRecord, new: NewEdge, name: str) -> list[StoredEdge]:
+    """Return the edges of the downstream; refuse if one of them has the name of the new input."""
+    edges = [edge for edge, _ in await tx.flows.edges.into([new.downstream_id])]
+    if any(edge.input == name for edge in edges):
+        message = f"member {new.downstream_id} already has an input {name!r}; give the new one another name"
+        raise InvalidRequest("duplicate_edge", message, flow_id=flow.id, input=name)
+    return edges
+
+
+async def _join_group(
+    tx: Transaction, flow: FlowRecord, downstream: Execution, edges: list[StoredEdge], now: datetime
+) -> None:
+    """Put all of these edges into the group of their downstream, which a new edge may open again."""
+    existing = [group for group in await tx.flows.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
+    group = (
+        existing[0]
+        if existing
+        else EdgeGroup(downstream_id=downstream.id, seq=DEPENDENCIES, flow_id=flow.id, join=ALL_OF, n=0)
+    )
+    counted = recount(group, edges)
+    if downstream.state.is_terminal:
+        await tx.flows.edges.put_groups([replace(counted, state=group.state if existing else GroupState.CLOSED)])
+        return
+    if counted.state is not GroupState.FIRED:
+        downstream = await block_again(tx, downstream, now)
+    facts = (await tx.flows.members.facts([downstream.id]))[downstream.id]
+    opened = replace(counted, state=GroupState.OPEN)
+    await tx.flows.edges.put_groups([opened])
+    resolution = _resolution(flow, now)
+    resolution.consider(opened, facts)
+    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+
+
+async def _start_drafts(tx: Transaction, flow: FlowRecord, drafts: list[EdgeGroup], now: datetime) -> None:
+    facts = await tx.flows.members.facts([group.downstream_id for group in drafts]) if drafts else {}
+    resolution = _resolution(flow, now)
+    for group in drafts:
+        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
+    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+
+
+async def _draft_groups(tx: Transaction, flow: FlowRecord, member_id: UUID | None) -> list[EdgeGroup]:
+    if member_id is not None:
+        groups = await tx.flows.edges.groups_of([member_id])
+    else:
+        _, groups = await tx.flows.edges.of_flow(flow.id, 10**6)
+    return [group for group in groups if group.draft]
+
+
+async def _member_name(tx: Transaction, id_: UUID) -> str:
+    execution = (await tx.executions.get(None, [id_])).get(id_)
+    return (execution.member_name if execution else None) or str(id_)

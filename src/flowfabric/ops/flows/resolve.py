@@ -1,0 +1,248 @@
+"""The consequences in flows when executions end: edges, groups, members, the flow itself, and waiting parents.
+
+The rows of the flows are locked. So everything is first decided in memory (`core/flows/resolution.py`), and then
+written by a few statements over all affected members, edges, groups and flows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.executions.records import Event
+from flowfabric.core.executions.states import BlockingReason, State
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.flows.records import (
+    SIBLING,
+    EdgeGroup,
+    FlowRecord,
+    GroupState,
+    MemberEnd,
+    MemberFacts,
+    counts_as_bad,
+    final_state,
+)
+from flowfabric.core.flows.resolution import Resolution
+from flowfabric.ops.waits.child_signals import signal_waiting
+from flowfabric.store.records import Closing, MemberTermination, Release
+from flowfabric.store.transaction import Transaction
+
+ENGINE = "engine"
+DEPENDENCY_IMPOSSIBLE = "dependency_impossible"
+_MAX_ROUNDS = 6
+_SKIPPED = {"cause": DEPENDENCY_IMPOSSIBLE}
+_LOST = {"source": SIBLING}
+_SIBLING_REASONS = {"fired": "sibling_group_fired", "impossible": "sibling_group_impossible"}
+
+
+async def resolve(
+    tx: Transaction,
+    flows: Mapping[UUID, FlowRecord],
+    ends: Sequence[MemberEnd],
+    now: datetime,
+    *,
+    were_active: Sequence[UUID] = (),
+) -> None:
+    """Write all consequences of these ends in the locked flows.
+
+    Open waits of the `were_active` executions are closed too.
+    """
+    resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
+    resolution.end({end.id: end.state for end in ends})
+    await resolve_flows(tx, flows, resolution, ends, were_active=were_active)
+
+
+async def resolve_flows(
+    tx: Transaction,
+    flows: Mapping[UUID, FlowRecord],
+    resolution: Resolution,
+    ends: Sequence[MemberEnd],
+    *,
+    were_active: Sequence[UUID] = (),
+) -> None:
+    """Complete a resolution and write it.
+
+    The executions of `ends` have been written before; the `were_active` ones may still have open waits.
+    """
+    await _complete(tx, resolution, list(flows))
+    now, caused = resolution.now, _caused_ends(resolution)
+    await _move_members(tx, resolution)
+    groups = await _changed_groups(tx, resolution, [end.id for end in (*ends, *caused) if not end.ran])
+    counted = _count_ends(flows, resolution, [*ends, *caused])
+    edges = resolution.edges
+    if any(_is_over(flow) and _may_have_failed(flow) for flow in counted):
+        # The edges show whether a member handled a bad end, so they are written first.
+        await tx.flows.settle(edges, groups, [], now)
+        edges, groups = [], []
+    closing = Closing(were_active=were_active, others=[end.id for end in caused])
+    await tx.flows.settle(edges, groups, await _finish_complete(tx, counted, now), now, closing)
+    all_ends = (*ends, *caused)
+    await signal_waiting(tx, {end.id: end.state for end in all_ends}, now, {end.id: end.parent_id for end in all_ends})
+
+
+async def _complete(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:
+    rounds = 0
+    while not resolution.is_settled:
+        wanted = resolution.missing_edges()
+        if wanted and rounds < _MAX_ROUNDS:
+            resolution.add_edges(wanted, await tx.flows.edges.open_from(wanted))
+        elif wanted:
+            # In a long chain, reading all edges once is cheaper than one read per link.
+            edges = await tx.flows.edges.open_in(flow_ids)
+            resolution.add_edges([edge.edge.upstream_id for edge in edges], edges)
+            resolution.knows_all = True
+        resolution.advance()
+        if resolution.closing and not resolution.missing_edges():
+            await _cancel_siblings(tx, resolution)
+        rounds += 1
+
+
+async def _cancel_siblings(tx: Transaction, resolution: Resolution) -> None:
+    into = await tx.flows.edges.open_into([downstream for downstream, _ in resolution.closing])
+    siblings = [member.id for _, member in into]
+    if siblings:
+        resolution.add_edges(siblings, await tx.flows.edges.open_from(siblings))
+    resolution.cancel_siblings(into)
+
+
+def _caused_ends(resolution: Resolution) -> list[MemberEnd]:
+    skipped = [_member_end(member, State.SKIPPED) for member in resolution.skipped.values()]
+    return skipped + [_member_end(member, State.CANCELLED) for member, _ in resolution.cancelled.values()]
+
+
+def _member_end(member: MemberFacts, state: State) -> MemberEnd:
+    return MemberEnd(
+        id=member.id,
+        flow_id=member.flow_id,
+        parent_id=member.parent_id,
+        state=state,
+        ran=False,
+        is_root=member.flow_id is None and member.has_children,
+        is_bad=counts_as_bad(state, SIBLING),
+    )
+
+
+async def _move_members(tx: Transaction, resolution: Resolution) -> None:
+    """Release and end members by one statement each, after locking their rows in id order."""
+    now = resolution.now
+    terminations = [_skip(member) for member in resolution.skipped.values()]
+    terminations += [_cancel(member, cause) for member, cause in resolution.cancelled.values()]
+    releases = [release_of(member, now) for member in resolution.released.values()]
+    if not terminations and not releases:
+        return
+    await tx.flows.members.lock([change.id for change in terminations] + [change.id for change in releases])
+    if terminations:
+        await tx.flows.members.end(terminations, now)
+    if releases:
+        await tx.flows.members.release(releases, now)
+
+
+def release_of(member: MemberFacts, now: datetime) -> Release:
+    """Return the release of a member whose group has fired: now, or at the time it was submitted with."""
+    if member.ready_at is not None and member.ready_at > now:
+        return Release(member.id, State.DELAYED, BlockingReason.WAITING_FOR_DELAY, member.ready_at)
+    return Release(member.id, State.WAITING, BlockingReason.WAITING_FOR_WORKER, None)
+
+
+def _skip(member: MemberFacts) -> MemberTermination:
+    return MemberTermination(
+        id=member.id,
+        state=State.SKIPPED,
+        cancelled_by=None,
+        principal=ENGINE,
+        reason=DEPENDENCY_IMPOSSIBLE,
+        details=_SKIPPED,
+    )
+
+
+def _cancel(member: MemberFacts, cause: str) -> MemberTermination:
+    return MemberTermination(
+        id=member.id,
+        state=State.CANCELLED,
+        cancelled_by=SIBLING,
+        principal=ENGINE,
+        reason=_SIBLING_REASONS[cause],
+        details=_LOST,
+    )
+
+
+async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> list[EdgeGroup]:
+    changed = {key: resolution.groups[key] for key in resolution.changed}
+    if ended:
+        # An execution that was ended by others may leave an open group.
+        for group in await tx.flows.edges.groups_of(ended):
+            if group.state is GroupState.OPEN and group.key not in resolution.groups:
+                changed[group.key] = replace(group, state=GroupState.CLOSED)
+    return list(changed.values())
+
+
+def _count_ends(
+    flows: Mapping[UUID, FlowRecord], resolution: Resolution, ends: Sequence[MemberEnd]
+) -> list[FlowRecord]:
+    """Return the changed flows, with their counts of open and badly ended members."""
+    ended = Counter(end.flow_id for end in ends)
+    badly = Counter(end.flow_id for end in ends if end.is_bad)
+    roots = {end.id for end in ends if end.is_root}
+    return [
+        replace(
+            flow,
+            open_members=flow.open_members - ended[id_],
+            ended_badly=flow.ended_badly + badly[id_],
+            sealed=flow.sealed or id_ in roots,
+            changed_at=resolution.now,
+            sweep_at=resolution.now if id_ in resolution.sweeping else flow.sweep_at,
+        )
+        for id_, flow in flows.items()
+        if ended[id_] or id_ in roots or id_ in resolution.sweeping
+    ]
+
+
+async def put_flows(tx: Transaction, flows: Sequence[FlowRecord], now: datetime) -> None:
+    """Write flows. A sealed flow without open members finishes, with one event."""
+    finished_flows = await _finish_complete(tx, flows, now)
+    if finished_flows:
+        await tx.flows.put(finished_flows)
+
+
+async def _finish_complete(tx: Transaction, flows: Sequence[FlowRecord], now: datetime) -> list[FlowRecord]:
+    written, events = [], []
+    for flow in flows:
+        if _is_over(flow):
+            flow = await _finish(tx, flow, now)
+            events.append(flow_event(flow, "finished", now, details={"state": str(flow.finished)}))
+        written.append(flow)
+    if events:
+        await tx.events.append(events)
+    return written
+
+
+def _is_over(flow: FlowRecord) -> bool:
+    return flow.sealed and flow.open_members == 0 and flow.finished is None
+
+
+def _may_have_failed(flow: FlowRecord) -> bool:
+    return flow.ended_badly > 0 and flow.cancel is None
+
+
+async def _finish(tx: Transaction, flow: FlowRecord, now: datetime) -> FlowRecord:
+    bad_ends = await tx.flows.bad_ends(flow.id) if _may_have_failed(flow) else []
+    unhandled = [end for end in bad_ends if counts_as_bad(end.state, end.cancelled_by) and not end.is_taken_up]
+    return replace(flow, finished=final_state(flow, len(unhandled)), ended_at=now)
+
+
+def flow_event(flow: FlowRecord, name: str, now: datetime, **facts: object) -> Event:
+    """Return an event of a flow itself."""
+    details = {"name": flow.name, **facts.pop("details", {})}  # type: ignore[dict-item]
+    return Event(
+        namespace=flow.namespace,
+        family="flow",
+        name=name,
+        at=now,
+        lane="",
+        flow_id=flow.id,
+        tags=flow.tags or None,
+        details=details,
+        **facts,  # type: ignore[arg-type]
+    )

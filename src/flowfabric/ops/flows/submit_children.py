@@ -1,0 +1,152 @@
+"""submit_children: a worker submits executions that belong to its own, under its fence.
+
+The first children of an execution make it the root of a flow with the same id. Children of a member join its flow. The
+id of a child follows from its parent, the parent's generation and its key, so a repeated submit creates no second one.
+A detached child gets its id in the same way, but belongs to no flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.errors import Conflict, Refused
+from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
+from flowfabric.core.executions.records import Execution, Fence, Route
+from flowfabric.core.executions.requests import Step, require_owner
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.flows.graph import ChildSubmission
+from flowfabric.core.flows.records import FlowRecord
+from flowfabric.core.ids import derive_id
+from flowfabric.core.waits.records import make_standing_waitpoints
+from flowfabric.ops.executions.submit import (
+    RoutedSubmission,
+    check_deadline,
+    explain_not_stored,
+    insert_executions,
+    new_row,
+)
+from flowfabric.ops.executions.submit_in_transaction import ensure_routes
+from flowfabric.ops.leases.checkpoint import record_steps
+from flowfabric.ops.locks import lock_with_flow
+from flowfabric.ops.operation import operation
+from flowfabric.ops.write_set import store
+from flowfabric.store.records import NewExecution
+from flowfabric.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitChildren:
+    """Children to submit, each with its route id if that is known."""
+
+    fence: Fence
+    children: tuple[tuple[ChildSubmission, int | None], ...]
+    steps: tuple[Step, ...] = ()
+
+
+@operation()
+async def submit_children(
+    tx: Transaction, namespace: str, request: SubmitChildren
+) -> tuple[list[Submitted], dict[Route, int]]:
+    """Store all children or none, and return the outcome of each and the routes that were created.
+
+    The routes are created here, so that a refused fence rolls them back.
+    """
+    parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
+    require_owner(parent, request.fence, now)
+    unknown = [_route(namespace, child) for child, route in request.children if route is None]
+    routes = await ensure_routes.run(tx, namespace, list(dict.fromkeys(unknown)))
+    rows = [
+        _row(namespace, parent, child, routes[_route(namespace, child)] if route is None else route, now)
+        for child, route in request.children
+    ]
+    existing = await tx.executions.get(None, [row.id for row in rows]) if rows else {}
+    new = [row for row in rows if row.id not in existing]
+    for row, (child, _) in zip(rows, request.children, strict=True):
+        if row.id in existing and not _is_same(existing[row.id], row, namespace):
+            raise _mismatch(row.id, child.key)
+    moved = await record_steps(tx, parent, request.steps, now)
+    members = [row for row in new if row.flow_id is not None]
+    if members:
+        await _join_flow(tx, parent, flow, len(members), now)
+        moved = replace(moved, is_standalone=False, has_children=True)
+    if new:
+        await _insert(tx, namespace, new, now)
+    if moved != parent:
+        await store(tx, [Decision(None, parent, moved)])
+    states = {row.id: row.state for row in new}
+    outcomes = [Created(row.id, states[row.id]) if row.id in states else Duplicate(row.id) for row in rows]
+    return outcomes, routes
+
+
+def child_id(parent: Execution, key: str) -> UUID:
+    """Return the id of a child, which is the same for the same parent, generation and key."""
+    return derive_id(parent.id, "child", str(parent.generation), key)
+
+
+async def _join_flow(tx: Transaction, parent: Execution, flow: FlowRecord | None, number: int, now: datetime) -> None:
+    """Add `number` members to the flow of the parent, and create the flow if these are its first children."""
+    if flow is None:
+        flow = _implicit_flow(parent, now)
+        if not await tx.flows.add([flow]):
+            raise _mismatch(parent.id, None)
+    if flow.is_frozen:
+        message = f"flow {flow.id} was cancelled, so it cannot get children"
+        raise Refused("flow_already_terminal", message, flow_id=flow.id)
+    await tx.flows.put([replace(flow, open_members=flow.open_members + number, changed_at=now)])
+
+
+async def _insert(tx: Transaction, namespace: str, rows: Sequence[NewExecution], now: datetime) -> None:
+    for row in rows:
+        check_deadline(row.submission, now)
+    stored = await insert_executions(tx, rows)
+    for row in rows:
+        if row.id not in stored:
+            submission = RoutedSubmission(row.id, row.route_id, row.submission)
+            raise await explain_not_stored(tx, namespace, submission, None)
+    waits = [make_standing_waitpoints(row.id, 0, row.submission.signals, now) for row in rows if row.submission.signals]
+    if waits:
+        await tx.waits.apply(waits)
+
+
+def _route(namespace: str, child: ChildSubmission) -> Route:
+    submission = child.submission
+    return Route(namespace, submission.lane, submission.kind, tuple(submission.requires))
+
+
+def _row(namespace: str, parent: Execution, child: ChildSubmission, route: int, now: datetime) -> NewExecution:
+    row = new_row(namespace, RoutedSubmission(child_id(parent, child.key), route, child.submission), now)
+    if child.detached:
+        return row
+    return replace(row, flow_id=parent.flow_id or parent.id, member_name=child.key, parent_id=parent.id)
+
+
+def _is_same(existing: Execution, row: NewExecution, namespace: str) -> bool:
+    return existing.parent_id == row.parent_id and existing.fingerprint == row.submission.fingerprint(namespace)
+
+
+def _implicit_flow(parent: Execution, now: datetime) -> FlowRecord:
+    return FlowRecord(
+        id=parent.id,
+        namespace=parent.namespace,
+        name=parent.kind,
+        implicit=True,
+        tags={},
+        digest="",
+        sealed=False,
+        revision=0,
+        open_members=0,
+        ended_badly=0,
+        created_at=now,
+        changed_at=now,
+    )
+
+
+def _mismatch(id_: UUID, key: str | None) -> Conflict:
+    what = (
+        f"a child with the key {key!r} was submitted before with another body" if key else f"id {id_} belongs to a flow"
+    )
+    return Conflict("idempotency_mismatch", f"{what}; use another key", execution_id=id_)

@@ -1,0 +1,1 @@
+"""Operations of workers: claim, renew, record steps, and give up a lease."""

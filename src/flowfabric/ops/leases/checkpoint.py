@@ -1,0 +1,134 @@
+"""checkpoint and transact: record step results. An open step may change; a final one may only be repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.errors import Conflict, InvalidRequest
+from flowfabric.core.executions.records import Execution, Fence
+from flowfabric.core.executions.requests import Checkpoint, Step, StepStatus, parse_steps
+from flowfabric.core.fast_dataclass import replace
+from flowfabric.ops.locks import lock_owned
+from flowfabric.ops.operation import BatchOperation, BatchRejected, operation
+from flowfabric.store import rows
+from flowfabric.store.hot_path import fence_parameters
+from flowfabric.store.transaction import SharedTransaction, StepRecorder, Transaction, UserBody
+
+
+class RecordCheckpoint(BatchOperation[Checkpoint, int]):
+    """Record the steps of many leases by one statement, and return how many were recorded for each."""
+
+    name = "checkpoint"
+
+    def key(self, request: Checkpoint) -> UUID:
+        return request.fence.execution_id
+
+    async def run_batch(self, tx: Transaction, namespace: str, requests: Sequence[Checkpoint]) -> list[int | None]:
+        """Record the steps of all requests whose lease is owned and whose row is free."""
+        recorded = await record_steps_if_owned(tx, namespace, requests)
+        for request in requests:
+            if recorded.get(request.fence.execution_id, len(request.steps)) < len(request.steps):
+                raise BatchRejected
+        return [recorded.get(request.fence.execution_id) for request in requests]
+
+    async def run_one(self, tx: Transaction, namespace: str, request: Checkpoint) -> int:
+        execution, now = await lock_owned(tx, namespace, request.fence)
+        moved = await record_steps(tx, execution, request.steps, now)
+        await tx.executions.save([(execution, moved)])
+        return len(request.steps)
+
+
+CHECKPOINT = RecordCheckpoint()
+
+
+async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Sequence[Checkpoint]) -> dict[UUID, int]:
+    """Record steps by one guarded statement, and return how many were recorded per execution."""
+    parameters = [
+        {
+            **fence_parameters(checkpoint.fence),
+            "place": place,
+            "name": step.name,
+            "status": step.status,
+            "payload": step.payload,
+            "encoding": step.encoding,
+            "digest": step.digest(),
+        }
+        for checkpoint in checkpoints
+        for place, step in enumerate(checkpoint.steps, start=1)
+    ]
+    counts = await tx.session.fetch_batch(
+        "record_steps_if_owned",
+        parameters,
+        namespace=namespace,
+        now=tx.session.bound_now,
+        most=validation.MAX_STEPS,
+    )
+    recorded: Counter[UUID] = Counter()
+    for row in counts:
+        recorded[rows.to_uuid(row["execution_id"])] += row["recorded"]
+    return recorded
+
+
+async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[Step], now: datetime) -> Execution:
+    """Record steps of a locked execution, and return it with its journal advanced.
+
+    Raise if a step contradicts the final one of its name, or if there are too many.
+    """
+    if not steps:
+        return execution
+    await record_steps_of(tx, [(execution, steps)], now)
+    return replace(execution, step_seq=execution.step_seq + len(steps))
+
+
+async def record_steps_of(tx: Transaction, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> None:
+    """Record steps of several locked executions; raise if one of them cannot be recorded."""
+    recorded = await tx.steps.record(entries, now)
+    for execution, new_steps in entries:
+        for step in new_steps:
+            if (execution.id, step.name) not in recorded:
+                message = f"step {step.name!r} is final with other content; record it under another name"
+                raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
+        if new_steps and execution.step_seq + len(new_steps) > validation.MAX_STEPS:
+            await _check_number(tx, execution)
+
+
+async def _check_number(tx: Transaction, execution: Execution) -> None:
+    # Sequence numbers also count changed and struck steps, so near the limit the rows are counted.
+    number = await tx.steps.count(execution.id)
+    if number > validation.MAX_STEPS:
+        message = f"an execution may have {validation.MAX_STEPS} steps; continue with a fresh journal or use children"
+        raise InvalidRequest("too_many_steps", message, execution_id=execution.id, limit=validation.MAX_STEPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transact:
+    """User code to run in the engine's transaction, and the function that turns its result into a step."""
+
+    fence: Fence
+    body: UserBody
+    record: StepRecorder
+
+
+@operation(runs_user_code=True)
+async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> Any:
+    """Run user code, record its step in the same commit, and return the result of the code.
+
+    The row stays locked until the commit, so the lease cannot be revoked before.
+    """
+    execution, now = await lock_owned(tx, namespace, request.fence)
+    result, step_record = await tx.run_user_code(request.body, request.record)
+    [step] = parse_steps([step_record])
+    existing = await tx.steps.get(execution.id, step.name)
+    if existing is not None and existing.status != StepStatus.OPEN:
+        # Its reply was lost, or another call was faster. Equal content would pass, but the code has run twice by now.
+        message = f"step {step.name!r} was recorded before; nothing of this call is kept, read the step instead"
+        raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
+    moved = await record_steps(tx, execution, [step], now)
+    await tx.executions.save([(execution, moved)])
+    return result

@@ -1,0 +1,73 @@
+"""claim: lease the best waiting executions that a worker may take.
+
+```text
+claim ──> by_route       the first waiting executions of each route; the caller repeats it if all were locked
+      └─> past_locked    free executions along all routes; it costs more
+```
+
+`claim_execution` leases one execution by its id, and `held` lists the leases that a worker has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from flowfabric.core.executions.leases import decide_claim, require_interrupted
+from flowfabric.core.executions.outcomes import Lease, lease_of
+from flowfabric.core.executions.requests import Claim, LeaseTerms
+from flowfabric.core.executions.transitions import CLAIM, check, refusal
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.workers import require_capabilities
+from flowfabric.ops.apply import write
+from flowfabric.ops.locks import lock
+from flowfabric.ops.operation import operation
+from flowfabric.store.records import Claimed, LaneState
+from flowfabric.store.transaction import Transaction
+
+
+@record(frozen=True, slots=True)
+class ClaimAttempt:
+    """A claim with the random bits of its lease ids, and whether to look past locked executions."""
+
+    claim: Claim
+    lease_bits: bytes
+    past_locked: bool
+
+
+@operation(single_statement=True)
+async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claimed:
+    """Lease up to `limit` executions by priority; at equal priority resumed before new ones, then the oldest."""
+    claim.paths["past_locked" if request.past_locked else "by_route"] += 1
+    return await tx.hot_path.claim(namespace, request.claim, request.lease_bits, past_locked=request.past_locked)
+
+
+@record(frozen=True, slots=True)
+class ClaimById:
+    """A claim of one execution, with `only_resumed` only of one whose attempt was interrupted."""
+
+    execution_id: UUID
+    terms: LeaseTerms
+    capabilities: Collection[str]
+    only_resumed: bool = False
+
+
+@operation()
+async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -> Lease:
+    """Lease one execution; refuse if it does not wait, its lane is paused, or a capability is missing."""
+    execution, now = await lock(tx, namespace, request.execution_id)
+    if request.only_resumed:
+        require_interrupted(execution)
+    check(execution, CLAIM)
+    if await tx.lanes.state(execution.namespace, execution.lane) is LaneState.PAUSED:
+        raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is paused")
+    require_capabilities(await tx.routes.requires(execution.route_id), request.capabilities)
+    decision = decide_claim(execution, request.terms, now)
+    await write(tx, [decision])
+    return decision.outcome
+
+
+@operation(read_only=True)
+async def held(tx: Transaction, namespace: str, instance: str) -> list[Lease]:
+    """Return the live leases of a worker instance, oldest first. This recovers a lost reply to a claim."""
+    return [lease_of(execution) for execution in await tx.executions.list_leased(namespace, instance)]

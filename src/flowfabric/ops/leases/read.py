@@ -1,0 +1,108 @@
+"""Reads that concurrent callers share: one statement serves all of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.executions.records import RecordedStep
+from flowfabric.core.executions.requests import execution_not_found
+from flowfabric.core.executions.views import StateSnapshot
+from flowfabric.core.flows.outcomes import Input
+from flowfabric.core.waits.snapshot import MAX_SIGNALS, JournalRequest, WaitSnapshot, WaitSnapshotRequest
+from flowfabric.ops.operation import BatchOperation
+from flowfabric.store.transaction import Transaction
+
+Request = TypeVar("Request")
+Snapshot = TypeVar("Snapshot")
+
+
+class SharedRead(BatchOperation[Request, Snapshot]):
+    """A read of many executions by one statement; unknown ids are refused with `execution_not_found`."""
+
+    read_only = True
+    single_path = "single"
+
+    @abstractmethod
+    async def read(self, tx: Transaction, namespace: str, requests: Sequence[Any]) -> Mapping[UUID, Snapshot]:
+        """Return the snapshots by execution id."""
+
+    def execution_id(self, request: Any) -> UUID:
+        """Return the execution that a request is about."""
+        id_: UUID = request.execution_id
+        return id_
+
+    def key(self, request: Request) -> Hashable:
+        return self.execution_id(request)
+
+    async def run_batch(
+        self, tx: Transaction, namespace: str, requests: Sequence[Request]
+    ) -> list[Snapshot | FlowFabricError]:
+        snapshots = await self.read(tx, namespace, requests)
+        ids = map(self.execution_id, requests)
+        return [snapshots[id_] if id_ in snapshots else execution_not_found(id_) for id_ in ids]
+
+    async def run_one(self, tx: Transaction, namespace: str, request: Request) -> Snapshot:
+        snapshots, id_ = await self.read(tx, namespace, [request]), self.execution_id(request)
+        if id_ not in snapshots:
+            raise execution_not_found(id_)
+        return snapshots[id_]
+
+
+class _ReadById(SharedRead[UUID, Snapshot]):
+    """A read by id, of which a batch may contain the same one several times."""
+
+    def execution_id(self, request: UUID) -> UUID:
+        return request
+
+    def key(self, request: UUID) -> Hashable:
+        return object()
+
+
+class ReadWaits(SharedRead[WaitSnapshotRequest, WaitSnapshot]):
+    """Read the signals, the ends of children and the overrides that running workers wait for."""
+
+    name = "read_waits"
+
+    async def read(
+        self, tx: Transaction, namespace: str, requests: Sequence[WaitSnapshotRequest]
+    ) -> Mapping[UUID, WaitSnapshot]:
+        return await tx.snapshots.read_waits(namespace, requests, MAX_SIGNALS)
+
+
+class ReadJournal(SharedRead[JournalRequest, list[RecordedStep]]):
+    """Read the valid recorded steps of executions."""
+
+    name = "journal"
+
+    async def read(
+        self, tx: Transaction, namespace: str, requests: Sequence[JournalRequest]
+    ) -> Mapping[UUID, list[RecordedStep]]:
+        return await tx.snapshots.read_journals(namespace, requests)
+
+
+class Peek(_ReadById[StateSnapshot]):
+    """Read the state of executions, and their outcome if they have ended."""
+
+    name = "peek"
+
+    async def read(self, tx: Transaction, namespace: str, requests: Sequence[UUID]) -> Mapping[UUID, StateSnapshot]:
+        return await tx.snapshots.peek(namespace, requests)
+
+
+class ReadInputs(_ReadById[dict[str, Input]]):
+    """Read the inputs of flow members, which are the results of their upstreams."""
+
+    name = "inputs"
+
+    async def read(self, tx: Transaction, namespace: str, requests: Sequence[UUID]) -> Mapping[UUID, dict[str, Input]]:
+        return await tx.snapshots.read_inputs(namespace, requests)
+
+
+READ_WAITS = ReadWaits()
+READ_JOURNAL = ReadJournal()
+PEEK = Peek()
+READ_INPUTS = ReadInputs()

@@ -1,0 +1,61 @@
+"""Locking executions before a decision. The time is read after the lock, so a wait for the lock is included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.executions.records import Execution, Fence
+from flowfabric.core.executions.requests import execution_not_found, require_owner
+from flowfabric.core.flows.records import FlowRecord
+from flowfabric.store.transaction import Transaction
+
+
+async def lock(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, datetime]:
+    """Lock an execution, and return it with the time after that.
+
+    Raise `execution_not_found` if it is not in this namespace.
+    """
+    executions = await tx.executions.lock(namespace, [id_])
+    if id_ not in executions:
+        raise execution_not_found(id_)
+    return executions[id_], await tx.now()
+
+
+async def lock_to_end(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, datetime]:
+    """Lock an execution that may end, after its flow as the lock order requires."""
+    execution, _, now = await lock_with_flow(tx, namespace, id_)
+    return execution, now
+
+
+async def lock_with_flow(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, FlowRecord | None, datetime]:
+    """Lock an execution after its flow, or the flow of its children, and return both with the time."""
+    flow = (await tx.flows.lock_of([id_], wait=True)).get(id_)
+    execution, now = await lock(tx, namespace, id_)
+    if execution.flow is not None and flow is None:
+        # It got its first children between the two statements. This is out of order, but a deadlock is retried.
+        flow = (await tx.flows.lock(None, [execution.flow]))[execution.flow]
+        now = await tx.now()
+    return execution, flow, now
+
+
+async def lock_free_to_end(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, Execution]:
+    """Lock those of the executions that are free and whose flow is free, for duties that may end them."""
+    flows = await tx.flows.lock_of(ids, wait=False)
+    executions = await tx.executions.lock_free(ids)
+    return {id_: execution for id_, execution in executions.items() if execution.flow is None or id_ in flows}
+
+
+async def lock_owned(tx: Transaction, namespace: str, fence: Fence) -> tuple[Execution, datetime]:
+    """Lock an execution for a worker; refuse unless its fence owns the execution."""
+    execution, now = await lock(tx, namespace, fence.execution_id)
+    return require_owner(execution, fence, now), now
+
+
+async def read_execution(tx: Transaction, namespace: str, id_: UUID) -> Execution:
+    """Return an execution without locking it."""
+    executions = await tx.executions.get(namespace, [id_])
+    if id_ not in executions:
+        raise execution_not_found(id_)
+    return executions[id_]

@@ -1,0 +1,119 @@
+"""The shape of an operation: a unit of work that runs inside one transaction.
+
+```text
+Operation                the argument of Context.call
+├── SingleOperation      run        one request per transaction; made by @operation()
+└── BatchOperation       run_batch  many requests, usually by one guarded statement
+                         run_one    one request: lock, decide, write or explain
+```
+
+An operation never opens a transaction, and awaits nothing but the `tx` that it is given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from typing import Any, Generic, TypeVar
+
+from flowfabric.core.errors import FlowFabricError
+from flowfabric.store.transaction import Transaction
+
+Request = TypeVar("Request")
+Outcome_co = TypeVar("Outcome_co", covariant=True)
+Run = Callable[[Any, str, Request], Coroutine[Any, Any, Outcome_co]]
+
+
+class BatchRejected(Exception):
+    """Raised by `run_batch` if one request spoils the batch; the transaction is rolled back and the batch is split."""
+
+
+class Operation(Generic[Request, Outcome_co]):
+    """A named unit of work, with the kind of transaction that it needs.
+
+    `read_only` operations write and lock nothing. `single_statement` ones write with one statement, so they need no
+    transaction around it. `paths` counts how often each way through the operation was taken in this process. The
+    counts are for people; concurrent threads may lose one.
+    """
+
+    name: str
+    read_only = False
+    single_statement = False
+    paths: Counter[str]
+
+
+class SingleOperation(Operation[Request, Outcome_co]):
+    """An operation that handles one request per transaction."""
+
+    def __init__(
+        self, run: Run[Request, Outcome_co], *, read_only: bool, single_statement: bool, runs_user_code: bool
+    ) -> None:
+        self.name = getattr(run, "__name__", type(run).__name__)
+        self.__doc__ = run.__doc__
+        self.run = run
+        self.read_only = read_only
+        self.single_statement = single_statement
+        self.runs_user_code = runs_user_code
+        self.paths = Counter()
+
+
+def operation(
+    *, read_only: bool = False, single_statement: bool = False, runs_user_code: bool = False
+) -> Callable[[Run[Request, Outcome_co]], SingleOperation[Request, Outcome_co]]:
+    """Turn an async function of `(tx, namespace, request)` into an operation of the same name.
+
+    An operation that `runs_user_code` gets a `SharedTransaction`.
+    """
+
+    def decorate(run: Run[Request, Outcome_co]) -> SingleOperation[Request, Outcome_co]:
+        return SingleOperation(
+            run, read_only=read_only, single_statement=single_statement, runs_user_code=runs_user_code
+        )
+
+    return decorate
+
+
+class BatchOperation(Operation[Request, Outcome_co], ABC):
+    """An operation whose requests share transactions; the batcher collects them.
+
+    Requests that `run_batch` leaves undecided go to the `fallback`, in separate batches, or else to `run_one`. An
+    operation and its fallbacks count their paths together.
+    """
+
+    single_statement = True
+    batch_path = "batch"
+    single_path = "locked_single"
+
+    def __init__(self, fallback: BatchOperation[Request, Outcome_co] | None = None) -> None:
+        self.fallback = fallback
+        self.paths = Counter() if fallback is None else fallback.paths
+
+    @abstractmethod
+    def key(self, request: Request) -> Hashable:
+        """Return the key that a batch may contain only once, such as the id of the execution."""
+
+    @abstractmethod
+    async def run_batch(
+        self, tx: Transaction, namespace: str, requests: Sequence[Request]
+    ) -> Sequence[Outcome_co | FlowFabricError | None]:
+        """Return an outcome or a refusal for each request, in order, and None for each repeated or busy one."""
+
+    @abstractmethod
+    async def run_one(self, tx: Transaction, namespace: str, request: Request) -> Outcome_co:
+        """Lock and wait for what one request needs, and return its outcome or raise its refusal."""
+
+    def is_exclusive(self, request: Request) -> bool:
+        """Return True if the request must not share a batch with those of other callers."""
+        return False
+
+    def use_fallback(self, request: Request) -> bool:
+        """Return True if the request goes to the fallback without trying `run_batch` first."""
+        return False
+
+    def partition(self, request: Request) -> Hashable:
+        """Return the partition of a request. The fallback never batches requests of different partitions together.
+
+        A batch that waits for a lock then delays only requests that need the same lock.
+        """
+        return None

@@ -1,0 +1,1 @@
+"""Operations of people and supervisors: cancel, hold, replay, explain and lanes."""

@@ -1,0 +1,55 @@
+"""explain: why an execution is not running, in one sentence with the facts."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from flowfabric.core.executions.explain import Dependencies, ExplainContext, Explanation, Upstream, deciding_group
+from flowfabric.core.executions.explain import explain as explain_execution
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import State
+from flowfabric.core.flows.records import StoredEdge
+from flowfabric.ops.locks import read_execution
+from flowfabric.ops.operation import operation
+from flowfabric.ops.waits.read import read_hold_report, read_wait_views
+from flowfabric.store.records import LaneState
+from flowfabric.store.transaction import Transaction
+
+_MAX_WORKERS = 1000
+
+
+@operation(read_only=True)
+async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
+    """Return the explanation for the present state of the store."""
+    execution = await read_execution(tx, namespace, id_)
+    wait, _ = (None, ()) if execution.is_standalone else await read_wait_views(tx, id_)
+    now = await tx.now()
+    needs_workers = execution.state is State.WAITING
+    context = ExplainContext(
+        lane_is_paused=await tx.lanes.state(namespace, execution.lane) is LaneState.PAUSED,
+        requires=await tx.routes.requires(execution.route_id),
+        wait=wait,
+        now=now,
+        dependencies=await _read_dependencies(tx, execution),
+        hold_report=await read_hold_report(tx, execution),
+        workers=await tx.workers.on_lane(namespace, execution.lane, now, _MAX_WORKERS) if needs_workers else (),
+    )
+    return explain_execution(execution, context)
+
+
+async def _read_dependencies(tx: Transaction, execution: Execution) -> Dependencies | None:
+    """Return the dependencies of a blocked or skipped member."""
+    if execution.flow is None or execution.state not in (State.BLOCKED, State.SKIPPED):
+        return None
+    group = deciding_group(await tx.flows.edges.groups_of([execution.id]))
+    flows = await tx.flows.get(None, [execution.flow])
+    if group is None or execution.flow not in flows:
+        return None
+    edges = await tx.flows.edges.into([execution.id], group.seq)
+    executions = await tx.executions.get(None, [edge.upstream_id for edge, _ in edges]) if edges else {}
+    upstreams = tuple(_upstream(executions[edge.upstream_id], edge) for edge, _ in edges)
+    return Dependencies(flows[execution.flow], group, upstreams)
+
+
+def _upstream(execution: Execution, edge: StoredEdge) -> Upstream:
+    return Upstream(execution.id, execution.member_name or str(execution.id), execution.state, edge)

@@ -1,0 +1,88 @@
+"""hold and unhold: an operator stops waiting or delayed work, and lets it continue. A worker may hold its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.executions.attempts import HoldRequest, decide_own_hold
+from flowfabric.core.executions.operator import decide_hold, decide_unhold, is_held
+from flowfabric.core.executions.outcomes import AlreadySatisfied, Held, Unheld
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.requests import AuditInfo, HoldFilter
+from flowfabric.core.flows.records import GroupState
+from flowfabric.ops.apply import write
+from flowfabric.ops.leases.release import give_up_lease
+from flowfabric.ops.locks import lock, lock_to_end
+from flowfabric.ops.operation import operation
+from flowfabric.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """What an operator does to one thing, and who and why."""
+
+    id: UUID
+    audit: AuditInfo
+
+
+@operation()
+async def hold(tx: Transaction, namespace: str, request: OperatorRequest) -> Held:
+    """Hold an execution, and return the reason; if it was held before, the reason of that."""
+    execution, now = await lock(tx, namespace, request.id)
+    decision = decide_hold(execution, request.audit, now)
+    await write(tx, [decision])
+    return decision.outcome
+
+
+@operation()
+async def hold_own(tx: Transaction, namespace: str, request: HoldRequest) -> Held:
+    """Hold the execution of a lease and give up the lease. A repeated request returns the same outcome."""
+    await give_up_lease(tx, namespace, request, decide_own_hold)
+    return Held(request.reason)
+
+
+@operation()
+async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> Unheld | AlreadySatisfied:
+    """Let a held execution continue, and return its new state, or that it was not held."""
+    execution, now = await lock_to_end(tx, namespace, request.id)
+    blocked = await _with_open_group(tx, [execution])
+    decision = decide_unhold(execution, request.audit, now, has_open_group=request.id in blocked)
+    await write(tx, [decision])
+    return decision.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class UnholdBatch:
+    """The next held executions after an id, of a kind or a reason."""
+
+    holds: HoldFilter
+    after: UUID
+    audit: AuditInfo
+
+
+@operation()
+async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tuple[int, UUID | None]:
+    """Unhold the next held executions, and return how many and after which id to continue, None at the end."""
+    ids = await tx.executions.list_held(namespace, batch.holds, batch.after, validation.MAX_BATCH)
+    # A transaction that waits for several members of a flow must hold the flow.
+    await tx.flows.lock_of(ids, wait=True)
+    executions = await tx.executions.lock(namespace, ids) if ids else {}
+    now = await tx.now()
+    blocked = await _with_open_group(tx, list(executions.values()))
+    decisions = [
+        decide_unhold(execution, batch.audit, now, has_open_group=id_ in blocked)
+        for id_, execution in executions.items()
+        if is_held(execution)
+    ]
+    await write(tx, decisions)
+    return len(decisions), ids[-1] if len(ids) == validation.MAX_BATCH else None
+
+
+async def _with_open_group(tx: Transaction, executions: Sequence[Execution]) -> set[UUID]:
+    """Return the ids of executions that got upstreams while they were held."""
+    members = [execution.id for execution in executions if execution.flow_id is not None]
+    groups = await tx.flows.edges.groups_of(members) if members else []
+    return {group.downstream_id for group in groups if group.state is GroupState.OPEN}

@@ -1,0 +1,1 @@
+"""Operations on waits: suspend, waitpoints, signals, resume and timers."""

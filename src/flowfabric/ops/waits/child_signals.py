@@ -1,0 +1,84 @@
+"""Signals to executions that wait for the end of another one, in the transaction that ends it.
+
+The signal is named after the outcome. Parents and other executions may wait for the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import State
+from flowfabric.core.waits.records import Waitpoint
+from flowfabric.core.waits.signals import child_signal, decide_signal
+from flowfabric.ops.waits.load import load_open_waits
+from flowfabric.ops.write_set import store
+from flowfabric.store.transaction import Transaction
+
+_NO_PARENTS: Mapping[UUID, UUID | None] = {}
+
+
+async def signal_waiting(
+    tx: Transaction, ended: Mapping[UUID, State], now: datetime, parents: Mapping[UUID, UUID | None] = _NO_PARENTS
+) -> None:
+    """Deliver to every open waitpoint for one of the ended executions, which are locked after their flow."""
+    remaining = await tx.flows.members.child_waitpoints(list(ended)) if ended else []
+    while remaining:
+        # Each waiting execution gets one signal per round, because the first may end its wait.
+        batch = {waitpoint.execution_id: waitpoint for waitpoint in reversed(remaining)}
+        waiting = await tx.executions.lock(None, list(batch))
+        delivered = {waitpoint.id for waitpoint in batch.values()}
+        await _deliver(tx, await _reread(tx, batch, parents), waiting, ended, now)
+        ids = [waitpoint.id for waitpoint in remaining if waitpoint.id not in delivered]
+        remaining = _still_open(await tx.waits.waitpoints(ids)) if ids else []
+
+
+async def _reread(
+    tx: Transaction, waitpoints: Mapping[UUID, Waitpoint], parents: Mapping[UUID, UUID | None]
+) -> Mapping[UUID, Waitpoint]:
+    """Return the open ones of the waitpoints, read again under the lock of the waiting execution.
+
+    An execution that is no parent may have started to wait since they were found. The lock of the flow prevents that
+    for parents.
+    """
+    assert all(waitpoint.child_id is not None for waitpoint in waitpoints.values()), "each was found by its child"
+    unrelated = [
+        waitpoint.id
+        for id_, waitpoint in waitpoints.items()
+        if waitpoint.child_id and parents.get(waitpoint.child_id) != id_
+    ]
+    if not unrelated:
+        return waitpoints
+    present = await tx.waits.waitpoints(unrelated)
+    latest = {id_: present.get(waitpoint.id, waitpoint) for id_, waitpoint in waitpoints.items()}
+    return {id_: waitpoint for id_, waitpoint in latest.items() if waitpoint.closed_at is None}
+
+
+async def _deliver(
+    tx: Transaction,
+    waitpoints: Mapping[UUID, Waitpoint],
+    waiting: Mapping[UUID, Execution],
+    ended: Mapping[UUID, State],
+    now: datetime,
+) -> None:
+    alive = [
+        execution for execution in waiting.values() if execution.id in waitpoints and not execution.state.is_terminal
+    ]
+    waits = await load_open_waits(tx, alive)
+    counting = (await tx.waits.received_signals(list(waits))).counting if waits else {}
+    decisions = []
+    for execution in alive:
+        waitpoint = waitpoints[execution.id]
+        assert waitpoint.child_id is not None, "it was found by its child"
+        request = child_signal(waitpoint, ended[waitpoint.child_id], now)
+        decisions.append(
+            decide_signal(execution, waitpoint, waits.get(execution.id), counting.get(execution.id, ()), request, now)
+        )
+    await store(tx, decisions)
+
+
+def _still_open(waitpoints: Mapping[UUID, Waitpoint]) -> list[Waitpoint]:
+    still_open = (waitpoint for waitpoint in waitpoints.values() if waitpoint.closed_at is None)
+    return sorted(still_open, key=lambda waitpoint: waitpoint.id)

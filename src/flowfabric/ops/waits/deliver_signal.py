@@ -1,0 +1,330 @@
+"""deliver_signal: accept a signal for a waitpoint, addressed by a token, or by name without one.
+
+```text
+signal ──┬── a doubtful token, or a key at a named waitpoint ──> locked_batch
+         └── otherwise ──> optimistic      one read and one guarded write, no transaction around them
+                               │ row changed since the read, repeated, or refused
+                               └──> locked_batch      rows that are free
+                                        │ row busy
+                                        └──> locked_single
+```
+
+The order of the checks is part of the contract. First come the token and whether such a waitpoint exists. Then a
+repeated signal returns its duplicate, even if the wait is over. Then come expiry, the state of the execution, and
+whether the waitpoint is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError, NotFound
+from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.requests import execution_not_found
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.tokens.key_ring import KeyRing, verifying_secret
+from flowfabric.core.tokens.secret import Secret
+from flowfabric.core.tokens.token import ParsedToken, invalid_token, require_not_ended, verify_token
+from flowfabric.core.waits.records import Waitpoint, WaitpointKind
+from flowfabric.core.waits.resume import OpenWait
+from flowfabric.core.waits.signals import SignalRequest, check_not_expired, check_open, decide_signal
+from flowfabric.ops.apply import write
+from flowfabric.ops.keys import KeySource, complete_ring, read_ring
+from flowfabric.ops.operation import BatchOperation
+from flowfabric.ops.waits.load import join_open_waits
+from flowfabric.ops.write_set import make_write_set
+from flowfabric.store.records import OptimisticSnapshot, ReceivedSignals, SignalLookup
+from flowfabric.store.transaction import Transaction
+
+Delivered = Accepted | DuplicateSignal
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A signal and its address: a token, or an execution with the id or the key of a waitpoint.
+
+    `secret` is the key that verifies the token according to the ring that this process remembers.
+    """
+
+    execution_id: UUID
+    request: SignalRequest
+    token: ParsedToken | None = None
+    secret: Secret | None = None
+    waitpoint_id: UUID | None = None
+    key: str | None = None
+    only_standing: bool = False
+
+
+class DeliverLocked(BatchOperation[Delivery, Delivered]):
+    """Deliver signals to locked executions; `keys` verify the tokens."""
+
+    name = "deliver_signal"
+    single_statement = False
+    batch_path = "locked_batch"
+
+    def __init__(self, keys: KeySource, fallback: BatchOperation[Delivery, Delivered] | None = None) -> None:
+        super().__init__(fallback)
+        self.keys = keys
+
+    def key(self, request: Delivery) -> UUID:
+        return request.execution_id
+
+    async def run_batch(
+        self, tx: Transaction, namespace: str, requests: Sequence[Delivery]
+    ) -> list[Delivered | FlowFabricError | None]:
+        """Deliver to all executions whose row is free, and return refusals as outcomes."""
+        remembered = _remembered_secrets(requests)
+        doubtful = [delivery for delivery in requests if delivery.execution_id not in remembered]
+        verified, outcomes = await _verify(tx, namespace, doubtful, self.keys)
+        genuine = [delivery for delivery in requests if delivery.execution_id not in outcomes]
+        executions = await tx.executions.lock_free([item.execution_id for item in genuine]) if genuine else {}
+        local = [item for item in genuine if _is_in(executions.get(item.execution_id), namespace)]
+        outcomes |= await _deliver(tx, local, executions, remembered | verified, self.keys)
+        return [outcomes.get(delivery.execution_id) for delivery in requests]
+
+    async def run_one(self, tx: Transaction, namespace: str, request: Delivery) -> Delivered:
+        """Deliver one signal after waiting for the row, or raise why not."""
+        verified, outcomes = await _verify(tx, namespace, [request], self.keys)
+        if not outcomes:
+            executions = await tx.executions.lock(namespace, [request.execution_id])
+            if not executions:
+                raise execution_not_found(request.execution_id)
+            outcomes |= await _deliver(tx, [request], executions, verified, self.keys)
+        outcome = outcomes[request.execution_id]
+        if isinstance(outcome, FlowFabricError):
+            raise outcome
+        return outcome
+
+
+class DeliverSignal(DeliverLocked):
+    """Deliver signals without locks: read once, decide, and write unless a row has changed since the read."""
+
+    single_statement = True
+    batch_path = "optimistic"
+
+    async def run_batch(
+        self, tx: Transaction, namespace: str, requests: Sequence[Delivery]
+    ) -> list[Delivered | FlowFabricError | None]:
+        """Deliver the signals that are accepted. Refusals and duplicates are decided under a lock."""
+        simple, secrets = [item for item in requests if not self.use_fallback(item)], _remembered_secrets(requests)
+        snapshot = await tx.optimistic.read_for_signals([_lookup(item) for item in simple]) if simple else None
+        if snapshot is None or snapshot.key_ring is None:
+            return [None] * len(requests)
+        new = [delivery for delivery in simple if _is_new(delivery, snapshot, namespace)]
+        key_ring, targets = complete_ring(snapshot.key_ring, self.keys), _open_targets(new, snapshot.waitpoints)
+        waits = join_open_waits(snapshot.suspensions, snapshot.waitpoints)
+        decisions: dict[UUID, Decision[Accepted]] = {}
+        for delivery in new:
+            id_ = delivery.execution_id
+            try:
+                waitpoint = _check_address(delivery, targets.get(id_), secrets.get(id_), key_ring, snapshot.now)
+                decision = _decide(
+                    delivery, snapshot.executions[id_], waitpoint, waits.get(id_), snapshot.received, snapshot.now
+                )
+            except FlowFabricError:
+                continue
+            if decision.waits is not None and not decision.waits.unbound:
+                decisions[id_] = decision
+        write_set = make_write_set(list(decisions.values()))
+        written = await tx.optimistic.write(write_set, snapshot) if decisions else ()
+        return [decisions[id_].outcome if id_ in written else None for id_ in map(self.key, requests)]
+
+    def use_fallback(self, request: Delivery) -> bool:
+        """Return True if the signal needs more than one read, or may be forged.
+
+        A key at a named waitpoint can be looked up only after the waitpoint is known. A token that may be forged must
+        not delay a genuine signal to the same execution.
+        """
+        is_doubtful = request.token is not None and request.secret is None
+        return is_doubtful or (request.waitpoint_id is None and request.request.key is not None)
+
+
+def make_deliver_signal(keys: KeySource) -> DeliverSignal:
+    """Return the operation of one engine."""
+    return DeliverSignal(keys, fallback=DeliverLocked(keys))
+
+
+def _is_new(delivery: Delivery, snapshot: OptimisticSnapshot, namespace: str) -> bool:
+    """Return True if the execution is in this namespace and the signal was certainly not delivered before."""
+    is_repeated = delivery.execution_id in snapshot.received.accepted or (
+        delivery.waitpoint_id is None and delivery.request.key is not None
+    )
+    return _is_in(snapshot.executions.get(delivery.execution_id), namespace) and not is_repeated
+
+
+def _is_in(execution: Execution | None, namespace: str) -> bool:
+    return execution is not None and execution.namespace == namespace
+
+
+def _remembered_secrets(deliveries: Sequence[Delivery]) -> dict[UUID, Secret]:
+    """Return the secrets that verify tokens according to the remembered ring.
+
+    Whether a secret is still valid is checked with everything else that is read for its signal.
+    """
+    return {delivery.execution_id: delivery.secret for delivery in deliveries if delivery.secret is not None}
+
+
+async def _verify(
+    tx: Transaction, namespace: str, deliveries: Sequence[Delivery], keys: KeySource
+) -> tuple[dict[UUID, Secret], dict[UUID, Delivered | FlowFabricError]]:
+    """Return the secrets that verify tokens now, and the refusals of the other tokens, before locking anything.
+
+    After a wait for a lock, the secrets are checked again.
+    """
+    verified: dict[UUID, Secret] = {}
+    refused: dict[UUID, Delivered | FlowFabricError] = {}
+    tokens = [(delivery.execution_id, delivery.token) for delivery in deliveries if delivery.token is not None]
+    if not tokens:
+        return verified, refused
+    ring, now = await read_ring(tx, keys), await tx.now()
+    for id_, token in tokens:
+        try:
+            verify_token(token, ring, namespace, now)
+        except FlowFabricError as error:
+            refused[id_] = error
+        else:
+            secret = verifying_secret(ring, token.kid, now)
+            assert secret is not None, "it has verified the token"
+            verified[id_] = secret
+    return verified, refused
+
+
+async def _deliver(
+    tx: Transaction,
+    deliveries: Sequence[Delivery],
+    executions: dict[UUID, Execution],
+    secrets: Mapping[UUID, Secret],
+    keys: KeySource,
+) -> dict[UUID, Delivered | FlowFabricError]:
+    if not deliveries:
+        return {}
+    now = await tx.now()
+    ids = [delivery.execution_id for delivery in deliveries]
+    waitpoints, suspensions, received, ring = await tx.waits.read_for_signals(ids, list(map(_lookup, deliveries)))
+    ring = complete_ring(ring, keys)
+    targets = await _find_targets(tx, deliveries, waitpoints, now)
+    # A signal that is known by its id is not looked up by its key.
+    earlier = {**await _accepted_by_key(tx, deliveries, targets), **received.accepted}
+    waits = join_open_waits(suspensions, waitpoints)
+    outcomes: dict[UUID, Delivered | FlowFabricError] = {}
+    decisions: list[Decision[Accepted]] = []
+    for delivery in deliveries:
+        id_ = delivery.execution_id
+        try:
+            waitpoint = _check_address(delivery, targets.get(id_), secrets.get(id_), ring, now)
+            if id_ in earlier:
+                outcomes[id_] = DuplicateSignal(earlier[id_])
+                continue
+            decision = _decide(delivery, executions[id_], waitpoint, waits.get(id_), received, now)
+            decisions.append(decision)
+            outcomes[id_] = decision.outcome
+        except FlowFabricError as error:
+            outcomes[id_] = error
+    await write(tx, decisions)
+    return outcomes
+
+
+def _check_address(
+    delivery: Delivery, target: Waitpoint | None, secret: Secret | None, ring: KeyRing, now: datetime
+) -> Waitpoint:
+    """Return the waitpoint that a signal is addressed to, or refuse its token or address."""
+    _check_key(delivery, secret, ring, now)
+    _check_token(delivery, target)
+    return _check_target(delivery, target)
+
+
+def _decide(
+    delivery: Delivery,
+    execution: Execution,
+    waitpoint: Waitpoint,
+    wait: OpenWait | None,
+    received: ReceivedSignals,
+    now: datetime,
+) -> Decision[Accepted]:
+    _check_signalable(execution, delivery, waitpoint, now)
+    return decide_signal(execution, waitpoint, wait, received.counting.get(execution.id, ()), delivery.request, now)
+
+
+def _open_targets(
+    deliveries: Sequence[Delivery], waitpoints: Mapping[UUID, Sequence[Waitpoint]]
+) -> dict[UUID, Waitpoint]:
+    """Return the open waitpoint of each execution that a signal is addressed to."""
+    targets: dict[UUID, Waitpoint] = {}
+    for delivery in deliveries:
+        for waitpoint in waitpoints.get(delivery.execution_id, ()):
+            if delivery.waitpoint_id in (waitpoint.id, None) and delivery.key in (waitpoint.key, None):
+                targets[delivery.execution_id] = waitpoint
+    return targets
+
+
+async def _find_targets(
+    tx: Transaction, deliveries: Sequence[Delivery], waitpoints: Mapping[UUID, Sequence[Waitpoint]], now: datetime
+) -> dict[UUID, Waitpoint]:
+    """Return the addressed waitpoints, including closed ones, since a repeated signal may have been delivered there."""
+    targets = _open_targets(deliveries, waitpoints)
+    missed = [delivery for delivery in deliveries if delivery.execution_id not in targets]
+    ids = [delivery.waitpoint_id for delivery in missed if delivery.waitpoint_id is not None]
+    by_id = await tx.waits.waitpoints(ids) if ids else {}
+    for delivery in missed:
+        closed = by_id.get(delivery.waitpoint_id) if delivery.waitpoint_id else None
+        if delivery.key is not None:
+            closed = await tx.waits.last_waitpoint(delivery.execution_id, delivery.key, now)
+        if closed is not None and closed.execution_id == delivery.execution_id:
+            targets[delivery.execution_id] = closed
+    return targets
+
+
+def _lookup(delivery: Delivery, target: Waitpoint | None = None) -> SignalLookup:
+    """Return what identifies a signal that was delivered before."""
+    waitpoint_id = delivery.waitpoint_id if target is None else target.id
+    return SignalLookup(delivery.execution_id, delivery.request.id, waitpoint_id, delivery.request.key)
+
+
+async def _accepted_by_key(
+    tx: Transaction, deliveries: Sequence[Delivery], targets: Mapping[UUID, Waitpoint]
+) -> Mapping[UUID, UUID]:
+    """Return the signals that were delivered before under their key to a named waitpoint, which is known only now."""
+    named = [item for item in deliveries if item.waitpoint_id is None and item.request.key is not None]
+    lookups = [_lookup(item, targets[item.execution_id]) for item in named if item.execution_id in targets]
+    return (await tx.waits.received_signals([], lookups)).accepted if lookups else {}
+
+
+def _check_key(delivery: Delivery, secret: Secret | None, ring: KeyRing, now: datetime) -> None:
+    """Refuse a token whose key is not the one that verified it, or is no longer valid."""
+    if delivery.token is not None and (secret is None or verifying_secret(ring, delivery.token.kid, now) != secret):
+        raise invalid_token()
+
+
+def _check_token(delivery: Delivery, waitpoint: Waitpoint | None) -> None:
+    """Refuse a token that does not belong to its waitpoint."""
+    token = delivery.token
+    stored = None if waitpoint is None else waitpoint.token
+    if token is not None and (stored is None or stored.nonce != token.unverified.nonce):
+        raise invalid_token()
+
+
+def _check_target(delivery: Delivery, waitpoint: Waitpoint | None) -> Waitpoint:
+    """Return the addressed waitpoint, or raise `waitpoint_not_found`."""
+    by_name = delivery.token is None
+    if waitpoint is None or (by_name and waitpoint.kind not in _ADDRESSABLE[delivery.only_standing]):
+        what = f"waitpoint {delivery.key!r}" if delivery.key is not None else f"waitpoint {delivery.waitpoint_id}"
+        message = f"execution {delivery.execution_id} has no open {what}"
+        raise NotFound("waitpoint_not_found", message, execution_id=delivery.execution_id, waitpoint=delivery.key)
+    return waitpoint
+
+
+_ADDRESSABLE = {
+    True: (WaitpointKind.STANDING,),
+    False: (WaitpointKind.STANDING, WaitpointKind.ADDRESSED),
+}
+
+
+def _check_signalable(execution: Execution, delivery: Delivery, waitpoint: Waitpoint, now: datetime) -> None:
+    if delivery.token is not None:
+        require_not_ended(delivery.token.unverified, now)
+        check_not_expired(waitpoint, now)
+    check_open(execution, waitpoint, now)

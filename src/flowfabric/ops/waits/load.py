@@ -1,0 +1,83 @@
+"""Reads that the operations on waits share: suspensions, waitpoints and signals of locked executions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.waits.records import StoredSignal, Suspension, Waitpoint, WaitpointState
+from flowfabric.core.waits.resume import OpenWait
+from flowfabric.core.waits.suspend import SuspendInputs
+from flowfabric.store.transaction import Transaction
+
+_PAGE = 10_000
+
+
+async def load_open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
+    """Return the open suspension of each execution that has one, with the waitpoints that it has bound."""
+    ids = [execution.id for execution in executions if not execution.is_standalone]
+    if not ids:
+        return {}
+    suspensions = await tx.waits.open_suspensions(ids)
+    return join_open_waits(suspensions, await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {})
+
+
+def join_open_waits(
+    suspensions: Mapping[UUID, Suspension], waitpoints: Mapping[UUID, Sequence[Waitpoint]]
+) -> dict[UUID, OpenWait]:
+    """Return open suspensions with those of the open waitpoints that they have bound."""
+    return {
+        id_: OpenWait(
+            suspension,
+            tuple(
+                waitpoint
+                for waitpoint in waitpoints.get(id_, ())
+                if waitpoint.state is WaitpointState.ACTIVE and waitpoint.suspension == suspension.number
+            ),
+        )
+        for id_, suspension in suspensions.items()
+    }
+
+
+async def load_suspend_inputs(
+    tx: Transaction, waitpoints: Mapping[UUID, Sequence[Waitpoint]], bound_keys: Mapping[UUID, Collection[str]]
+) -> dict[UUID, SuspendInputs]:
+    """Return the inputs of a new suspension for each execution.
+
+    These are its open waitpoints, and for the bound ones the signals that no wait has used.
+    """
+    bound = [
+        waitpoint.id
+        for id_, group in waitpoints.items()
+        for waitpoint in group
+        if waitpoint.key in bound_keys.get(id_, ())
+    ]
+    unused_signals = await tx.waits.unused_signals(bound) if bound else {}
+    return {
+        id_: SuspendInputs({waitpoint.key: waitpoint for waitpoint in group}, unused_signals)
+        for id_, group in waitpoints.items()
+    }
+
+
+async def load_signals(
+    tx: Transaction, suspension: Suspension, *, include_unmatched: bool = False
+) -> tuple[StoredSignal, ...]:
+    """Return the signals of a suspension, in order of acceptance. A policy limits how many there can be."""
+    return (await load_signals_of(tx, [suspension], include_unmatched=include_unmatched))[suspension.execution_id]
+
+
+async def load_signals_of(
+    tx: Transaction, suspensions: Sequence[Suspension], *, include_unmatched: bool = False
+) -> dict[UUID, tuple[StoredSignal, ...]]:
+    """Return the signals of one suspension of each of several executions, in order of acceptance."""
+    signals: dict[UUID, tuple[StoredSignal, ...]] = {suspension.execution_id: () for suspension in suspensions}
+    queries = [(suspension.execution_id, suspension.number, 0) for suspension in suspensions]
+    while queries:
+        pages = await tx.waits.signals(queries, include_unmatched=include_unmatched, limit=_PAGE)
+        for id_, page in pages.items():
+            signals[id_] += tuple(page)
+        queries = [
+            (id_, number, signals[id_][-1].seq) for id_, number, _ in queries if len(pages.get(id_, ())) == _PAGE
+        ]
+    return signals

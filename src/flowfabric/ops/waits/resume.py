@@ -1,0 +1,141 @@
+"""resume and close_waitpoint: an operator ends a wait. Duties end waits whose time has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID, uuid5
+
+from flowfabric.core.errors import NotFound
+from flowfabric.core.executions.outcomes import AlreadySatisfied, Resumed, WaitpointClosed
+from flowfabric.core.executions.requests import AuditInfo
+from flowfabric.core.executions.states import TERMINAL
+from flowfabric.core.waits.records import WaitChanges, Waitpoint
+from flowfabric.core.waits.resume import (
+    decide_close_waitpoint,
+    decide_resume,
+    decide_suspension_timeout,
+    decide_waitpoint_expiry,
+)
+from flowfabric.core.waits.signals import SignalRequest, decide_signal
+from flowfabric.ops.apply import write
+from flowfabric.ops.locks import lock, lock_free_to_end
+from flowfabric.ops.operation import operation
+from flowfabric.ops.operator.hold import OperatorRequest
+from flowfabric.ops.waits.load import load_open_waits
+from flowfabric.store.executions import WriteSet
+from flowfabric.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """An operator's end of the open wait of an execution, or only of the named suspension."""
+
+    execution_id: UUID
+    suspension_id: UUID | None
+    delay: timedelta | None
+    audit: AuditInfo
+
+
+@operation()
+async def resume(tx: Transaction, namespace: str, request: ResumeRequest) -> Resumed | AlreadySatisfied:
+    """End the open suspension; if only a named one is to end and it is closed by now, there is nothing to do."""
+    id_, suspension_id = request.execution_id, request.suspension_id
+    execution, now = await lock(tx, namespace, id_)
+    wait = (await load_open_waits(tx, [execution])).get(id_)
+    if suspension_id is not None and (wait is None or wait.suspension.id != suspension_id):
+        return AlreadySatisfied("suspension_closed")
+    decision = decide_resume(execution, wait, request.delay, request.audit, now)
+    await write(tx, [decision])
+    return decision.outcome
+
+
+@operation()
+async def close_waitpoint(tx: Transaction, namespace: str, request: OperatorRequest) -> WaitpointClosed:
+    """Close one waitpoint. An execution that also waits on others keeps waiting."""
+    waitpoint_id = request.id
+    waitpoints = await tx.waits.waitpoints([waitpoint_id])
+    if waitpoint_id not in waitpoints:
+        raise _not_found(waitpoint_id)
+    executions = await tx.executions.lock(namespace, [waitpoints[waitpoint_id].execution_id])
+    if not executions:
+        raise _not_found(waitpoint_id)
+    [execution] = executions.values()
+    # It may have been closed while this transaction waited for the lock.
+    waitpoints = await tx.waits.waitpoints([waitpoint_id])
+    decision = decide_close_waitpoint(execution, waitpoints.get(waitpoint_id), request.audit, await tx.now())
+    await write(tx, [decision])
+    return decision.outcome
+
+
+def _not_found(waitpoint_id: UUID) -> NotFound:
+    message = f"there is no waitpoint {waitpoint_id} in this namespace"
+    return NotFound("waitpoint_not_found", message, waitpoint_id=waitpoint_id)
+
+
+# Duties on waits: suspensions past their timeout, waitpoints past their expiry, due timers.
+
+
+async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> int:
+    """End, resume or escalate suspensions past their timeout, and return how many."""
+    executions = await lock_free_to_end(tx, ids)
+    now = await tx.now()
+    waits = await load_open_waits(tx, list(executions.values()))
+    timeouts = (decide_suspension_timeout(execution, waits.get(id_), now) for id_, execution in executions.items())
+    decisions = [decision for decision in timeouts if decision is not None]
+    await write(tx, decisions)
+    return len(decisions)
+
+
+async def expire_waitpoints(tx: Transaction, ids: Sequence[UUID]) -> int:
+    """Close pending waitpoints past their expiry, and return how many."""
+    executions = await tx.executions.lock_free(ids)
+    now = await tx.now()
+    waitpoints = await tx.waits.open_waitpoints(list(executions)) if executions else {}
+    expiries = [decide_waitpoint_expiry(waitpoint, now) for group in waitpoints.values() for waitpoint in group]
+    expired = tuple(waitpoint for waitpoint in expiries if waitpoint is not None)
+    await tx.write(WriteSet(waits=[WaitChanges(moved=expired)]))
+    return len(expired)
+
+
+async def fire_timers(tx: Transaction, ids: Sequence[UUID]) -> int:
+    """Deliver the signal of the first due timer of each execution, and return how many."""
+    executions = await tx.executions.lock_free(ids)
+    now = await tx.now()
+    waitpoints = await tx.waits.open_waitpoints(list(executions)) if executions else {}
+    due = {id_: timer for id_, group in waitpoints.items() if (timer := _first_due(group, now)) is not None}
+    alive = [execution for id_, execution in executions.items() if id_ in due and execution.state not in TERMINAL]
+    waits = await load_open_waits(tx, alive)
+    counting = (await tx.waits.received_signals(list(waits))).counting if waits else {}
+    decisions = []
+    for execution in alive:
+        id_, timer = execution.id, due[execution.id]
+        signal = _timer_signal(timer, now)
+        decisions.append(decide_signal(execution, timer, waits.get(id_), counting.get(id_, ()), signal, now))
+    await write(tx, decisions)
+    return len(decisions)
+
+
+def _first_due(waitpoints: Sequence[Waitpoint], now: datetime) -> Waitpoint | None:
+    timers = [waitpoint for waitpoint in waitpoints if waitpoint.fires_at is not None and waitpoint.fires_at <= now]
+    return min(timers, key=lambda timer: (timer.fires_at, timer.id), default=None)
+
+
+def _timer_signal(waitpoint: Waitpoint, now: datetime) -> SignalRequest:
+    """Return the engine's signal of a due timer. Its id follows from the timer, so it exists at most once."""
+    return SignalRequest(
+        id=uuid5(waitpoint.id, "timer"),
+        name="timer",
+        payload=b"",
+        encoding="json",
+        category="system",
+        source_type="system",
+        source_identity="timer",
+        correlation=None,
+        key=None,
+        created_at=now,
+        resume_delay=None,
+        by_engine=True,
+        is_system=True,
+    )

@@ -1,0 +1,67 @@
+"""The table of all background duties. The name of a duty is also the name of its due query."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from functools import partial
+
+from flowfabric.core.executions.attempts import decide_attempt_timeout
+from flowfabric.core.executions.leases import decide_lease_check
+from flowfabric.core.executions.operator import decide_deadline, decide_due_cancel, decide_ready
+from flowfabric.core.retention import EventRetention
+from flowfabric.ops.events.trim import expire_subscribers, old_events_apart, trim_events, trim_events_apart
+from flowfabric.ops.executions.purge import drop_expired_keys, expired_keys, purge, purge_flows
+from flowfabric.ops.flows.cancel import sweep
+from flowfabric.ops.keys import collect_keys, expired_kids
+from flowfabric.ops.waits.resume import expire_waitpoints, fire_timers, time_out_suspensions
+from flowfabric.ops.workers import lapsed_workers, sweep_workers
+from flowfabric.reconcilers.duty import REMOVAL_BATCH, Duties, Duty, RowDuty, Tick, Tickable, reconcile_with
+from flowfabric.store.ports import Store
+
+_log = logging.getLogger("flowfabric.reconcilers")
+
+
+def make_duties(retention: EventRetention) -> Sequence[Tickable]:
+    """Return all duties in the order in which they run."""
+    return (
+        Duty("lease_expiry", reconcile_with(decide_lease_check)),
+        Duty("delayed_work", reconcile_with(decide_ready)),
+        Duty(
+            "attempt_timeout",
+            reconcile_with(lambda execution, now: decide_attempt_timeout(execution, random.random(), now)),
+        ),
+        Duty("deadline", reconcile_with(decide_deadline)),
+        Duty("suspension_timeout", time_out_suspensions),
+        Duty("timers", fire_timers),
+        Duty("waitpoint_expiry", expire_waitpoints),
+        RowDuty("key_collection", expired_kids, collect_keys),
+        Duty("flow_cancellation", sweep),
+        Duty("cancel_grace", reconcile_with(decide_due_cancel)),
+        Duties(
+            Duty("retention", partial(purge, keep_events=retention.retention), REMOVAL_BATCH),
+            RowDuty("retention", expired_keys, drop_expired_keys, REMOVAL_BATCH),
+        ),
+        Duty("flow_retention", partial(purge_flows, keep_events=retention.retention)),
+        Duties(
+            _SubscriberExpiry(retention),
+            Duty("event_trimming", trim_events, REMOVAL_BATCH),
+            RowDuty("event_trimming", partial(old_events_apart, retention=retention.retention), trim_events_apart),
+        ),
+        RowDuty("worker_liveness", lapsed_workers, sweep_workers),
+    )
+
+
+class _SubscriberExpiry:
+    """Expires named subscribers that have stopped reading."""
+
+    name = "event_trimming"
+
+    def __init__(self, retention: EventRetention) -> None:
+        self._silence = retention.subscriber_expiry
+
+    async def tick(self, store: Store) -> Tick:
+        for namespace, name in await store.run(partial(expire_subscribers, silence=self._silence)):
+            _log.warning("Subscriber %r of namespace %r stopped reading and has expired", name, namespace)
+        return Tick(self.name, 0, 0, has_more=False)

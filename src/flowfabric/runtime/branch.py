@@ -1,0 +1,361 @@
+"""Branches: the lines of execution of a task, and which branch or step the running code belongs to.
+
+A branch is the task's function, or one member of a group. It makes its durable calls one after another, so their order
+never depends on timing. A branch is active while its code runs, and idle while it waits. When no branch of a run is
+active, the run can be suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.runtime.journal import CallId, Record, Scope
+from flowfabric.values.errors import InputMismatch
+from flowfabric.values.placeholders import ENCODING
+
+if TYPE_CHECKING:
+    from flowfabric.runtime.branch_group import BranchGroup
+    from flowfabric.runtime.run import TaskRun
+    from flowfabric.runtime.sync_bridge import ThreadSegment
+    from flowfabric.runtime.waits import WaitGroup
+
+
+class Branch:
+    """One line of execution of a run, with the scope of its calls."""
+
+    __slots__ = (
+        "_is_dropped", "children", "group", "is_bridging", "is_plain", "parent", "race", "run", "scope", "segment",
+        "task", "thread", "wait_group", "waitpoints",
+    )  # fmt: skip
+
+    def __init__(self, run: TaskRun, scope: Scope, parent: Branch | None = None, *, is_plain: bool = False) -> None:
+        self.run = run
+        self.scope = scope
+        self.parent = parent
+        self.is_plain = is_plain
+        self.is_bridging = False
+        self.wait_group: WaitGroup | None = None
+        self.race: object | None = None
+        self.group: BranchGroup | None = None
+        self.segment: ThreadSegment | None = None
+        self._is_dropped = False
+        self.task: asyncio.Task[Any] | None = None
+        self.thread: int | None = None
+        self.children: set[UUID] = set()
+        self.waitpoints: set[str] = set()
+
+    @property
+    def is_dropped(self) -> bool:
+        """True once its group no longer needs it."""
+        return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while its code only repeats recorded calls."""
+        return self.run.calls.is_replaying or (self.segment is not None and self.segment.is_replaying)
+
+    @property
+    def depth(self) -> int:
+        """The number of groups around it."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    def add_child(self, child: UUID) -> None:
+        """Note a child execution that this branch waits for, here and in the parent branches."""
+        self.children.add(child)
+        if self.parent is not None:
+            self.parent.add_child(child)
+
+    def remove_child(self, child: UUID) -> None:
+        """Forget a child that has ended."""
+        self.children.discard(child)
+        if self.parent is not None:
+            self.parent.remove_child(child)
+
+    def add_waitpoints(self, waitpoints: Collection[str]) -> None:
+        """Note the keys of waitpoints that exist for this branch alone."""
+        self.waitpoints.update(waitpoints)
+        if self.parent is not None:
+            self.parent.add_waitpoints(waitpoints)
+
+    def remove_waitpoints(self, waitpoints: Collection[str]) -> None:
+        """Forget waitpoints that this branch no longer waits at."""
+        self.waitpoints.difference_update(waitpoints)
+        if self.parent is not None:
+            self.parent.remove_waitpoints(waitpoints)
+
+    def drop(self) -> None:
+        """Stop durable calls in this branch and in the branches inside it."""
+        self._is_dropped = True
+
+    def match_next(
+        self, name: str, kind: str, *, key: str | None = None, digest: str | None = None
+    ) -> tuple[CallId, Record | None]:
+        """Return the identity of the next call, and its record if there is one."""
+        self.run.calls.check_alive(self)
+        if self.scope.failures:
+            self.scope.raise_recorded()
+        return self.run.calls.match(self.scope, self.scope.next(name, kind, key=key, digest=digest))
+
+    def check_caller(self) -> None:
+        """Raise unless the call comes from the branch's own line of execution."""
+        if self.is_plain:
+            self._check_thread()
+        elif _running_task() is not self.task:
+            message = (
+                "durable calls in your own asyncio task would be numbered by chance; make them in the function and "
+                "await them where you like, or pass the coroutine to flowfabric.gather, settle or race"
+            )
+            raise InvalidRequest("durable_call_in_raw_task", message)
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self.thread:
+            raise _other_thread_error()
+        if not self.is_bridging:
+            message = "this task is a plain function; use flowfabric.sync, for example flowfabric.sync.step"
+            raise InvalidRequest("async_call_in_plain_task", message)
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        # No loop runs here, as in a thread that the function has started.
+        raise _other_thread_error() from None
+
+
+def _other_thread_error() -> InvalidRequest:
+    message = "only the thread that runs the task makes durable calls; return to it first"
+    return InvalidRequest("durable_call_in_raw_thread", message)
+
+
+class StepContext:
+    """The running step. Client calls inside it get their idempotency keys here, so that a retry repeats them
+    harmlessly.
+
+    A thread cannot be stopped. `is_abandoned` is True once its result is no longer needed.
+    """
+
+    __slots__ = ("_uses", "is_abandoned", "path", "run")
+
+    def __init__(self, run: TaskRun, path: str) -> None:
+        self.run = run
+        self.path = path
+        self.is_abandoned = False
+        self._uses = 0
+
+    @property
+    def key(self) -> str:
+        """The same key for every try of this step. A replay or a continued execution gets another one and repeats the
+        effect."""
+        lease = self.run.lease
+        turn = f"@{lease.generation}" if lease.generation else ""
+        return f"{lease.execution_id}{turn}/{self.path}"
+
+    def idempotency_key(self, verb: str) -> str:
+        """Return the key of the next client call in this step."""
+        self._uses += 1
+        return f"{self.key}/{verb}#{self._uses}"
+
+
+BRANCH: ContextVar[Branch | None] = ContextVar("flowfabric_unit", default=None)
+STEP: ContextVar[StepContext | None] = ContextVar("flowfabric_step", default=None)
+
+
+def current_branch() -> Branch | None:
+    """Return the branch of this code, or None outside of tasks. Raise where durable calls are not allowed."""
+    branch = BRANCH.get()
+    if branch is None:
+        return None
+    if STEP.get() is not None:
+        message = "a step cannot contain durable calls; call the function directly"
+        raise InvalidRequest("durable_call_in_step", message)
+    branch.check_caller()
+    return branch
+
+
+def require_branch(what: str) -> Branch:
+    """Return the current branch, or raise outside of tasks."""
+    branch = current_branch()
+    if branch is None:
+        raise InvalidRequest("outside_of_task", f"{what} works only inside a task")
+    return branch
+
+
+def current_step() -> StepContext | None:
+    """Return the running step, if any."""
+    return STEP.get()
+
+
+# The body: a coroutine on the worker's loop, or a plain function in one of its threads.
+
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchResult:
+    """How a body or branch ended: with a value, or with an error."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
+    """Run the body from its top, and return how it ended."""
+    try:
+        arguments = await _arguments(run)
+    except InputMismatch as error:
+        run.mismatch = error
+        return BranchResult()
+    if run.is_over:
+        return BranchResult()
+    body = _start_body(run, branch, arguments)
+    ended = run.dropped = run.loop.create_future()
+    body.add_done_callback(lambda _: _set_done(ended))
+    try:
+        await ended
+    except asyncio.CancelledError:
+        # The worker has cancelled the run, so the body must not continue without it.
+        run.abandon()
+        raise
+    if not body.done():
+        return BranchResult()
+    branch.task = None
+    return branch_result(body)
+
+
+def branch_result(body: asyncio.Future[BranchResult]) -> BranchResult:
+    """Return how a body or branch ended. A task that was cancelled before it started has ended with that."""
+    return BranchResult(error=asyncio.CancelledError()) if body.cancelled() else body.result()
+
+
+def drop_body(run: TaskRun) -> None:
+    """Stop waiting for a body that does not unwind."""
+    if run.dropped is not None:
+        run.loop.call_soon_threadsafe(_set_done, run.dropped)
+
+
+def cancel_code(run: TaskRun, branches: set[Branch]) -> None:
+    """Cancel the running steps of branches, and other awaiting code in them.
+
+    Waiting code, and the code that runs just now, unwinds at its durable call instead.
+    """
+    busy = {*run.in_flight, asyncio.current_task()}
+    for task, branch in list(run.in_flight.items()):
+        if branch in branches:
+            task.cancel()
+    for branch in branches.difference(run.suspender.waiting.values()):
+        if branch.group is not None:
+            branch.group.cancel_code()
+        elif branch.task is not None and branch.task not in busy and not branch.is_plain:
+            branch.task.cancel()
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def start_branch(branch: Branch, body: Callable[[], Any]) -> asyncio.Task[BranchResult]:
+    """Start a coroutine function as a branch, in a new asyncio task."""
+    context = Context()
+    context.run(BRANCH.set, branch)
+    branch.task = branch.run.loop.create_task(_run_coroutine(body), context=context)
+    return branch.task
+
+
+def _start_body(run: TaskRun, branch: Branch, arguments: Arguments) -> asyncio.Future[BranchResult]:
+    args, kwargs = arguments
+    if run.task.is_async:
+        return start_branch(branch, lambda: run.task.fn(*args, **kwargs))
+    work = run.threads.tasks.submit(Context().run, run_in_thread, branch, lambda: run.task.fn(*args, **kwargs))
+    return asyncio.wrap_future(work)
+
+
+async def _run_coroutine(body: Callable[[], Any]) -> BranchResult:
+    try:
+        return BranchResult(await body())
+    except BaseException as error:
+        return BranchResult(error=error)
+
+
+def run_in_thread(branch: Branch, body: Callable[[], Any]) -> BranchResult:
+    """Run a plain function in this thread, and return how it ended."""
+    BRANCH.set(branch)
+    branch.thread = threading.get_ident()
+    try:
+        return BranchResult(body())
+    except BaseException as error:
+        return BranchResult(error=error)
+
+
+async def _arguments(run: TaskRun) -> Arguments:
+    """Return the stored arguments; a flow's member gets the results of its upstream members."""
+    if run.lease.encoding != ENCODING:
+        return run.task.inputs.unpack(run.lease.payload)
+    from flowfabric.runtime.flow_inputs import resolve_inputs
+
+    return await resolve_inputs(run)
+
+
+# Raw tasks: asyncio tasks that a body starts. On the worker's own loop they end with the body, since their results
+# would be lost and they can make no durable calls. On the user's loop they continue.
+
+
+LOG = logging.getLogger("flowfabric")
+_PACKAGE = str(Path(__file__).parent.parent)
+_CANCEL_TIMEOUT_S = 1.0
+_MAX_NAMES = 5
+
+
+def track_raw_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Make the loop note the asyncio tasks that bodies start."""
+    loop.set_task_factory(_create_task)
+
+
+def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+    branch = BRANCH.get()
+    if branch is not None and STEP.get() is None and not _is_ours(coroutine):
+        # Tasks that a library starts for the store do not belong to the body, and may serve others too.
+        raw, parent = branch.run.raw_tasks, asyncio.current_task(loop)
+        if parent is branch.task or parent in raw:
+            raw.add(task)
+            task.add_done_callback(raw.discard)
+    return task
+
+
+def _is_ours(coroutine: Any) -> bool:
+    code = getattr(coroutine, "cr_code", None)
+    return code is not None and code.co_filename.startswith(_PACKAGE)
+
+
+async def cancel_raw_tasks(run: TaskRun) -> None:
+    """Cancel and report the asyncio tasks that a body left behind."""
+    tasks = set(run.raw_tasks)
+    if not tasks:
+        return
+    names = sorted(_task_name(task) for task in tasks)
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    LOG.warning(
+        "%s left asyncio tasks behind, which are cancelled: %s; await the tasks you start", run.task.name, shown
+    )
+    for task in tasks:
+        task.cancel()
+    _, stubborn = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
+    for task in stubborn:
+        LOG.error("%s left an asyncio task behind that cannot be cancelled: %s", run.task.name, _task_name(task))
+
+
+def _task_name(task: asyncio.Task[Any]) -> str:
+    coroutine = task.get_coro()
+    return getattr(coroutine, "__qualname__", None) or getattr(coroutine, "path", None) or task.get_name()

@@ -1,0 +1,203 @@
+"""Children: executions that a task submits, and waits for the ends of executions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.executions.requests import StepStatus
+from flowfabric.core.executions.states import State
+from flowfabric.core.executions.views import Outcome
+from flowfabric.core.flows.graph import ChildSubmission
+from flowfabric.core.ids import derive_id
+from flowfabric.runtime import results
+from flowfabric.runtime.branch import Branch, require_branch
+from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
+from flowfabric.runtime.journal import Record
+from flowfabric.runtime.run import FINAL_MARK
+from flowfabric.runtime.runner import TaskSpec
+from flowfabric.runtime.suspension import read_waits_for
+from flowfabric.runtime.waits import ChildEnded, ChildWait, DueTimeReached
+from flowfabric.values.aliases import Durable, Duration
+from flowfabric.values.inputs import digest_arguments
+from flowfabric.values.records import Cancelled, Completed, Expired, Skipped, TimedOut
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def submit_child(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Any]:
+    """Store a child and its record in one commit. Every later run finds the same child."""
+    return SubmitChild(require_branch("submit"), task, (args, kwargs))
+
+
+def run_child(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Any]:
+    """Store a child and wait for its result."""
+    return RunChild(require_branch("run"), task, (args, kwargs))
+
+
+def await_result(id_: UUID, task: TaskSpec | None, timeout: Duration | None = None) -> AwaitResult:
+    """Wait for the result of an execution."""
+    return AwaitResult(require_branch("result"), id_, task, timeout)
+
+
+def await_outcome(id_: UUID, task: TaskSpec | None, timeout: Duration | None = None) -> AwaitOutcome:
+    """Wait for the end of an execution and return how it ended."""
+    return AwaitOutcome(require_branch("outcome"), id_, task, timeout)
+
+
+class SubmitChild(DurableCall[Any]):
+    """The submit of a child."""
+
+    verb = "submit"
+    task: TaskSpec | None
+
+    def __init__(self, branch: Branch, task: TaskSpec, arguments: Arguments) -> None:
+        digest = None if branch.run.app.arguments == "off" else digest_arguments(*arguments)
+        self.submission = task.submission(*arguments)
+        super().__init__(branch, f"{self.verb}:{task.base}", self.verb, key=task.call_options.key, digest=digest)
+        self.task, self.is_detached = task.newest, task.call_options.detached
+
+    @property
+    def child_id(self) -> UUID:
+        """The id of the child, derived from this execution and the path."""
+        lease = self.run.lease
+        return derive_id(lease.execution_id, "child", str(lease.generation), self.path)
+
+    def replay(self, record: Record) -> Any:
+        return self.run.app.make_handle(UUID(record.facts["child"]), self.task)
+
+    async def execute(self) -> Any:
+        await self._submit(StepStatus.OK)
+        return self.run.app.make_handle(self.child_id, self.task)
+
+    async def _submit(self, status: StepStatus) -> None:
+        child = ChildSubmission(self.path, self.submission, detached=self.is_detached)
+        await self.run.record_writer.submit(child, self.call_id.record(status, child=str(self.child_id)))
+
+
+class _EndCall(DurableCall[Any]):
+    """A call that waits for the end of an execution and records it."""
+
+    task: TaskSpec | None
+
+    async def wait_end(self, id_: UUID, due: datetime | None, *, is_old: bool) -> Record:
+        """Wait for the end, and record it with the next commit."""
+        verdict = await self.await_verdict(ChildWait(self, id_, due, is_old=is_old))
+        match verdict:
+            case ChildEnded(outcome=outcome):
+                record = self._end_record(id_, outcome)
+            case DueTimeReached(at=at):
+                record = self.call_id.record(StepStatus.OK, child=str(id_), timed_out=at.isoformat())
+            case _:
+                raise AssertionError("an execution is waited for by its end or by time")
+        self.run.record_writer.enqueue(record)
+        return record
+
+    def _end_record(self, id_: UUID, outcome: Outcome) -> Record:
+        facts: dict[str, Any] = {"child": str(id_), "ended": outcome.state.value}
+        if outcome.state is State.COMPLETED:
+            return self.call_id.record(StepStatus.OK, value=outcome.result or b"null", **facts)
+        failure = outcome.failure
+        if failure is not None:
+            facts["failure"] = {"message": failure.message, "category": failure.category}
+            facts["detail"] = results.parse_detail(failure.detail)
+        facts["reason"] = outcome.cancel_reason or (failure.message if failure else "")
+        return self.call_id.record(StepStatus.FAILED, **facts)
+
+    def read_end(self, record: Record) -> results.FinalOutcome | TimedOut:
+        """Return how the execution ended, from its record."""
+        facts = record.facts
+        if "timed_out" in facts:
+            return TimedOut(datetime.fromisoformat(facts["timed_out"]))
+        match State(facts["ended"]):
+            case State.COMPLETED:
+                codec = self.task.result_codec if self.task is not None else results.untyped_codec()
+                return results.FinalOutcome(Completed(codec.restore(record.value)))
+            case State.CANCELLED:
+                return results.FinalOutcome(Cancelled(facts["reason"]))
+            case State.EXPIRED:
+                return results.FinalOutcome(Expired(facts["reason"]))
+            case State.SKIPPED:
+                return results.FinalOutcome(Skipped(facts["reason"]))
+        return results.recorded_failure(facts.get("failure"), facts.get("detail"), self.task)
+
+    def read_value(self, record: Record) -> Any:
+        """Return the result, or raise the error for another end."""
+        end = self.read_end(record)
+        if isinstance(end, TimedOut):
+            late = TimeoutError(f"{self.path} has not ended by {end.at.isoformat()}")
+            setattr(late, FINAL_MARK, True)
+            raise late
+        try:
+            return end.value()
+        except Exception as error:
+            setattr(error, FINAL_MARK, True)
+            raise
+
+
+class RunChild(SubmitChild, _EndCall):
+    """A child that is submitted and awaited."""
+
+    verb = "run"
+
+    def replay(self, record: Record) -> Any:
+        return self.read_value(record)
+
+    async def execute(self) -> Any:
+        branch, former = awaiting_branch(self), await self._find_child()
+        child = former or self.child_id
+        branch.add_child(child)
+        if former is None:
+            await self._submit(StepStatus.OPEN)
+        record = await self.wait_end(child, None, is_old=former is not None)
+        branch.remove_child(child)
+        return self.read_value(record)
+
+    async def _find_child(self) -> UUID | None:
+        """Return the recorded child.
+
+        A child kept by a replay may have been cancelled at the end of its generation. It then counts as never
+        submitted.
+        """
+        child = None if self.record is None else UUID(self.record.facts["child"])
+        if child is None or child == self.child_id:
+            return child
+        ended = (await read_waits_for(self.run, {}, [child])).children.get(child)
+        return None if ended is not None and ended.state is State.CANCELLED else child
+
+
+class AwaitOutcome(_EndCall):
+    """A wait for the end of an execution by its id."""
+
+    def __init__(self, branch: Branch, id_: UUID, task: TaskSpec | None, timeout: Duration | None) -> None:
+        self.id, self.task = id_, task
+        self.timeout: timedelta | None = None if timeout is None else validation.duration(timeout, "timeout")
+        kind = task.base if task is not None else "execution"
+        super().__init__(branch, f"result:{kind}", "result", digest=str(id_))
+
+    async def execute(self) -> Any:
+        is_old, due = self.record is not None, self._due()
+        return self.replay(await self.wait_end(self.id, due, is_old=is_old or due is None))
+
+    def _due(self) -> datetime | None:
+        if self.record is not None:
+            due = self.record.facts.get("due")
+            return None if due is None else datetime.fromisoformat(due)
+        due = None if self.timeout is None else self.run.now() + self.timeout
+        facts: dict[str, Any] = {} if due is None else {"due": due.isoformat()}
+        self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, child=str(self.id), **facts))
+        return due
+
+    def replay(self, record: Record) -> Any:
+        end = self.read_end(record)
+        return end if isinstance(end, TimedOut) else end.outcome
+
+
+class AwaitResult(AwaitOutcome):
+    """A wait for the result of an execution by its id."""
+
+    def replay(self, record: Record) -> Any:
+        return self.read_value(record)

@@ -1,0 +1,122 @@
+"""Calls that need no await: the time, random values, the current execution, and whether code is new to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from datetime import datetime
+from random import Random
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.executions.requests import StepStatus
+from flowfabric.runtime.branch import BRANCH, STEP, Branch, require_branch
+from flowfabric.runtime.journal import CallId
+from flowfabric.values.records import TaskContext
+
+if TYPE_CHECKING:
+    from flowfabric.runtime.run import TaskRun
+
+
+def now() -> datetime:
+    """Return the store's time at the first run of this call, and the same time in every later run."""
+    branch = require_branch("now")
+    call_id = _unordered_call_id(branch, "now")
+    record = branch.run.calls.journal.get(call_id.path)
+    if record is not None:
+        return datetime.fromisoformat(json.loads(record.value))
+    now_at = branch.run.now()
+    value = json.dumps(now_at.isoformat()).encode()
+    branch.run.on_loop(branch.run.record_writer.enqueue, call_id.record(StepStatus.OK, value=value))
+    return now_at
+
+
+def uuid4() -> UUID:
+    """Return a random id that is the same in every run."""
+    return UUID(bytes=_derive_bytes("uuid4")[:16], version=4)
+
+
+def rng() -> Random:
+    """Return a random generator that yields the same numbers in every run."""
+    return Random(_derive_bytes("rng"))
+
+
+def changed(name: str, /) -> bool:
+    """Return True if the execution had not passed this point when the code changed. Guard new calls with it."""
+    branch = require_branch("changed")
+    branch.run.calls.check_alive(branch)
+    scope, journal = branch.scope, branch.run.calls.journal
+    call_id = scope.unordered(f"changed[{name}]", "changed")
+    if journal.get(call_id.path) is not None:
+        return True
+    if journal.has_later_call(scope):
+        return False
+    branch.run.on_loop(branch.run.record_writer.enqueue, call_id.record(StepStatus.OK))
+    return True
+
+
+def progress(percent: float, message: str = "") -> None:
+    """Report the progress of the task. Ignored while the task only repeats recorded calls."""
+    branch = require_branch("progress")
+    run = branch.run
+    run.calls.check_alive(branch)
+    if not 0 <= percent <= 100:
+        raise InvalidRequest("out_of_range", "percent must be between 0 and 100", field="percent")
+    if not branch.is_replaying:
+        run.loop.call_soon_threadsafe(_start_progress, run, int(percent), message)
+
+
+def current() -> TaskContext:
+    """Return the current execution, attempt and epoch. Inside a step it includes the step's idempotency key."""
+    branch, step = BRANCH.get(), STEP.get()
+    if branch is None:
+        raise InvalidRequest("outside_of_task", "current works only inside a task or a step")
+    run = branch.run
+    lease = run.lease
+    cancelled = run.is_over or run.cancel_due_at is not None or (step is not None and step.is_abandoned)
+    return TaskContext(
+        execution_id=lease.execution_id,
+        kind=lease.kind,
+        attempt=lease.attempt_index,
+        epoch=lease.epoch,
+        replaying=branch.is_replaying,
+        cancelled=cancelled,
+        idempotency_key=step.key if step is not None else str(lease.execution_id),
+        tags=lease.tags,
+    )
+
+
+def _start_progress(run: TaskRun, percent: int, message: str) -> None:
+    telling = run.loop.create_task(_send_progress(run, percent, message))
+    run.background_tasks.add(telling)
+    telling.add_done_callback(run.background_tasks.discard)
+
+
+async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
+    try:
+        await run.engine.leases.progress(run.lease.fence, percent, message or None)
+    except FlowFabricError as error:
+        logger.info("The progress of %s could not be reported: %s", run.lease.execution_id, error)
+
+
+class _SilentWhileReplaying(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        branch = BRANCH.get()
+        return branch is None or not branch.is_replaying
+
+
+logger = logging.getLogger("flowfabric.task")
+logger.addFilter(_SilentWhileReplaying())
+
+
+def _unordered_call_id(branch: Branch, name: str) -> CallId:
+    branch.run.calls.check_alive(branch)
+    return branch.scope.unordered(branch.scope.label(name), name)
+
+
+def _derive_bytes(name: str) -> bytes:
+    branch = require_branch(name)
+    call_id, run = _unordered_call_id(branch, name), branch.run
+    return hashlib.sha256(f"{run.lease.execution_id}/{run.seed}/{call_id.path}".encode()).digest()

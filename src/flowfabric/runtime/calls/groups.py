@@ -1,0 +1,319 @@
+"""Groups of concurrent calls: all of them, each with its own outcome, or the first that succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, overload
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.requests import StepStatus
+from flowfabric.runtime.branch import Branch, require_branch
+from flowfabric.runtime.branch_group import BranchGroup, Member, mark_awaited, validate_members
+from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
+from flowfabric.runtime.journal import KEYED, CallId
+from flowfabric.runtime.run import is_final
+from flowfabric.values import failures
+from flowfabric.values.aliases import Durable, T
+from flowfabric.values.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
+from flowfabric.values.records import Completed, ErrorInfo, Failed, RaceResult
+
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+_FAILURE_KIND = "accident"
+
+
+@overload
+def gather(a: Awaitable[T1], b: Awaitable[T2], /, *, limit: int | None = None) -> Durable[tuple[T1, T2]]: ...
+@overload
+def gather(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, limit: int | None = None
+) -> Durable[tuple[T1, T2, T3]]: ...
+@overload
+def gather(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, limit: int | None = None
+) -> Durable[tuple[T1, T2, T3, T4]]: ...
+@overload
+def gather(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[T, ...]]: ...
+def gather(*calls: Awaitable[Any], limit: int | None = None) -> Any:
+    """Return all results in the order of the calls. The first failure ends the other calls and is raised.
+
+    `limit` bounds how many run at the same time.
+    """
+    return Gather(require_branch("gather"), "gather", calls, limit)
+
+
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed]]: ...
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed]]: ...
+@overload
+def settle(
+    a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /, *, limit: int | None = None
+) -> Durable[tuple[Completed[T1] | Failed, Completed[T2] | Failed, Completed[T3] | Failed, Completed[T4] | Failed]]: ...
+@overload
+def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
+def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
+    """Return how each call ended, in their order. No call ends another."""
+    return Settle(require_branch("settle"), "settle", calls, limit)
+
+
+@overload
+def race(a: Awaitable[T1], b: Awaitable[T2], /) -> Durable[RaceResult[T1 | T2]]: ...
+@overload
+def race(a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> Durable[RaceResult[T1 | T2 | T3]]: ...
+@overload
+def race(*calls: Awaitable[T]) -> Durable[RaceResult[T]]: ...
+def race(*calls: Awaitable[Any]) -> Any:
+    """Return the first call that succeeds. Raise `AllFailed` if none does.
+
+    The other calls are ended: their steps cancelled, their waits closed, their children cancelled.
+    """
+    if not calls:
+        raise InvalidRequest("empty_race", "a race needs at least one call")
+    return Race(require_branch("race"), "race", calls, None)
+
+
+class CallGroup(DurableCall[Any]):
+    """Several concurrent calls. The member that decided the group is recorded, and later runs run only that one."""
+
+    def __init__(self, branch: Branch, name: str, calls: Sequence[Any], limit: int | None) -> None:
+        self.limit = None if limit is None else validation.integer(limit, "limit", 1, validation.MAX_COUNT)
+        self.members: Sequence[Member] = validate_members(calls)
+        try:
+            super().__init__(branch, name, name)
+        except BaseException:
+            for member in self.members:
+                mark_awaited(member)
+            raise
+
+    async def resolve(self) -> Any:
+        branch, group = awaiting_branch(self), BranchGroup(self, self.members, self.limit)
+        try:
+            self._check_task(branch)
+            self.run.calls.check_alive(branch)
+            if "given_up" in self._facts():
+                await self._wait_for_cancel(group)
+            branch.group = group
+            return await self.decide(group)
+        except asyncio.CancelledError:
+            if group.has_open_members:
+                await self._abandon(group)
+            raise
+        finally:
+            branch.group = None
+            group.skip_waiting()
+
+    def _check_task(self, branch: Branch) -> None:
+        if asyncio.current_task() is not branch.task:
+            message = (
+                f"{self.path} is awaited in an asyncio task, as by wait_for or create_task, and could not be "
+                f"suspended; await it in the function, and for a time limit use race(…, sleep(…))"
+            )
+            raise InvalidRequest("group_in_raw_task", message, path=self.path)
+
+    async def _abandon(self, group: BranchGroup) -> None:
+        """End the members after the code around the group has cancelled it, as `asyncio.timeout` does.
+
+        They end like the losers of a race. The cancellation is recorded first, since a later run has to repeat it.
+        """
+        if self.is_left(asyncio.CancelledError()):
+            await group.wait_ended()
+        else:
+            await self._end_members(group, StepStatus.ABANDONED, cancel_steps=True, given_up=True)
+
+    async def _wait_for_cancel(self, group: BranchGroup) -> NoReturn:
+        """Run nothing until the code around the group cancels it again, as it did before."""
+        group.skip_waiting()
+        await self.cancel_again(group)
+        self.remember(StepStatus.ABANDONED, **self._facts())
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("this future is never resolved")
+
+    async def decide(self, group: BranchGroup) -> Any:
+        """Run the members and return the group's value."""
+        raise NotImplementedError
+
+    def deciding_member(self) -> int | None:
+        """Return the recorded member that decided the group, if any."""
+        return None if self.record is None else self.record.facts.get("member")
+
+    def is_left(self, error: BaseException) -> bool:
+        """Return True if a member ended because the run or this branch unwinds."""
+        return isinstance(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
+
+    def ends_group(self, error: BaseException) -> bool:
+        """Return True for errors that are not the failure of one member: the run unwinds, or the execution is
+        cancelled."""
+        return self.is_left(error) or isinstance(error, asyncio.CancelledError)
+
+    async def end_others(self, group: BranchGroup, error: BaseException, *, cancel_steps: bool) -> None:
+        """End the other members. If the run unwinds, they end anyway, and their children and waitpoints stay."""
+        if self.is_left(error):
+            await group.wait_ended()
+        else:
+            await group.drop(cancel_steps=cancel_steps)
+
+    async def conclude(self, group: BranchGroup, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
+        """End the other members once one has decided the group.
+
+        The decision is recorded, with the children and waitpoints that it ends, before they are ended. Otherwise a
+        later run could take the end of one of those for the decision.
+        """
+        if self.deciding_member() is not None:
+            self.remember(status, **self._facts())
+            return
+        await self._end_members(group, status, cancel_steps=cancel_steps, member=index)
+
+    async def _end_members(self, group: BranchGroup, status: StepStatus, *, cancel_steps: bool, **why: Any) -> None:
+        facts = await self._record_decision(group.open_children(), group.open_waitpoints(), **why)
+        await group.drop(cancel_steps=cancel_steps)
+        self.remember(status, **facts)
+
+    async def _record_decision(self, losers: Sequence[UUID], closed: Sequence[str], **why: Any) -> Mapping[str, Any]:
+        """Record what decided the group before its other members are ended, and return the recorded facts."""
+        facts = {**why, "losers": [str(child) for child in losers], "closed": list(closed)}
+        record = self.call_id.record(StepStatus.OPEN, **facts)
+        if losers or closed:
+            await self.run.record_writer.write(record)
+        else:
+            self.run.record_writer.enqueue(record)
+        return facts
+
+    async def cancel_again(self, group: BranchGroup) -> None:
+        """Repeat cancellations that an interrupted run may not have finished."""
+        if self.record is not None and not self.record.is_final:
+            await group.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
+            await group.close_waitpoints(self._facts().get("closed", ()))
+
+    def remember(self, status: StepStatus, **facts: Any) -> None:
+        """Record with the next commit that the group is decided."""
+        if self.record is None or not self.record.is_final:
+            self.run.record_writer.enqueue(self.call_id.record(status, **facts))
+
+    def _facts(self) -> Mapping[str, Any]:
+        return {} if self.record is None else self.record.facts
+
+
+class Gather(CallGroup):
+    """All results, or the first failure."""
+
+    async def decide(self, group: BranchGroup) -> Any:
+        values: dict[int, Any] = {}
+        await self.cancel_again(group)
+        async for index, ending in group.results(only=self.deciding_member()):
+            if ending.error is None:
+                values[index] = ending.value
+                continue
+            await self._fail(group, index, ending.error)
+            raise ending.error
+        if self.deciding_member() is not None:
+            why = "the branch that failed no longer fails"
+            self.run.calls.diverge(self.run.calls.journal.report(self.branch.scope, self.call_id, why))
+        self.remember(StepStatus.OK)
+        return tuple(values[index] for index in range(len(self.members)))
+
+    async def _fail(self, group: BranchGroup, index: int, error: BaseException) -> None:
+        if self.is_left(error):
+            await group.wait_ended()
+        elif self._is_final(error):
+            await self.conclude(group, index, StepStatus.FAILED, cancel_steps=False)
+        else:
+            branches = group.running_branches()
+            await group.release()
+            self.run.calls.unrecorded_failures.add(
+                awaiting_branch(self), error, lambda: self._accept(group, branches, index)
+            )
+
+    def _is_final(self, error: BaseException) -> bool:
+        is_known = self.deciding_member() is not None or isinstance(error, asyncio.CancelledError)
+        return is_known or is_final(error, self.run.task.settings.raises)
+
+    async def _accept(self, group: BranchGroup, branches: Sequence[Branch], index: int) -> None:
+        """Record the group as failed: the function continues after an unrecorded failure of a member."""
+        losers = [child for branch in branches for child in branch.children]
+        closed = [key for branch in branches for key in branch.waitpoints]
+        facts = await self._record_decision(losers, closed, member=index)
+        await group.cancel_children(losers)
+        await group.close_waitpoints(closed)
+        self.remember(StepStatus.FAILED, **facts)
+
+
+class TolerantGroup(CallGroup):
+    """A group that continues when a member fails."""
+
+    def restore_failures(self, group: BranchGroup) -> dict[int, ErrorInfo]:
+        """Return the recorded failures of branches, which are not run again."""
+        journal, errors = self.run.calls.journal, dict[int, ErrorInfo]()
+        for index in range(len(self.members)):
+            record = journal.get(self._failure_id(index).path)
+            if record is not None and record.kind == _FAILURE_KIND:
+                group.skip(index)
+                errors[index] = failures.from_json(record.facts["error"])
+        return errors
+
+    async def record_failure(self, group: BranchGroup, index: int, error: BaseException) -> ErrorInfo:
+        """Return how a member failed that does not decide the group.
+
+        If nothing else has recorded the failure, record it here, since the function sees it. A member that succeeded
+        when the group ended must not fail later.
+        """
+        info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
+        if not is_final(error, self.run.task.settings.raises):
+            if self.record is not None and self.record.is_final:
+                await group.release()
+                raise error
+            document = failures.to_json(info)
+            self.run.record_writer.enqueue(self._failure_id(index).record(StepStatus.FAILED, error=document))
+        return info
+
+    def _failure_id(self, index: int) -> CallId:
+        return CallId(f"{self.path}[{index}]", self.call_id.scope, KEYED, _FAILURE_KIND)
+
+
+class Settle(TolerantGroup):
+    """The outcome of each call."""
+
+    async def decide(self, group: BranchGroup) -> Any:
+        accidents = self.restore_failures(group)
+        outcomes: dict[int, Completed[Any] | Failed] = {index: Failed(info) for index, info in accidents.items()}
+        async for index, ending in group.results():
+            if ending.error is None:
+                outcomes[index] = Completed(ending.value)
+                continue
+            if self.ends_group(ending.error):
+                await self.end_others(group, ending.error, cancel_steps=False)
+                raise ending.error
+            outcomes[index] = Failed(await self.record_failure(group, index, ending.error))
+        self.remember(StepStatus.OK)
+        return tuple(outcomes[index] for index in range(len(self.members)))
+
+
+class Race(TolerantGroup):
+    """The first success."""
+
+    async def decide(self, group: BranchGroup) -> Any:
+        await self.cancel_again(group)
+        failed = self.restore_failures(group)
+        async for index, ending in group.results(only=self.deciding_member()):
+            if ending.error is None:
+                await self.conclude(group, index, StepStatus.OK, cancel_steps=True)
+                return RaceResult(index, ending.value)
+            if self.is_left(ending.error):
+                await group.wait_ended()
+                raise ending.error
+            if isinstance(ending.error, asyncio.CancelledError):
+                # This decides the race. Another member may still succeed while it is ended, and must not win later.
+                await self.conclude(group, index, StepStatus.FAILED, cancel_steps=True)
+                raise ending.error
+            failed[index] = await self.record_failure(group, index, ending.error)
+        self.remember(StepStatus.OK)
+        raise AllFailed([failed[index] for index in sorted(failed)])

@@ -1,0 +1,419 @@
+"""Steps: functions whose results are recorded, so that they run once however often the task runs again.
+
+The policy of a step combines the call's options, the function's `@step.policy` and the settings of the task, in this
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from types import FunctionType
+from typing import Any, Concatenate, TypeVar, overload
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.requests import StepStatus
+from flowfabric.core.policy import Backoff, backoff_delay
+from flowfabric.runtime.branch import STEP, Branch, StepContext, require_branch
+from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
+from flowfabric.runtime.journal import Record
+from flowfabric.runtime.results import result_codec_for
+from flowfabric.runtime.run import FINAL_MARK, is_final
+from flowfabric.runtime.runner import Retryable, TaskSpec, retry_category, validate_retry_on
+from flowfabric.runtime.waits import Wait
+from flowfabric.values import failures
+from flowfabric.values.aliases import Async, Durable, Duration, P, T
+from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
+from flowfabric.values.inputs import digest_arguments
+from flowfabric.values.records import ErrorInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__flowfabric_step__"
+_SEPARATORS = ("#", "[", "/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPolicy:
+    """The settings of `@step.policy(…)` and `step.options(…)`. Absent settings default to the task's."""
+
+    name: str | None = None
+    key: str | None = None
+    retries: int | None = None
+    timeout: Duration | None = None
+    raises: tuple[type[Exception], ...] = ()
+    at_most_once: bool = False
+    retry_on: tuple[Retryable, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None and any(sign in validation.name(self.name, "name") for sign in _SEPARATORS):
+            message = f"name must be without {' '.join(_SEPARATORS)}, which number calls of the same name"
+            raise InvalidRequest("invalid_name", message, field="name")
+        if self.key is not None:
+            validation.name(self.key, "key")
+        if self.retries is not None:
+            validation.integer(self.retries, "retries", 0, validation.MAX_COUNT)
+        if self.timeout is not None:
+            validation.duration(self.timeout, "timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """The name of a step, and everything that decides how it runs and is retried."""
+
+    own_policy: StepPolicy
+    name: str
+    is_async: bool
+    retries: int
+    backoff: Backoff
+    timeout: timedelta | None
+    raises: tuple[type[Exception], ...]
+    at_most_once: bool
+    retry_on: tuple[Retryable, ...] = ()
+
+
+NO_POLICY = StepPolicy()
+
+
+class StepFunction:
+    """The type of `step`: call it with a function and its arguments."""
+
+    def __init__(self, policy: StepPolicy = NO_POLICY) -> None:
+        self._policy = policy
+
+    @overload
+    def __call__(self, fn: Async[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
+    @overload
+    def __call__(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
+    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run the function once. Its result is recorded, and later runs of the task return the recorded result."""
+        return StepCall(require_branch("step"), fn, args, kwargs, self._policy)
+
+    @overload
+    def tx(
+        self, fn: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Durable[T]: ...
+    @overload
+    def tx(self, fn: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
+    def tx(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run the function in a transaction of the store: its rows and the step's record commit together, or neither.
+
+        On SQLite it is a plain function that gets the `sqlite3` connection, on PostgreSQL a coroutine function that
+        gets the asyncpg connection. Keep it short, since other writers may wait for it.
+        """
+        from flowfabric.runtime.calls.transaction import TransactionCall
+
+        return TransactionCall(require_branch("step.tx"), fn, args, kwargs, self._policy)
+
+    def options(
+        self,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        retries: int | None = None,
+        timeout: Duration | None = None,
+        retry_on: Collection[str | type[Exception]] | None = None,
+    ) -> StepFunction:
+        """Return `step` with options for one call: another name, a key that distinguishes calls, or other retries."""
+        only = None if retry_on is None else validate_retry_on(retry_on)
+        return StepFunction(StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only))
+
+    def policy(
+        self,
+        *,
+        name: str | None = None,
+        retries: int | None = None,
+        timeout: Duration | None = None,
+        raises: Collection[type[Exception]] = (),
+        at_most_once: bool = False,
+        retry_on: Collection[str | type[Exception]] | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate a function with its policy as a step. It stays a plain function.
+
+        Exceptions in `raises` are expected results: they are never retried, and the task can catch them by class. With
+        `at_most_once`, an interrupted step fails instead of running again. With `retry_on`, only failures of these
+        categories or classes are retried.
+        """
+        step_policy = StepPolicy(
+            name=name,
+            retries=retries,
+            timeout=timeout,
+            raises=validate_raises(raises),
+            at_most_once=at_most_once,
+            retry_on=None if retry_on is None else validate_retry_on(retry_on),
+        )
+
+        def decorate(fn: F) -> F:
+            attach_policy(fn, step_policy)
+            return fn
+
+        return decorate
+
+
+step = StepFunction()
+
+
+_REPLACED = str.maketrans("#[/", "___")
+
+
+def as_step(name: str, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Durable[T]:
+    """Run a client call as a step of this name."""
+    return step.options(name=name.translate(_REPLACED))(fn, *args)
+
+
+class StepCall(DurableCall[Any]):
+    """One call of a function as a step."""
+
+    kind = "step"
+
+    def __init__(
+        self,
+        branch: Branch,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: StepPolicy = NO_POLICY,
+        *,
+        name: str | None = None,
+    ) -> None:
+        if not callable(fn):
+            description = f"{type(fn).__name__}; run a task with await task.run(…)"
+            raise InvalidRequest("invalid_type", f"a step is a function and its arguments, not {description}")
+        digest = None if branch.run.app.arguments == "off" else digest_arguments(args, kwargs)
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.plan = step_plan(branch.run.task, fn, options)
+        super().__init__(branch, name or self.plan.name, self.kind, key=options.key, digest=digest)
+
+    def replay(self, record: Record) -> Any:
+        if record.status is StepStatus.FAILED:
+            raise failure_of(record, self.plan.raises)
+        return result_codec_for(self.fn).restore(record.value)
+
+    async def execute(self) -> Any:
+        facts = self.record.facts if self.record is not None else {}
+        tries, due = facts.get("tries", 0), facts.get("due")
+        if facts.get("begun") and due is None:
+            raise await self._record_failure(_interrupted_error(self.path), tries)
+        while True:
+            if due is not None:
+                await self._wait_for_retry(datetime.fromisoformat(due))
+            if self.plan.at_most_once:
+                await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, begun=True, tries=tries))
+            try:
+                return await self._succeed()
+            except Exception as error:
+                tries += 1
+                due = await self._next_try(error, tries)
+
+    async def _succeed(self) -> Any:
+        """Call the function and record its result. Return the stored value."""
+        result = await self._perform()
+        stored = result_codec_for(self.fn).store_value(result, self)
+        await self.run.record_writer.write(self.call_id.record(StepStatus.OK, value=stored.data))
+        return stored.value
+
+    def _perform(self) -> Coroutine[Any, Any, Any]:
+        """Call the function. In tests it must not change its arguments, since a later run would not see the change."""
+        hooks = self.run.hooks
+        hooks.step_starting(self.run, self.path)
+        return self._call_strictly() if hooks.is_strict else self._call()
+
+    async def _call_strictly(self) -> Any:
+        before = digest_arguments(self.args, self.kwargs)
+        result = await self._call()
+        if digest_arguments(self.args, self.kwargs) != before:
+            message = (
+                f"{self.path} changed its arguments, which a later run would not see; return the new value instead"
+            )
+            raise ValueRefused(message, code="arguments_changed", path=self.path)
+        return result
+
+    async def _call(self) -> Any:
+        run, task = self.run, asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        run.in_flight[task] = awaiting_branch(self)
+        context = StepContext(run, self.path)
+        token = STEP.set(context)
+        try:
+            if self.plan.timeout is not None:
+                return await self._call_with_timeout(self.plan.timeout.total_seconds())
+            return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._call_in_thread())
+        except asyncio.CancelledError as error:
+            if run.is_over:
+                raise run.calls.unwind_reason(awaiting_branch(self)) from None
+            if not task.cancelling():
+                # The function cancelled itself, which is a failure like any other.
+                raise RuntimeError(f"{self.path} was cancelled by its own code") from error
+            run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
+            if awaiting_branch(self).is_dropped:
+                raise Unwind from None
+            raise
+        finally:
+            context.is_abandoned = True
+            STEP.reset(token)
+            run.in_flight.pop(task, None)
+
+    async def _call_with_timeout(self, seconds: float) -> Any:
+        timer = asyncio.timeout(seconds)
+        try:
+            async with timer:
+                return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._call_in_thread())
+        except TimeoutError:
+            if timer.expired():
+                raise TimeoutError(f"{self.path} took longer than {seconds:g} s") from None
+            raise
+
+    async def _call_in_thread(self) -> Any:
+        """Return the result of a plain function. If that is awaitable, await it."""
+        call = partial(self.fn, *self.args, **self.kwargs)
+        result = await self.run.loop.run_in_executor(self.run.threads.steps, copy_context().run, _call_function, call)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _next_try(self, error: Exception, tries: int) -> str:
+        """Return when to try again. Raise the failure if it is final."""
+        encode_declared = failures.encode_declared(error, self.plan.raises)
+        info = failures.error_info(error)
+        is_retried = retry_category(error, info.category, self.plan.retry_on) is not None
+        if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
+            raise await self._record_failure(info, tries, encode_declared, error)
+        due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
+        document = failures.to_json(info)
+        record = self.call_id.record(StepStatus.OPEN, tries=tries, due=due.isoformat(), error=document)
+        self.run.record_writer.enqueue(record)
+        return due.isoformat()
+
+    async def _record_failure(
+        self, info: ErrorInfo, tries: int, declared: Mapping[str, Any] | None = None, cause: Exception | None = None
+    ) -> Exception:
+        """Record the final failure and return the error for the function."""
+        document = {**failures.to_json(info), **(declared or {})}
+        record = self.call_id.record(StepStatus.FAILED, tries=tries, error=document)
+        await self.run.record_writer.write(record)
+        failure = failure_of(record, self.plan.raises)
+        failure.__cause__ = cause
+        return failure
+
+    async def _wait_for_retry(self, due: datetime) -> None:
+        """Wait for the next try. If the call is cancelled during the wait, record that it was abandoned."""
+        try:
+            await self._back_off(due)
+        except asyncio.CancelledError as error:
+            if not isinstance(error, CancelRequested) and not self.run.is_over:
+                self.run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
+            raise
+
+    async def _back_off(self, due: datetime) -> None:
+        wait = Wait(self, due)
+        branch = awaiting_branch(self)
+        if asyncio.current_task() is branch.task:
+            await self.run.suspender.wait(branch, wait)
+        else:
+            await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
+
+
+def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
+    """Return the error for a recorded failure, the same in every run."""
+    document = record.facts["error"]
+    error = failures.rebuild(document, raises)
+    if error is None:
+        return StepFailed(failures.from_json(document), record.path, raises=raises)
+    setattr(error, FINAL_MARK, True)
+    return error
+
+
+def _interrupted_error(path: str) -> ErrorInfo:
+    message = f"{path} was interrupted and may have happened; it is declared to happen at most once"
+    return ErrorInfo(type="StepInterrupted", message=message, category="interrupted", permanent=True)
+
+
+def _call_function(call: Callable[[], Any]) -> Any:
+    """Call the function. A future cannot carry StopIteration, so raise RuntimeError instead, as coroutines do."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
+
+
+def attach_policy(fn: Callable[..., Any], policy: StepPolicy) -> None:
+    """Attach the policy to the function, which stays a plain function."""
+    try:
+        setattr(fn, _MARK, policy)
+    except AttributeError:
+        message = f"{fn!r} cannot carry a policy; wrap it in a function, or use step.options at the call"
+        raise InvalidRequest("policy_refused", message) from None
+
+
+def policy_of(fn: Callable[..., Any]) -> StepPolicy:
+    """Return the policy attached to the function, also through partials and bound methods."""
+    policy = getattr(unwrap_partial(fn), _MARK, NO_POLICY)
+    assert isinstance(policy, StepPolicy), "only attach writes the mark"
+    return policy
+
+
+def step_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> StepPlan:
+    """Return how the step runs. The plan is cached per function and task, unless the call has options."""
+    if options is not NO_POLICY or not isinstance(fn, FunctionType):
+        return _make_plan(task, fn, options)
+    plan = task.step_plans.get(fn)
+    if plan is None or plan.own_policy is not getattr(fn, _MARK, NO_POLICY):
+        plan = task.step_plans[fn] = _make_plan(task, fn, options)
+    return plan
+
+
+def _make_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> StepPlan:
+    """Combine the policies of the call, the function and the task, in this order."""
+    own, settings = policy_of(fn), task.settings
+    retries = next(
+        value
+        for value in (options.retries, own.retries, task.call_options.retries, settings.retries)
+        if value is not None
+    )
+    timeout = own.timeout if options.timeout is None else options.timeout
+    retry_on = own.retry_on if options.retry_on is None else options.retry_on
+    return StepPlan(
+        own_policy=own,
+        name=step_name(fn, options),
+        is_async=inspect.iscoroutinefunction(fn),
+        retries=retries,
+        backoff=settings.backoff,
+        raises=own.raises,
+        at_most_once=own.at_most_once,
+        timeout=None if timeout is None else validation.duration(timeout, "timeout"),
+        retry_on=settings.retry_on if retry_on is None else retry_on,
+    )
+
+
+def step_name(fn: Callable[..., Any], options: StepPolicy = NO_POLICY) -> str:
+    """Return the name of a step: the given one, or the function's."""
+    named = options.name or policy_of(fn).name
+    if named is not None:
+        return named
+    inner = unwrap_partial(fn)
+    qualified = getattr(inner, "__qualname__", None) or type(inner).__qualname__
+    return qualified.rpartition("<locals>.")[2]
+
+
+def unwrap_partial(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside partials."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn
+
+
+def validate_raises(raises: Collection[type[Exception]]) -> tuple[type[Exception], ...]:
+    """Return the exception classes, or raise if there is anything else among them."""
+    for kind in raises:
+        if not _is_exception(kind):
+            message = f"raises must hold classes of exceptions, not {kind!r}"
+            raise InvalidRequest("invalid_type", message, field="raises")
+    return tuple(raises)
+
+
+def _is_exception(kind: object) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, Exception)

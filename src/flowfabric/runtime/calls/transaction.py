@@ -1,0 +1,76 @@
+"""Steps in a transaction of the store: their rows and their record commit together, or neither."""
+
+from __future__ import annotations
+
+import inspect
+from contextvars import copy_context
+from typing import Any
+
+from flowfabric.core.errors import Conflict
+from flowfabric.core.executions.requests import Step, StepStatus
+from flowfabric.runtime.branch import STEP, StepContext
+from flowfabric.runtime.calls.step import StepCall
+from flowfabric.runtime.journal import Record
+from flowfabric.runtime.record_writer import retry_while_owned, shield
+from flowfabric.runtime.results import result_codec_for
+from flowfabric.values.errors import Unwind
+
+
+class TransactionCall(StepCall):
+    """One call of a function with the store's connection."""
+
+    kind = "transaction"
+
+    async def _succeed(self) -> Any:
+        # The transaction stores only this record, so store the records it may depend on first.
+        await self.run.record_writer.flush()
+        self.run.calls.check_over()
+        token = STEP.set(StepContext(self.run, self.path))
+        try:
+            record = await self._transact()
+        finally:
+            STEP.reset(token)
+        # Discard the unwritten record of an earlier try that failed.
+        self.run.record_writer.discard(record)
+        self.run.hooks.record_stored(self.run, record)
+        self.run.calls.check_over()
+        return result_codec_for(self.fn).restore(record.value)
+
+    async def _transact(self) -> Record:
+        run, codec, records = self.run, result_codec_for(self.fn), list[Record]()
+        # On SQLite the function runs in the writer thread, which needs the context of this step.
+        context = copy_context()
+
+        def body(connection: Any) -> Any:
+            return context.run(self.fn, connection, *self.args, **self.kwargs)
+
+        async def async_body(connection: Any) -> Any:
+            return await self.fn(connection, *self.args, **self.kwargs)
+
+        # The store checks whether the function is async, as its driver needs.
+        chosen = async_body if inspect.iscoroutinefunction(self.fn) else body
+
+        def record(result: Any) -> Step:
+            records[:] = [self.call_id.record(StepStatus.OK, value=codec.store_value(result, self).data)]
+            run.hooks.record_starting(run, records[0])
+            return records[0].to_step()
+
+        try:
+            # A cancellation comes too late here, since the rows may be committed.
+            transacting = retry_while_owned(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
+            await shield(run.loop.create_task(transacting))
+        except Conflict as error:
+            if error.code != "step_already_recorded":
+                raise
+            return await self._find_record()
+        if not records or run.loss is not None:
+            raise Unwind
+        return records[0]
+
+    async def _find_record(self) -> Record:
+        """Return the record that an earlier try stored whose reply was lost."""
+        steps = await retry_while_owned(self.run, lambda: self.run.engine.leases.journal(self.run.lease.fence))
+        for step in steps or ():
+            if step.name == self.path:
+                return Record.from_step(step)
+        raise Unwind

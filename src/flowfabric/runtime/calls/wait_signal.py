@@ -1,0 +1,283 @@
+"""Waits for signals: for one by its typed name, or for several by a condition."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any, overload
+from uuid import UUID
+
+from flowfabric.core import validation
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.executions.requests import StepStatus
+from flowfabric.core.waits.bindings import Bound, NewWaitpoint, StandingWaitpoint
+from flowfabric.core.waits.conditions import Condition, Single, waitpoint_keys
+from flowfabric.core.waits.evaluate import counting_signals, is_satisfied
+from flowfabric.core.waits.records import Effect, StoredSignal, SuspensionReason
+from flowfabric.core.waits.snapshot import Override, WaitSnapshot
+from flowfabric.core.waits.sources import format_source
+from flowfabric.runtime.branch import Branch, require_branch
+from flowfabric.runtime.durable_call import DurableCall, T_co
+from flowfabric.runtime.journal import Record
+from flowfabric.runtime.run import FINAL_MARK
+from flowfabric.runtime.signals import Signal, wait_key
+from flowfabric.runtime.waits import DueTimeReached, SignalsArrived, Verdict, Wait
+from flowfabric.values import ValueCodec
+from flowfabric.values.aliases import Durable, Duration, T
+from flowfabric.values.errors import PermanentError, WaitOverridden
+from flowfabric.values.records import ConditionMet, Received, TimedOut
+
+
+@overload
+def wait_signal(signal: Signal[T], /, *, timeout: None = None) -> Durable[Received[T]]: ...
+@overload
+def wait_signal(signal: Signal[T], /, *, timeout: Duration) -> Durable[Received[T] | TimedOut]: ...
+def wait_signal(signal: Signal[T], /, *, timeout: Duration | None = None) -> Any:
+    """Wait for the next signal of this name.
+
+    A signal that the task declares is kept from the submit on until the task awaits it. Other signals are accepted only
+    while the task awaits them.
+    """
+    return SignalCall(require_branch("wait_signal"), signal, _timeout(timeout))
+
+
+@overload
+def wait_for(condition: Condition, /, *, timeout: None = None) -> Durable[ConditionMet]: ...
+@overload
+def wait_for(condition: Condition, /, *, timeout: Duration) -> Durable[ConditionMet | TimedOut]: ...
+def wait_for(condition: Condition, /, *, timeout: Duration | None = None) -> Any:
+    """Wait until signals satisfy a condition of the engine.
+
+    The waitpoints of the condition are declared signals of the task, by name, and others that are open while awaited.
+    """
+    return ConditionCall(require_branch("wait_for"), condition, _timeout(timeout))
+
+
+class WaitCall(DurableCall[T_co]):
+    """A call that waits for signals or a due time. Its outcome is recorded with the next commit."""
+
+    timeout: timedelta | None = None
+
+    def open_wait(self) -> datetime | None:
+        """Return the due time, which is set and recorded on first arrival."""
+        if self.record is not None:
+            due = self.record.facts.get("due")
+            return None if due is None else datetime.fromisoformat(due)
+        due_at = None if self.timeout is None else self.run.now() + self.timeout
+        self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, **self.open_facts(due_at)))
+        return due_at
+
+    def open_facts(self, due: datetime | None) -> dict[str, Any]:
+        """Return the facts of the open record."""
+        return {} if due is None else {"due": due.isoformat()}
+
+    async def execute(self) -> Any:
+        is_old = self.record is not None
+        verdict = await self.await_verdict(self.make_wait(self.open_wait(), is_old=is_old))
+        record = self.decide(verdict)
+        self.run.record_writer.enqueue(record)
+        return self.replay(record)
+
+    def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
+        """Return the wait of the branch."""
+        raise NotImplementedError
+
+    def decide(self, verdict: Verdict) -> Record:
+        """Return the record of the outcome."""
+        match verdict:
+            case Override(by=by, reason=reason):
+                return self.call_id.record(StepStatus.FAILED, overridden={"by": by, "reason": reason})
+            case DueTimeReached(at=at):
+                return self.call_id.record(StepStatus.OK, timed_out=at.isoformat())
+            case SignalsArrived(signals=signals):
+                return self.find_signals(signals)
+        raise AssertionError("only a wait for a child ends with an execution")
+
+    def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
+        """Return the record of an outcome by these signals."""
+        return self.call_id.record(StepStatus.OK, signals=[to_facts(signal) for signal in signals])
+
+    def replay(self, record: Record) -> Any:
+        overridden = record.facts.get("overridden")
+        if overridden is not None:
+            raise WaitOverridden(overridden["by"], overridden["reason"])
+        timed_out = record.facts.get("timed_out")
+        if timed_out is not None:
+            return TimedOut(datetime.fromisoformat(timed_out))
+        return self.decode(record)
+
+    def decode(self, record: Record) -> Any:
+        """Return the value for the recorded signals."""
+        raise NotImplementedError
+
+
+class SignalCall(WaitCall[Any]):
+    """A wait for one signal by its name."""
+
+    def __init__(self, branch: Branch, signal: Signal[Any], timeout: timedelta | None) -> None:
+        if not isinstance(signal, Signal):
+            raise InvalidRequest("invalid_type", f"wait_signal takes a Signal, not {type(signal).__name__}")
+        super().__init__(branch, wait_key(signal.name), "signal")
+        self.signal, self.timeout = signal, timeout
+        self.is_standing = any(declared.name == signal.name for declared in branch.run.task.settings.signals)
+
+    def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
+        key = self.signal.name if self.is_standing else self.path
+        return SignalWait(self, key, due, is_standing=self.is_standing, is_old=is_old)
+
+    def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
+        [signal] = signals
+        used: dict[str, Any] = {"used": {self.signal.name: signal.seq}} if self.is_standing else {}
+        return self.call_id.record(StepStatus.OK, signals=[to_facts(signal)], **used)
+
+    def decode(self, record: Record) -> Any:
+        [signal] = from_facts(record.facts["signals"])
+        return Received(
+            payload_of(signal, self.signal.payload_type, self.path), format_source(signal), signal.accepted_at
+        )
+
+
+class ConditionCall(WaitCall[Any]):
+    """A wait for a condition."""
+
+    def __init__(self, branch: Branch, condition: Condition, timeout: timedelta | None) -> None:
+        if not isinstance(condition, Condition):
+            message = f"wait_for takes Single, AllOf, AnyOf or Count, not {type(condition).__name__}"
+            raise InvalidRequest("invalid_type", message)
+        super().__init__(branch, "wait_for", "condition")
+        self.condition, self.timeout = condition, timeout
+
+    def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
+        declared = {signal.name for signal in self.run.task.settings.signals}
+        return ConditionWait(self, self.condition, declared, due, is_old=is_old)
+
+    def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
+        used = {signal.waitpoint: signal.seq for signal in signals}
+        return self.call_id.record(StepStatus.OK, signals=[to_facts(signal) for signal in signals], used=used)
+
+    def decode(self, record: Record) -> ConditionMet:
+        return ConditionMet(tuple(from_facts(record.facts["signals"])))
+
+
+class SignalWait(Wait):
+    """A wait until a signal arrives at one waitpoint."""
+
+    reason = SuspensionReason.WAITING_FOR_SIGNAL
+
+    def __init__(
+        self,
+        call: DurableCall[Any],
+        key: str,
+        due: datetime | None,
+        *,
+        is_standing: bool = False,
+        is_old: bool = False,
+    ) -> None:
+        super().__init__(call, due, is_old=is_old)
+        self._key, self._is_standing = key, is_standing
+
+    def keys(self) -> Mapping[str, int]:
+        return {self._key: self._consumed()}
+
+    def bindings(self) -> Sequence[Bound]:
+        if self._is_standing:
+            return (StandingWaitpoint(self._key, self._consumed()),)
+        return (NewWaitpoint(self._key, ends_at=self.due),)
+
+    def condition(self) -> Condition:
+        return Single(self._key)
+
+    def _consumed(self) -> int:
+        return self.call.run.calls.consumed.get(self._key, 0) if self._is_standing else 0
+
+    def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
+        used = self._consumed()
+        for signal in snapshot.signals:
+            if signal.waitpoint == self._key and signal.seq > used and self._is_in_time(signal):
+                if self._is_standing:
+                    self.call.run.calls.consumed[self._key] = signal.seq
+                return SignalsArrived((signal,))
+        return snapshot.overridden.get(self._key)
+
+
+class ConditionWait(Wait):
+    """A wait until signals satisfy a condition."""
+
+    reason = SuspensionReason.WAITING_FOR_SIGNAL
+
+    def __init__(
+        self, call: DurableCall[Any], condition: Condition, declared: set[str], due: datetime | None, *, is_old: bool
+    ) -> None:
+        super().__init__(call, due, is_old=is_old)
+        self._condition, self._declared = condition, declared
+
+    def keys(self) -> Mapping[str, int]:
+        consumed = self.call.run.calls.consumed
+        return {key: consumed.get(key, 0) for key in waitpoint_keys(self._condition)}
+
+    def bindings(self) -> Sequence[Bound]:
+        return [
+            StandingWaitpoint(key, after) if key in self._declared else NewWaitpoint(key)
+            for key, after in self.keys().items()
+        ]
+
+    def condition(self) -> Condition:
+        return self._condition
+
+    def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
+        after = self.keys()
+        signals = {
+            signal.id: signal
+            for signal in snapshot.signals
+            if signal.seq > after.get(signal.waitpoint, signal.seq) and self._is_in_time(signal)
+        }
+        counting = counting_signals(self._condition, [signal.facts for signal in signals.values()])
+        if is_satisfied(self._condition, counting):
+            arrived = tuple(signals[facts.id] for facts in counting)
+            for signal in arrived:
+                self.call.run.calls.consumed[signal.waitpoint] = signal.seq
+            return SignalsArrived(arrived)
+        return next((snapshot.overridden[key] for key in after if key in snapshot.overridden), None)
+
+
+def payload_of(signal: StoredSignal, codec: ValueCodec[T], path: str) -> T:
+    """Return the decoded payload of a signal. A payload that does not fit fails for good, since a retry would see the
+    same."""
+    try:
+        return codec.restore(signal.payload or b"null")
+    except FlowFabricError as error:
+        failure = PermanentError(f"{path} received a payload that does not fit: {error.message}", path=path)
+        setattr(failure, FINAL_MARK, True)
+        raise failure from error
+
+
+def _timeout(timeout: Duration | None) -> timedelta | None:
+    return None if timeout is None else validation.duration(timeout, "timeout")
+
+
+# Records contain the whole signal, so that every later run decodes the same. These fields need a codec.
+
+_FIELDS = tuple(field.name for field in fields(StoredSignal))
+_ID = (str, UUID)
+_TIME = (datetime.isoformat, datetime.fromisoformat)
+_CODECS: Mapping[str, tuple[Callable[[Any], str], Callable[[Any], Any]]] = {
+    "id": _ID, "execution_id": _ID, "waitpoint_id": _ID, "created_at": _TIME, "accepted_at": _TIME,
+    "payload": (lambda data: b64encode(data).decode(), b64decode), "effect": (str, Effect),
+}  # fmt: skip
+
+
+def to_facts(signal: StoredSignal) -> dict[str, Any]:
+    """Return the signal as JSON, without absent fields."""
+    values = {name: value for name in _FIELDS if (value := getattr(signal, name)) is not None}
+    return {name: _CODECS[name][0](value) if name in _CODECS else value for name, value in values.items()}
+
+
+def from_facts(documents: Iterable[Mapping[str, Any]]) -> list[StoredSignal]:
+    """Return the signals parsed from JSON."""
+    return [StoredSignal(**{name: _decode(name, document.get(name)) for name in _FIELDS}) for document in documents]
+
+
+def _decode(name: str, value: Any) -> Any:
+    return value if value is None or name not in _CODECS else _CODECS[name][1](value)

@@ -1,0 +1,351 @@
+"""Durable calls: each gets its identity when it is made, runs when it is awaited, and is matched with the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.requests import StepStatus
+from flowfabric.runtime.branch import BRANCH, Branch, drop_body
+from flowfabric.runtime.journal import KEYED, CallId, Journal, Mismatch, Record, Scope
+from flowfabric.runtime.waits import DueTimeReached, Verdict, Wait, close_waitpoints
+from flowfabric.values.errors import CancelRequested, Unwind
+
+if TYPE_CHECKING:
+    from flowfabric.runtime.run import TaskRun
+
+
+Decide: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class UnrecordedFailures:
+    """Groups of a run that failed with an unrecorded error, each with a function that decides the group.
+
+    Whether such a failure decides its group depends on the task's function. If the function fails too, its next attempt
+    runs the whole group again, so the waits of the other members must stay. If the function continues, the group has
+    failed like any other: the failure is recorded and the members are ended. Code that still handles the failure may
+    raise it again, so it has not continued yet.
+    """
+
+    def __init__(self) -> None:
+        self._failures: list[tuple[Branch, BaseException, Decide]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._failures)
+
+    def add(self, branch: Branch, error: BaseException, decide: Decide) -> None:
+        """Note a group that this branch waited for."""
+        self._failures.append((branch, error, decide))
+
+    def discard(self, branch: Branch) -> None:
+        """Forget the failures of a branch whose code starts over."""
+        self._failures = [failure for failure in self._failures if not _is_within(failure[0], branch)]
+
+    def take_passed(self, branch: Branch | None = None) -> list[Decide]:
+        """Remove and return those after which this branch has continued. Without a branch, return all of them."""
+        handled = _handled_errors()
+        passed = [failure for failure in self._failures if _is_within(failure[0], branch) and failure[1] not in handled]
+        self._failures = [failure for failure in self._failures if failure not in passed]
+        return [decide for _, _, decide in passed]
+
+
+def _is_within(branch: Branch | None, outer: Branch | None) -> bool:
+    while outer is not None and branch is not None and branch is not outer:
+        branch = branch.parent
+    return branch is not None
+
+
+def _handled_errors() -> list[BaseException]:
+    """Return the errors that the running code has caught and still handles."""
+    errors, error = list[BaseException](), sys.exc_info()[1]
+    while error is not None and error not in errors:
+        errors.append(error)
+        error = error.__context__
+    return errors
+
+
+LOG = logging.getLogger("flowfabric")
+WARN_RECORDS = 1_000
+MAX_RECORDS = 10_000
+MAX_UNWINDS = 100
+_ADVICE = "use poll for polling, continue_with for endless work, children for many parts"
+
+
+class CallTracker:
+    """The calls of a run: it gives each its identity and record, and stops the run where it must not continue."""
+
+    def __init__(self, run: TaskRun) -> None:
+        self._run = run
+        self.journal = Journal()
+        self.made_calls: list[DurableCall[Any]] = []
+        self.unrecorded_failures = UnrecordedFailures()
+        self.consumed: dict[str, int] = {}
+        self.is_live = False
+        self._has_records = False
+        self.cancel_delivered = False
+        self.is_cut_off = False
+        self._unwinds: dict[Branch | None, int] = {}
+        self._has_warned_records = False
+        self._has_warned_swallowed = False
+
+    @property
+    def is_replaying(self) -> bool:
+        """True until the first call that no earlier run has recorded."""
+        return self._has_records and not self.is_live
+
+    def remember(self, record: Record) -> None:
+        """Add a record of an earlier run."""
+        self.journal.add(record)
+        # Inputs of a flow's member and consumed signals are recorded without a call.
+        self._has_records = self._has_records or record.kind not in ("inputs", "signals")
+        self._has_warned_records = len(self.journal) > WARN_RECORDS
+        if record.facts.get("cancel_requested"):
+            self.cancel_delivered = True
+        for name, seq in record.facts.get("used", {}).items():
+            self.consumed[name] = max(seq, self.consumed.get(name, 0))
+
+    def match(self, scope: Scope, call_id: CallId) -> tuple[CallId, Record | None]:
+        """Match a call with the journal. If it does not fit, unwind the run."""
+        try:
+            record = self.journal.expect(scope, call_id, check_digest=self._run.app.arguments == "hold")
+        except Mismatch as mismatch:
+            self.diverge(mismatch.report)
+        if record is None:
+            self._check_record_count()
+        if record is None or not record.is_final:
+            self.is_live = True
+        elif self._run.app.arguments == "warn" and record.digest != call_id.digest:
+            LOG.warning("%s has other arguments than its record", call_id.path)
+        return call_id, record
+
+    def diverge(self, report: str) -> NoReturn:
+        """Hold the execution, since its code no longer matches the journal."""
+        run = self._run
+        run.divergence = f"{run.task.name} {run.lease.execution_id}: {report}"
+        run.unwind()
+        raise Unwind
+
+    def check_alive(self, branch: Branch) -> None:
+        """Raise if nothing durable may happen any longer in this run or branch."""
+        self.check_over()
+        if self._run.is_draining:
+            # Steps in flight finish and are recorded first.
+            if not self._run.in_flight:
+                self._run.unwind()
+            raise self.unwind_reason(branch)
+        if branch.is_dropped:
+            raise Unwind
+
+    def check_over(self) -> None:
+        """Raise if the lease was given up or lost."""
+        if self._run.is_over:
+            raise self.unwind_reason(BRANCH.get())
+
+    @property
+    def has_unwound(self) -> bool:
+        """True once some code of the body was made to unwind."""
+        return bool(self._unwinds)
+
+    def unwind_reason(self, branch: Branch | None) -> Unwind:
+        """Return the exception that makes a branch unwind. Abandon code that keeps swallowing it."""
+        # Count per branch, since each of many branches unwinds at least once.
+        times = self._unwinds[branch] = self._unwinds.get(branch, 0) + 1
+        if times >= MAX_UNWINDS:
+            self.is_cut_off = True
+            LOG.error("%s keeps swallowing Unwind and is abandoned; let BaseException pass", self._run.task.name)
+            drop_body(self._run)
+        elif self._unwinds[branch] > 1 and branch is not None and _continues(branch):
+            self.warn_swallowed()
+        return self._run.unwind_error()
+
+    def warn_swallowed(self) -> None:
+        """Warn once about code that continues after it was made to unwind."""
+        if not self._has_warned_swallowed:
+            self._has_warned_swallowed = True
+            name = self._run.task.name
+            LOG.warning("%s swallowed Unwind, so its result is ignored; let BaseException pass", name)
+
+    def check_cancel(self, call: DurableCall[Any]) -> None:
+        """Deliver a request to cancel, once, at the first call without a recorded outcome."""
+        if self._run.cancel_due_at is not None and not self.cancel_delivered:
+            self.deliver_cancel(call)
+            raise CancelRequested
+
+    def deliver_cancel(self, call: DurableCall[Any]) -> None:
+        """Record that the request was delivered at this call, so that every later run raises it there again."""
+        self.cancel_delivered = True
+        self._run.record_writer.enqueue(call.call_id.record(StepStatus.CANCELLED, cancel_requested=True))
+
+    def find_never_awaited(self) -> InvalidRequest | None:
+        """Return an error that names the calls that were made but never awaited. Dropped branches do not count."""
+        paths = tuple(call.path for call in self.made_calls if not call.is_awaited and not call.branch.is_dropped)
+        if not paths:
+            return None
+        return InvalidRequest("never_awaited", f"made but never awaited: {', '.join(paths)}", paths=paths)
+
+    def _check_record_count(self) -> None:
+        number, task = len(self.journal), self._run.task.name
+        if number >= WARN_RECORDS and not self._has_warned_records:
+            self._has_warned_records = True
+            LOG.warning("%s %s has %d records; %s", task, self._run.lease.execution_id, number, _ADVICE)
+        if number >= MAX_RECORDS:
+            message = f"it has {number} records, the limit is {MAX_RECORDS}; {_ADVICE}"
+            raise InvalidRequest("too_many_steps", message, limit=MAX_RECORDS)
+
+
+def _continues(branch: Branch) -> bool:
+    """Return True in the branch's own code, unless it only cleans up while unwinding."""
+    is_own = threading.get_ident() == branch.thread if branch.is_plain else asyncio.current_task() is branch.task
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, Unwind):
+        error = error.__context__
+    return is_own and error is None
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
+    """The object that `step`, `sleep` and the other calls return.
+
+    It is a coroutine, so that type checkers find a forgotten await and asyncio accepts it as a task.
+    """
+
+    pending_decisions: Sequence[Decide] = ()
+    members: Sequence[Any] = ()
+
+    def __init__(
+        self, branch: Branch, name: str, kind: str, *, key: str | None = None, digest: str | None = None
+    ) -> None:
+        self.branch = branch
+        self.run = branch.run
+        self.is_stuck = self.run.calls.is_cut_off
+        if self.is_stuck:
+            self.call_id, self.record = CallId(name, "", KEYED, kind), None
+        else:
+            self.call_id, self.record = branch.match_next(name, kind, key=key, digest=digest)
+        self.is_awaited = False
+        if self.run.calls.unrecorded_failures:
+            self.pending_decisions = self.run.calls.unrecorded_failures.take_passed(branch)
+        self._inner: Coroutine[Any, Any, T_co] | None = None
+        self.run.calls.made_calls.append(self)
+
+    @property
+    def has_outcome(self) -> bool:
+        """True if its outcome is recorded. An abandoned call has none."""
+        record = self.record
+        return record is not None and record.is_final and record.status is not StepStatus.ABANDONED
+
+    @property
+    def path(self) -> str:
+        """The path under which the call is recorded."""
+        return self.call_id.path
+
+    async def resolve(self) -> T_co:
+        """Return the recorded outcome, or execute the call."""
+        record, calls = self.record, self.run.calls
+        if record is not None and record.is_final:
+            if record.facts.get("cancel_requested"):
+                raise CancelRequested
+            if record.status is StepStatus.ABANDONED:
+                # The code cancelled this call before, and must take that path again. Wait to be cancelled.
+                await asyncio.Event().wait()
+            return self.replay(record)
+        calls.check_alive(awaiting_branch(self))
+        calls.check_cancel(self)
+        return await self.execute()
+
+    async def execute(self) -> T_co:
+        """Do the work of the call, and record its outcome."""
+        raise NotImplementedError
+
+    def replay(self, record: Record) -> T_co:
+        """Return or raise the recorded outcome."""
+        raise NotImplementedError
+
+    async def await_verdict(self, wait: Wait) -> Verdict:
+        """Wait together with the other waiting branches.
+
+        Only a branch of the task can wait. An asyncio task of the user's own would be gone when the wait is over.
+        """
+        branch = awaiting_branch(self)
+        if asyncio.current_task() is not branch.task:
+            message = f"{self.path} waits, which your own asyncio task cannot do; await it in the task's function"
+            raise InvalidRequest("wait_in_raw_task", message, path=self.path)
+        wait.group = branch.wait_group
+        opened = wait.own_waitpoints()
+        branch.add_waitpoints(opened)
+        suspender = self.run.suspender
+        verdict = await suspender.wait(branch, wait)
+        branch.remove_waitpoints(opened)
+        if opened and isinstance(verdict, DueTimeReached) and (suspender.waiting or suspender.active > 1):
+            # A suspension that times out closes its waitpoints, but this wait was one of several.
+            await close_waitpoints(self.run, opened, f"{self.path} has timed out")
+        return verdict
+
+    def begin(self) -> Coroutine[Any, Any, T_co]:
+        """Start the call. Raise if it was awaited before."""
+        if self.is_awaited:
+            message = f"{self.path} has been awaited already; keep its result"
+            raise InvalidRequest("awaited_twice", message, path=self.path)
+        self.is_awaited = True
+        if self.pending_decisions:
+            return self._begin_after(self.pending_decisions)
+        return _never_return() if self.is_stuck else self.resolve()
+
+    async def _begin_after(self, decides: Sequence[Decide]) -> T_co:
+        """Decide the groups that failed before this call, then start it."""
+        for decide in decides:
+            await decide()
+        return await self.resolve()
+
+    def __await__(self) -> Generator[Any, None, T_co]:
+        return self.begin().__await__()
+
+    def send(self, value: None, /) -> Any:
+        if self._inner is None:
+            self._inner = self.begin()
+        return self._inner.send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /) -> Any:
+        if self._inner is None:
+            self._inner = self.begin()
+        return self._inner.throw(kind if value is None else value)
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+async def _never_return() -> Any:
+    """Never return: the code around this call has swallowed `Unwind` too often."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    abandon_task(task)
+    await asyncio.Event().wait()
+
+
+def abandon_task(task: asyncio.Task[Any]) -> None:
+    """Leave a task alone indefinitely.
+
+    Its code swallows everything that would end it. Cancelled at the end of its loop, it would continue, and the loop
+    would never end. Closed by the garbage collector, it would run forever right there. Objects that a daemon thread's
+    frame references are never collected, even when the process ends.
+    """
+    asyncio._unregister_task(task)
+    threading.Thread(target=_keep_alive, args=(task,), name="flowfabric-forsaken", daemon=True).start()
+
+
+def _keep_alive(task: asyncio.Task[Any]) -> None:
+    threading.Event().wait()
+
+
+def awaiting_branch(call: DurableCall[Any]) -> Branch:
+    """Return the branch that awaits the call, which may differ from the branch that made it."""
+    return BRANCH.get() or call.branch

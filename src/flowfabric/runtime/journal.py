@@ -1,0 +1,229 @@
+"""The journal: the records of a run, and the check that the code still makes the same calls.
+
+A durable call has a path: its scope and its label. The label is the name of the call, `name#2` for the second call of
+that name in its scope, or `name[key]`. A call without a key also has an index, its position in the scope. A call must
+find its record under the same path, with the same kind, index and argument digest. If it finds none, no other call may
+be recorded at its index. Both checks are needed: with the index alone, code that lost an unfinished call would run a
+recorded call again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowfabric.core import fast_dataclass, validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.records import RecordedStep
+from flowfabric.core.executions.requests import Step, StepStatus
+
+KEYED = -1
+_DECODER = json.JSONDecoder()
+_NO_FACTS: Mapping[str, Any] = {}
+
+
+@fast_dataclass.record(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One recorded call. `value` is the JSON of its result, and `facts` holds further data of its kind."""
+
+    path: str
+    scope: str
+    index: int
+    kind: str
+    status: StepStatus = StepStatus.OPEN
+    digest: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    value: bytes = b"null"
+    seq: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        return self.status is not StepStatus.OPEN
+
+    def to_step(self) -> Step:
+        """Return the record as the engine stores it: a JSON list of the call's data and its value."""
+        head = f'"kind": "{self.kind}", "index": {self.index}'
+        if self.scope:
+            head += f', "scope": {json.dumps(self.scope)}'
+        if self.digest is not None:
+            head += f', "digest": "{self.digest}"'
+        if self.facts:
+            head += f', "facts": {json.dumps(self.facts)}'
+        return Step(self.path, b"[{%b},%b]" % (head.encode(), self.value), status=self.status)
+
+    @classmethod
+    def from_step(cls, step: RecordedStep) -> Record:
+        """Return the record of a stored step."""
+        text = step.payload.decode()
+        head, end = _DECODER.raw_decode(text, 1)
+        return cls(
+            path=step.name,
+            scope=head.get("scope", ""),
+            index=head["index"],
+            kind=head["kind"],
+            status=StepStatus(step.status),
+            digest=head.get("digest"),
+            facts=head.get("facts", _NO_FACTS),
+            value=text[end + 1 : -1].encode(),
+            seq=step.seq,
+        )
+
+
+@fast_dataclass.record(frozen=True, slots=True)
+class CallId:
+    """The identity of a call."""
+
+    path: str
+    scope: str
+    index: int
+    kind: str
+    digest: str | None = None
+
+    def record(self, status: StepStatus, *, value: bytes = b"null", **facts: Any) -> Record:
+        """Return a record of the call."""
+        return Record(
+            path=self.path,
+            scope=self.scope,
+            index=self.index,
+            kind=self.kind,
+            status=status,
+            digest=self.digest,
+            facts=facts,
+            value=value,
+        )
+
+
+class Mismatch(Exception):
+    """The code no longer matches the journal. `report` shows both side by side."""
+
+    def __init__(self, report: str) -> None:
+        super().__init__(report)
+        self.report = report
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFailure:
+    """A failure that was recorded after `calls` calls of a scope, and is raised there again."""
+
+    calls: int
+    make_error: Callable[[], Exception]
+
+
+@dataclass(slots=True)
+class Scope:
+    """The calls that a function, or one branch of a group, has made."""
+
+    prefix: str = ""
+    names: dict[str, int] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+    keyed: set[str] = field(default_factory=set)
+    failures: list[RecordedFailure] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """The number of calls made."""
+        return len(self.paths) + len(self.keyed)
+
+    def raise_recorded(self) -> None:
+        """Raise the failure that is recorded at this point, if any."""
+        for halt in self.failures:
+            if self.number >= halt.calls:
+                raise halt.make_error()
+
+    def label(self, name: str) -> str:
+        """Return the label of the next call of this name that has no index: `now`, `now#2`, …"""
+        number = self.names[name] = self.names.get(name, 0) + 1
+        return self._validate(name if number == 1 else f"{name}#{number}")
+
+    def next(self, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> CallId:
+        """Return the identity of the next call of this name."""
+        if key is None:
+            label, index = self.label(name), len(self.paths)
+            self.paths.append(self.prefix + label)
+            return CallId(self.prefix + label, self.prefix, index, kind, digest)
+        label = self._validate(f"{name}[{key}]")
+        if label in self.keyed:
+            message = f"{label} was called before in this function; use another key"
+            raise InvalidRequest("step_key_repeated", message, path=self.prefix + label)
+        self.keyed.add(label)
+        return CallId(self.prefix + label, self.prefix, KEYED, kind, digest)
+
+    def unordered(self, label: str, kind: str) -> CallId:
+        """Return the identity of a call that has no index."""
+        return CallId(self.prefix + self._validate(label), self.prefix, KEYED, kind)
+
+    def _validate(self, label: str) -> str:
+        validation.name(self.prefix + label, "the path of a durable call")
+        return label
+
+
+class Journal:
+    """The records of an execution by path and by index."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._by_path: dict[str, Record] = {}
+        self._by_place: dict[tuple[str, int], str] = {}
+        for record in records:
+            self.add(record)
+
+    def __len__(self) -> int:
+        return len(self._by_path)
+
+    def get(self, path: str) -> Record | None:
+        """Return the record under this path, if any."""
+        return self._by_path.get(path)
+
+    def add(self, record: Record) -> None:
+        """Add a record. It replaces an open record of the same path."""
+        self._by_path[record.path] = record
+        if record.index != KEYED:
+            self._by_place[record.scope, record.index] = record.path
+
+    def all(self) -> list[Record]:
+        """Return all records in the order in which they were first added."""
+        return list(self._by_path.values())
+
+    def expect(self, scope: Scope, call_id: CallId, *, check_digest: bool = True) -> Record | None:
+        """Return the record of a call. Raise `Mismatch` if another call was recorded in its place."""
+        record = self._by_path.get(call_id.path)
+        if record is None:
+            if (call_id.scope, call_id.index) in self._by_place:
+                raise Mismatch(self.report(scope, call_id))
+            return None
+        if (record.kind, record.index) != (call_id.kind, call_id.index):
+            raise Mismatch(self.report(scope, call_id))
+        if check_digest and None not in (record.digest, call_id.digest) and record.digest != call_id.digest:
+            raise Mismatch(self.report(scope, call_id, "its arguments differ from the recorded ones"))
+        return record
+
+    def has_later_call(self, scope: Scope) -> bool:
+        """Return True if a call after the current point of the scope is recorded."""
+        prefix, place = scope.prefix, len(scope.paths)
+        return any(where == prefix and index >= place for where, index in list(self._by_place))
+
+    def report_unreached(self, scope: Scope) -> str | None:
+        """Return a report if the scope ended before calls that were recorded in it."""
+        if any(where == scope.prefix and index >= len(scope.paths) for where, index in self._by_place):
+            return self.report(scope, None, "it ended before calls that were recorded")
+        return None
+
+    def report(self, scope: Scope, call_id: CallId | None, why: str | None = None) -> str:
+        """Return the recorded and the current calls of a scope side by side."""
+        recorded = {index: path for (where, index), path in list(self._by_place.items()) if where == scope.prefix}
+        rows, size = [], max([len(scope.paths), *(index + 1 for index in recorded)])
+        for index in range(size):
+            before, now = recorded.get(index, ""), scope.paths[index] if index < len(scope.paths) else ""
+            differs = call_id.index == index if call_id is not None else not now
+            rows.append(f"{'>' if differs else ' '} {index} {before:<27} {now}".rstrip())
+        if call_id is not None and call_id.index == KEYED:
+            rows.append(f"> - {call_id.path:<27} {call_id.path}")
+        head = "the code no longer matches the journal" + (f": {why}" if why else "")
+        return "\n".join([head, "    recorded                    now", *rows, _REPAIR])
+
+
+_REPAIR = (
+    'repair: keep the old name with @step.policy(name="…"), guard new code with changed("…"), or register version=2; '
+    "then `flowfabric unhold`"
+)

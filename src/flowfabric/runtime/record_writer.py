@@ -1,0 +1,238 @@
+"""Writing records: simultaneous records share a commit, and records that can wait go with the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flowfabric.core import fast_dataclass
+from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
+from flowfabric.core.executions.requests import Step
+from flowfabric.core.flows.graph import ChildSubmission
+from flowfabric.core.validation import MAX_BATCH
+from flowfabric.runtime.journal import Record
+from flowfabric.values.errors import Unwind
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from flowfabric.runtime.run import TaskRun
+
+T = TypeVar("T")
+_LOST_CODES = frozenset(
+    {"lease_expired", "lease_revoked", "stale_lease", "execution_not_active", "execution_not_found"}
+)
+INITIAL_PAUSE_S = 0.05
+MAX_PAUSE_S = 2.0
+
+
+@fast_dataclass.record(frozen=True, slots=True)
+class EncodedRecord:
+    """A record with its stored form."""
+
+    record: Record
+    step: Step
+
+
+class RecordWriter:
+    """The unwritten records of a run, and the commit in progress."""
+
+    def __init__(self, run: TaskRun) -> None:
+        self._run = run
+        self._unwritten: dict[str, EncodedRecord] = {}
+        self._children: list[tuple[ChildSubmission, asyncio.Future[UUID]]] = []
+        self._last: asyncio.Future[Any] | None = None
+        self._next: asyncio.Task[None] | None = None
+
+    def enqueue(self, record: Record) -> EncodedRecord:
+        """Write the record with the next commit. A record that cannot be stored raises here, without harm to others."""
+        encoded = EncodedRecord(record, record.to_step())
+        self._run.calls.journal.add(record)
+        self._unwritten[record.path] = encoded
+        return encoded
+
+    def discard(self, record: Record) -> None:
+        """Note that the record is stored already, and drop an unwritten one of the same path."""
+        self._run.calls.journal.add(record)
+        self._unwritten.pop(record.path, None)
+
+    async def write(self, record: Record) -> None:
+        """Return once the record is stored."""
+        mine = self.enqueue(record)
+        if len(self._unwritten) == 1 and not self._children and self._is_idle and self._run.loss is None:
+            await self._write_alone(mine)
+        else:
+            await shield(self._start_flush())
+        while self._unwritten.get(record.path) is mine and self._run.loss is None:
+            await shield(self._start_flush())
+        self._run.calls.check_over()
+
+    async def submit(self, child: ChildSubmission, record: Record) -> UUID:
+        """Store a child together with its record, and return the child's id."""
+        self.enqueue(record)
+        child_id: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
+        self._children.append((child, child_id))
+        while not child_id.done() and self._run.loss is None:
+            await shield(self._start_flush())
+        self._run.calls.check_over()
+        return child_id.result()
+
+    async def flush(self) -> None:
+        """Return when every record is written."""
+        while self._unwritten and self._run.loss is None:
+            await shield(self._start_flush())
+
+    async def wait_idle(self) -> None:
+        """Return when no commit is in progress."""
+        while self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+    async def commit_with(
+        self, operation: Callable[[tuple[Step, ...]], Awaitable[T]], *, keeps_lease: bool = False
+    ) -> T | None:
+        """Run an operation that also stores the unwritten records, and return its outcome. None if the lease was lost.
+
+        Records that do not fit are written before. `keeps_lease` is True if the operation does not give up the lease.
+        """
+        await self.wait_idle()
+        while len(self._unwritten) > MAX_BATCH - 1:
+            await shield(self._start_flush())
+        records = list(self._unwritten.values())
+        self._unwritten.clear()
+        stored = asyncio.get_running_loop().create_task(self._write(records, operation, keeps_lease=keeps_lease))
+        self._last = stored
+        await shield(stored)
+        return stored.result()
+
+    async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
+        """Run the operation that ends the run, after writing all records. None if the lease was lost.
+
+        An end without records shares its statement with other runs. It needs no task of its own: if it is cancelled, it
+        is simply repeated.
+        """
+        await self.flush()
+        if self._is_idle:
+            try:
+                return await retry_while_owned(self._run, lambda: operation(()))
+            except asyncio.CancelledError:
+                pass
+        return await self.commit_with(operation)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._next is None and (self._last is None or self._last.done())
+
+    async def _write_alone(self, mine: EncodedRecord) -> None:
+        """Write a single record without a separate task, as for a function that runs one step after another.
+
+        If this is cancelled or the store refuses, the record stays unwritten.
+        """
+        run = self._run
+        run.hooks.record_starting(run, mine.record)
+        if run.loss is not None:
+            return
+        stored = self._last = run.engine.leases.checkpoint_nowait(run.lease.fence, (mine.step,))
+        del self._unwritten[mine.record.path]
+        try:
+            await stored
+        except (FlowFabricError, asyncio.CancelledError):
+            self._unwritten = {mine.record.path: mine} | self._unwritten
+            return
+        if run.loss is None:
+            run.hooks.record_stored(run, mine.record)
+
+    def _start_flush(self) -> asyncio.Task[None]:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._flush(self._last))
+            self._last = self._next
+        return self._next
+
+    async def _flush(self, before: asyncio.Future[Any] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        self._next = None
+        leases, fence = self._run.engine.leases, self._run.lease.fence
+        children, self._children = self._children[:MAX_BATCH], self._children[MAX_BATCH:]
+        records = self._take({child.key for child, _ in children})
+        if children:
+            await self._submit(children, records)
+        elif records:
+            await self._write(records, lambda steps: leases.checkpoint(fence, steps))
+
+    def _take(self, first: set[str]) -> list[EncodedRecord]:
+        """Remove and return as many unwritten records as fit into a commit, starting with the `first` paths."""
+        paths = sorted(self._unwritten, key=lambda path: path not in first)[:MAX_BATCH]
+        return [self._unwritten.pop(path) for path in paths]
+
+    async def _submit(
+        self, children: Sequence[tuple[ChildSubmission, asyncio.Future[UUID]]], records: Sequence[EncodedRecord]
+    ) -> None:
+        leases, fence, submissions = self._run.engine.leases, self._run.lease.fence, [child for child, _ in children]
+        try:
+            outcomes = await self._write(records, lambda steps: leases.submit_children(fence, submissions, steps=steps))
+        except FlowFabricError:
+            # Write no record of a child that does not exist.
+            for child in submissions:
+                self._unwritten.pop(child.key, None)
+            raise
+        for (_, future), outcome in zip(children, outcomes or (), strict=False):
+            future.set_result(outcome.id)
+
+    async def _write(
+        self,
+        records: Sequence[EncodedRecord],
+        operation: Callable[[tuple[Step, ...]], Awaitable[T]],
+        *,
+        keeps_lease: bool = True,
+    ) -> T | None:
+        """Run an operation that stores these records. If it is refused, they stay unwritten."""
+        run = self._run
+        for encoded in records:
+            run.hooks.record_starting(run, encoded.record)
+        steps = tuple(encoded.step for encoded in records)
+        try:
+            outcome = await retry_while_owned(run, lambda: operation(steps))
+        except FlowFabricError:
+            self._unwritten = {encoded.record.path: encoded for encoded in records} | self._unwritten
+            raise
+        if keeps_lease and run.loss is None:
+            for encoded in records:
+                run.hooks.record_stored(run, encoded.record)
+        return outcome
+
+
+async def retry_while_owned(
+    run: TaskRun, operation: Callable[[], Awaitable[T]], *, needs_lease: bool = True
+) -> T | None:
+    """Run an operation, again while the store is unavailable. Return None if the run has lost its lease.
+
+    With `needs_lease`, a refusal of the operation can mean the loss of the lease.
+    """
+    pause_s = INITIAL_PAUSE_S
+    while run.loss is None:
+        try:
+            return await operation()
+        except Unavailable:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        except (Refused, NotFound) as error:
+            if not needs_lease or error.code not in _LOST_CODES:
+                raise
+            run.lease_lost(error)
+    return None
+
+
+async def shield(commit: asyncio.Future[Any]) -> None:
+    """Wait for a commit to its end, even if the caller is cancelled.
+
+    The record is stored then, and the caller must see the outcome as every later run will.
+    """
+    while True:
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            if commit.cancelled():
+                raise Unwind from None
+        else:
+            return

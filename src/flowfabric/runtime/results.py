@@ -1,0 +1,192 @@
+"""How an execution ended, as records and errors, and how results are stored in the journal."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+from flowfabric.core.executions.requests import Submission
+from flowfabric.core.executions.states import BlockingReason, State
+from flowfabric.core.executions.views import Description, Outcome, StateSnapshot
+from flowfabric.values import ValueCodec, codec_for, failures, return_codec
+from flowfabric.values.aliases import Duration
+from flowfabric.values.codecs import StoredValue
+from flowfabric.values.errors import (
+    Diverged,
+    ExecutionCancelled,
+    ExecutionExpired,
+    ExecutionFailed,
+    ExecutionSkipped,
+    ValueRefused,
+)
+from flowfabric.values.records import Cancelled, Completed, ErrorInfo, Expired, Failed, Skipped
+
+if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
+    from flowfabric.runtime.durable_call import DurableCall
+    from flowfabric.runtime.runner import TaskSpec
+
+
+Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
+
+_HELD_BY_CODE = ("diverged", "input_mismatch")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalOutcome:
+    """How an execution ended, and the declared error to raise if there is one."""
+
+    outcome: Outcomes
+    declared: Exception | None = None
+
+    def value(self) -> Any:
+        """Return the result, or raise the error for any other end."""
+        match self.outcome:
+            case Completed(value=value):
+                return value
+            case Failed(error=error):
+                raise ExecutionFailed(error) if self.declared is None else self.declared
+            case Cancelled(reason=reason):
+                raise ExecutionCancelled(reason)
+            case Expired(reason=reason):
+                raise ExecutionExpired(reason)
+            case Skipped(reason=reason):
+                raise ExecutionSkipped(reason)
+
+
+async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
+    """Wait until the execution has ended. None if the timeout passes first.
+
+    Raise `Diverged` if the execution is held because its code diverged: it would never end without help.
+    """
+    snapshot = await engine.executions.wait_until(id_, _is_held_by_code, timeout)
+    return None if snapshot is None else await _read_outcome(engine, id_, snapshot, timeout)
+
+
+async def run_to_end(engine: Engine, submission: Submission) -> tuple[UUID, Outcome]:
+    """Submit an execution, and return its id and how it ended."""
+    id_, snapshot = await engine.executions.submit_and_wait(submission, _is_held_by_code)
+    outcome = snapshot.outcome or await _read_outcome(engine, id_, snapshot, None)
+    assert outcome is not None, "there was no timeout"
+    return id_, outcome
+
+
+async def _read_outcome(engine: Engine, id_: UUID, snapshot: StateSnapshot, limit: Duration | None) -> Outcome | None:
+    if snapshot.outcome is None:
+        refuse_if_diverged(await engine.executions.describe(id_))
+        return await wait_for_end(engine, id_, limit)  # It was unheld in between.
+    return snapshot.outcome
+
+
+def _is_held_by_code(snapshot: StateSnapshot) -> bool:
+    return snapshot.state is State.BLOCKED and snapshot.hold_reason in _HELD_BY_CODE
+
+
+def refuse_if_diverged(description: Description) -> None:
+    """Raise the report of an execution that is held because its code no longer matches its journal."""
+    is_held = (
+        description.state is State.BLOCKED and description.vector.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
+    )
+    if is_held and description.hold_reason in _HELD_BY_CODE:
+        raise Diverged(description.hold_report or description.hold_reason or "")
+
+
+async def read_end(
+    engine: Engine, id_: UUID, outcome: Outcome, task: TaskSpec | None, codec: ValueCodec[Any]
+) -> FinalOutcome:
+    """Return how a terminal execution ended, with its decoded result."""
+    match outcome.state:
+        case State.COMPLETED:
+            return FinalOutcome(Completed(codec.restore(outcome.result or b"null")))
+        case State.CANCELLED:
+            return FinalOutcome(Cancelled(outcome.cancel_reason or ""))
+        case State.EXPIRED:
+            return FinalOutcome(Expired(outcome.failure.message if outcome.failure else ""))
+        case State.SKIPPED:
+            return FinalOutcome(Skipped((await engine.operator.explain(id_)).sentence))
+        case _:
+            return _failed_outcome(outcome, task)
+
+
+def untyped_codec() -> ValueCodec[Any]:
+    """Return the codec for results of unknown tasks: any JSON."""
+    codec: ValueCodec[Any] = codec_for(Any, what="the result")
+    return codec
+
+
+def recorded_failure(
+    failure: Mapping[str, Any] | None, detail: Mapping[str, Any] | None, task: TaskSpec | None
+) -> FinalOutcome:
+    """Return a failure from its message, category and the detail that a run recorded. Failures of the engine have no
+    detail."""
+    if detail is None:
+        document = failure or {}
+        category = str(document.get("category", ""))
+        return FinalOutcome(
+            Failed(ErrorInfo(type=category, message=str(document.get("message", "")), category=category))
+        )
+    raises = task.settings.raises if task else ()
+    declared = failures.rebuild(detail, raises) if "class" in detail else None
+    return FinalOutcome(Failed(failures.from_json(detail)), declared)
+
+
+def _failed_outcome(outcome: Outcome, task: TaskSpec | None) -> FinalOutcome:
+    recorded = outcome.failure
+    failure = None if recorded is None else {"message": recorded.message, "category": recorded.category}
+    return recorded_failure(failure, parse_detail(None if recorded is None else recorded.detail), task)
+
+
+def parse_detail(detail: bytes | None) -> dict[str, Any] | None:
+    """Return the detail of a failure parsed from JSON, or None if it is not a JSON object."""
+    try:
+        document = json.loads(detail or b"null")
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+LOG = logging.getLogger("flowfabric")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCodec:
+    """How the result of a function is stored."""
+
+    codec: ValueCodec[Any]
+
+    def restore(self, data: bytes) -> Any:
+        """Return the result decoded from its stored form."""
+        return self.codec.restore(data)
+
+    def store_value(self, value: Any, call: DurableCall[Any]) -> StoredValue[Any]:
+        """Store and restore the result. The first run sees the stored value.
+
+        A result that changes on the way is an error in tests. Elsewhere it is a warning, once per step: the effect has
+        happened and must not be repeated.
+        """
+        stored = self.codec.store_value(value)
+        if stored.difference is not None:
+            if call.run.hooks.is_strict:
+                raise ValueRefused(f"{call.path}: {stored.difference}", path=call.path)
+            _warn_once(
+                call.run.task.name, call.path.rpartition("/")[2].partition("#")[0].partition("[")[0], stored.difference
+            )
+        return stored
+
+
+def result_codec_for(fn: Callable[..., Any]) -> ResultCodec:
+    """Return how results of a function are stored, by its return annotation."""
+    return ResultCodec(return_codec(fn))
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def _warn_once(task: str, name: str, why: str) -> None:
+    if (task, name) not in _warned:
+        _warned.add((task, name))
+        LOG.warning("The result of %s in %s changes when it is stored: %s", name, task, why)

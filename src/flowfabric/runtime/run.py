@@ -1,0 +1,384 @@
+"""One run of a task under one lease, from the top of its function until the function ends or waits.
+
+body ── durable calls (durable_call) ──► the journal returns the outcome, or the call runs and is recorded
+  └─ every branch waits (suspension) ──► one suspend with all open waits ──► Unwind at the waiting awaits
+
+After the commit that gives up the lease, nothing durable happens and the outcome of the body is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.executions.outcomes import Lease
+from flowfabric.core.executions.requests import Step, StepStatus
+from flowfabric.core.policy import FailureClass
+from flowfabric.runtime.branch import Branch, BranchResult, cancel_code, cancel_raw_tasks, require_branch, run_body
+from flowfabric.runtime.durable_call import CallTracker
+from flowfabric.runtime.journal import KEYED, Record, Scope
+from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
+from flowfabric.runtime.runner import Host, TaskSpec, retry_category
+from flowfabric.runtime.suspension import Suspender
+from flowfabric.runtime.threads import ThreadPools
+from flowfabric.values import failures
+from flowfabric.values.errors import InputMismatch, LeaseLost, Unwind
+from flowfabric.values.failures import iter_leaves
+
+if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
+
+
+class RunHooks(Protocol):
+    """Callbacks of a run, for tests. They may call `run.restart()` or `run.lease_lost(…)` at any point.
+
+    A strict hook also turns lossy results and changed arguments into errors.
+    """
+
+    is_strict: bool
+
+    def body_starting(self, run: TaskRun) -> None:
+        """The body is about to run from its top."""
+
+    def step_starting(self, run: TaskRun, path: str) -> None:
+        """The function of a step is about to be called."""
+
+    def record_starting(self, run: TaskRun, record: Record) -> None:
+        """The recorded action has happened, and its record is about to be stored."""
+
+    def record_stored(self, run: TaskRun, record: Record) -> None:
+        """The record is stored and the run continues. Not called for commits that give up the lease."""
+
+    def suspending(self, run: TaskRun) -> None:
+        """Every branch waits, and the lease is about to be given up."""
+
+
+class NoHooks:
+    """Hooks that do nothing."""
+
+    is_strict = False
+
+    def body_starting(self, run: TaskRun) -> None: ...
+
+    def step_starting(self, run: TaskRun, path: str) -> None: ...
+
+    def record_starting(self, run: TaskRun, record: Record) -> None: ...
+
+    def record_stored(self, run: TaskRun, record: Record) -> None: ...
+
+    def suspending(self, run: TaskRun) -> None: ...
+
+
+NO_HOOKS = NoHooks()
+
+
+LOG = logging.getLogger("flowfabric")
+FINAL_MARK = "_flowfabric_final"
+_PAUSE_S = 5
+_CONSUMED = "@signals"
+
+
+class TaskRun:
+    """The run of one lease."""
+
+    def __init__(
+        self,
+        app: Host,
+        task: TaskSpec,
+        engine: Engine,
+        lease: Lease,
+        threads: ThreadPools,
+        hooks: RunHooks = NO_HOOKS,
+    ) -> None:
+        self.app, self.task, self.engine, self.lease = app, task, engine, lease
+        self.threads, self.hooks = threads, hooks
+        self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.is_over = False
+        self.is_suspended = False
+        self.is_draining = False
+        self.must_restart = False
+        self.loss: FlowFabricError | None = None
+        self.divergence: str | None = None
+        self.mismatch: InputMismatch | None = None
+        self.continuation: bytes | None = None
+        self.cancel_due_at = lease.cancel_due_at
+        self.seed = lease.generation
+        self.dropped: asyncio.Future[None] | None = None
+        self.background_tasks: set[asyncio.Task[None]] = set()
+        self.raw_tasks: set[asyncio.Task[Any]] = set()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.calls = CallTracker(self)
+        self.record_writer = RecordWriter(self)
+        self.suspender = Suspender(self)
+        self.in_flight: dict[asyncio.Task[Any], Branch] = {}
+        self._body = Branch(self, Scope(), is_plain=not self.task.is_async)
+
+    async def run(self) -> None:
+        """Run the body until the lease is ended, given up or lost."""
+        try:
+            await _load(self, may_be_new=True)
+            ending = await self._run_once()
+            while self.must_restart:
+                await _restart(self)
+                ending = await self._run_once()
+            await end_lease(self, ending)
+        except Unwind:
+            pass
+        except FlowFabricError as error:
+            LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
+            await end_refused(self, error)
+        finally:
+            _clear_references(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise `Unwind` for the parts that were removed at the end of the run: nothing durable happens any longer."""
+        if name in ("calls", "record_writer", "suspender"):
+            raise self.unwind_error()
+        raise AttributeError(name)
+
+    async def _run_once(self) -> BranchResult:
+        self.hooks.body_starting(self)
+        self.suspender.branch_active()
+        ending = await run_body(self, self._body)
+        await cancel_raw_tasks(self)
+        await self.suspender.wait_idle()
+        if not self.is_over and ending.error is None and self.mismatch is None:
+            for decide in self.calls.unrecorded_failures.take_passed():
+                await decide()
+            loose = self.calls.find_never_awaited()
+            if loose is not None:
+                return BranchResult(error=loose)
+            report = self.calls.journal.report_unreached(self._body.scope)
+            self.divergence = report and f"{self.task.name} {self.lease.execution_id}: {report}"
+        return ending
+
+    def lease_lost(self, error: FlowFabricError) -> None:
+        """Stop everything, since the lease is lost."""
+        self.loss = error
+        if not self.is_over:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave the body at any point, and cancel the code in it. Any thread may call this."""
+        self.is_over = True
+        self.on_loop(self._abandon)
+
+    def _abandon(self) -> None:
+        cancel_code(self, {self._body})
+        self._unwind_branches()
+
+    def cancel_requested(self, due_at: datetime) -> None:
+        """Deliver the request at an open wait or at the next durable call, so that the body can clean up."""
+        self.cancel_due_at = due_at
+        self.suspender.deliver_cancel()
+
+    def drain(self) -> None:
+        """Unwind at the next durable call. Steps in flight finish and are recorded first."""
+        self.is_draining = True
+        if self.suspender.active == 0 and self.suspender.waiting:
+            self.unwind()
+
+    def waits_changed(self) -> None:
+        """Recheck the waiting branches."""
+        self.suspender.recheck()
+
+    def restart(self) -> None:
+        """Run the body again from the top under the same lease. Tests of determinism do this at every record."""
+        self.must_restart = True
+        self.unwind()
+
+    def unwind(self) -> None:
+        """Leave the body, so that nothing durable happens in it from now on. A thread of the body may call this."""
+        self.is_over = True
+        self.on_loop(self._unwind_branches)
+
+    def on_loop(self, call: Callable[..., object], *args: Any) -> None:
+        """Call the function on the loop: immediately on the loop's own thread, otherwise soon."""
+        if threading.get_ident() == self._thread:
+            call(*args)
+        else:
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def _unwind_branches(self) -> None:
+        for task in self.in_flight:
+            task.cancel()
+        for wait, branch in reversed(list(self.suspender.waiting.items())):
+            self.suspender.resolve(wait, self.calls.unwind_reason(branch))
+
+    def unwind_error(self) -> Unwind:
+        """Return the exception that makes the body unwind."""
+        return LeaseLost() if self.loss is not None else Unwind()
+
+    def now(self) -> datetime:
+        """Return approximately the store's time, never earlier than the start of the lease."""
+        return max(self.engine.now(), self.lease.acquired_at)
+
+
+async def _load(run: TaskRun, *, may_be_new: bool) -> None:
+    """Read the journal. A first lease has none."""
+    if may_be_new and run.lease.epoch <= 1:
+        return
+    steps = await retry_while_owned(run, lambda: run.engine.leases.journal(run.lease.fence)) or ()
+    for step in steps:
+        run.calls.remember(Record.from_step(step))
+    # Records kept by a replay stay valid, so random values must stay those of their generation.
+    run.seed = steps[0].generation if steps else run.lease.generation
+
+
+async def _restart(run: TaskRun) -> None:
+    await run.record_writer.flush()
+    await run.record_writer.wait_idle()
+    run.must_restart, run.is_over = False, run.loss is not None
+    run._reset()
+    await _load(run, may_be_new=False)
+
+
+def _clear_references(run: TaskRun) -> None:
+    """Take the run apart, so that none of it waits for the garbage collector."""
+    run.is_over = True
+    del run.calls, run.record_writer, run.suspender, run._body
+
+
+async def end_lease(run: TaskRun, ending: BranchResult) -> None:
+    """End the lease according to how the body ended. Do nothing if the lease is gone already."""
+    if run.is_suspended or run.loss is not None:
+        if run.calls.has_unwound and not isinstance(ending.error, Unwind | asyncio.CancelledError):
+            run.calls.warn_swallowed()
+        return
+    await run.record_writer.wait_idle()
+    if run.divergence is not None:
+        await _hold_run(run, "diverged", run.divergence)
+    elif run.mismatch is not None:
+        await _hold_run(run, "input_mismatch", str(run.mismatch))
+    elif run.continuation is not None:
+        await _continue(run, run.continuation)
+    elif run.is_draining and (run.is_over or run.calls.has_unwound):
+        await _release(run)
+    elif ending.error is None:
+        await _complete(run, ending)
+    else:
+        await _fail(run, ending.error)
+
+
+async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
+    """End a lease that the store refused to end normally.
+
+    Invalid requests fail for good. Other errors are retried after a pause, so that the run does not loop.
+    """
+    leases, fence = run.engine.leases, run.lease.fence
+    try:
+        if isinstance(error, InvalidRequest):
+            await leases.fail(fence, error.message, failure_class=FailureClass.PERMANENT, category=error.code)
+        else:
+            await leases.delay(fence, after=_PAUSE_S)
+    except FlowFabricError as refused:
+        LOG.info("The lease of %s could not be ended: %s", run.lease.execution_id, refused)
+
+
+def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
+    """Return True if a retry cannot help: the failure is recorded already, or can never succeed."""
+    return bool(getattr(error, FINAL_MARK, False)) or all(_is_final(leaf, raises) for leaf in iter_leaves(error))
+
+
+def _is_final(error: BaseException, raises: Collection[type[Exception]]) -> bool:
+    is_marked = isinstance(error, InvalidRequest) or bool(getattr(error, FINAL_MARK, False))
+    return is_marked or failures.is_permanent(error, raises)
+
+
+async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
+    await run.record_writer.commit_with(
+        lambda steps: run.engine.leases.hold(run.lease.fence, reason, report, steps=steps)
+    )
+
+
+async def _continue(run: TaskRun, payload: bytes) -> None:
+    """Restart the execution with new input. The new journal holds only which signals were consumed."""
+    used, steps, fence = run.calls.consumed, list[Step](), run.lease.fence
+    if used:
+        facts = {"used": used}
+        record = Record(path=_CONSUMED, scope="", index=KEYED, kind="signals", status=StepStatus.OK, facts=facts)
+        steps.append(record.to_step())
+    await retry_while_owned(run, lambda: run.engine.leases.continue_with(fence, payload, steps=steps))
+
+
+async def _release(run: TaskRun) -> None:
+    await run.record_writer.flush()
+    await retry_while_owned(run, lambda: run.engine.leases.release(run.lease.fence))
+
+
+async def _complete(run: TaskRun, ending: BranchResult) -> None:
+    try:
+        result = run.task.result_codec.store(ending.value)
+    except FlowFabricError as error:
+        await _fail(run, error)
+        return
+    await run.record_writer.finish(lambda steps: run.engine.leases.complete(run.lease.fence, result, steps=steps))
+
+
+async def _fail(run: TaskRun, error: BaseException) -> None:
+    if run.calls.cancel_delivered:
+        await _cancel(run)
+        return
+    raises = run.task.settings.raises
+    info = failures.error_info(_as_failure(error))
+    kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
+    document = failures.to_json(info) | (failures.encode_declared(error, raises) or {})
+    fence, detail = run.lease.fence, json.dumps(document).encode()
+    message = f"{info.type}: {info.message}"[:1000]
+    # The engine knows only categories, so a failure of a retried class is reported under the name of that class.
+    category = retry_category(error, info.category, run.task.settings.retry_on) or info.category or kind.value
+    await run.record_writer.commit_with(
+        lambda steps: run.engine.leases.fail(
+            fence, message, failure_class=kind, category=category, detail=detail, steps=steps
+        )
+    )
+
+
+async def _cancel(run: TaskRun) -> None:
+    await run.record_writer.commit_with(lambda steps: run.engine.leases.cancel(run.lease.fence, steps=steps))
+
+
+def _as_failure(error: BaseException) -> BaseException:
+    """Return a cancellation that was not requested as an ordinary failure."""
+    if isinstance(error, asyncio.CancelledError):
+        failure = RuntimeError("the function was cancelled by its own code")
+        failure.__cause__ = error
+        return failure
+    return error
+
+
+class TaskRunner:
+    """The runner of an app's tasks."""
+
+    def __init__(self, app: Host, threads: ThreadPools, hooks: RunHooks = NO_HOOKS) -> None:
+        self._app, self._threads, self._hooks = app, threads, hooks
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of all registered tasks."""
+        return tuple(self._app.tasks)
+
+    def begin(self, engine: Engine, lease: Lease) -> TaskRun:
+        """Return the run of a lease."""
+        return TaskRun(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks)
+
+
+def continue_with(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
+    """End the run. The same execution starts over with these arguments and an empty journal."""
+    branch = require_branch("continue_with")
+    branch.run.calls.check_alive(branch)
+    if task.name != branch.run.task.name:
+        message = f"{branch.run.task.name} can only continue as itself; submit {task.name} instead"
+        raise InvalidRequest("other_task", message)
+    branch.run.continuation = task.inputs.pack(args, dict(kwargs))
+    branch.run.unwind()
+    raise Unwind

@@ -1,0 +1,196 @@
+"""The protocols around a run: the calls of a worker, and the needs of a run from its app and task.
+
+worker: claim ──► begin(engine, lease) ──► run() ──────────────────────► the slot is free
+                                             ▲
+    renewal, signals, notifications ─────────┘  lease_lost, cancel_requested, drain, waits_changed
+
+`App` implements `Host` and `Task` implements `TaskSpec`, so that this package imports neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from flowfabric.core import validation
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.executions.attempts import ATTEMPT_TIMEOUT
+from flowfabric.core.executions.outcomes import Lease
+from flowfabric.core.executions.requests import Submission
+from flowfabric.core.policy import DEFAULT_POLICY, Backoff, Policy
+from flowfabric.values import Inputs, ValueCodec
+from flowfabric.values.aliases import Duration
+
+if TYPE_CHECKING:
+    from flowfabric.engine.engine import Engine
+    from flowfabric.runtime.signals import Signal
+
+
+class Run(Protocol):
+    """One lease being worked on. The worker calls all methods on its event loop.
+
+    A notice can arrive after the run has already acted: a renewal in progress may report a lease as lost that the run
+    has just ended. After `run` has returned, the worker calls nothing more.
+    """
+
+    async def run(self) -> None:
+        """Work until the lease is ended, released or lost. Raise nothing but CancelledError."""
+
+    def lease_lost(self, error: FlowFabricError) -> None:
+        """Stop, and write nothing more: the lease no longer belongs to this worker."""
+
+    def cancel_requested(self, due_at: datetime) -> None:
+        """Note a request to cancel. The engine cancels the execution at `due_at` if it has not ended by then."""
+
+    def drain(self) -> None:
+        """Unwind at the next durable call, then release the lease: the process is about to end."""
+
+    def waits_changed(self) -> None:
+        """Recheck the waiting branches: something about this execution may have changed."""
+
+
+class Runner(Protocol):
+    """A source of runs for executions of certain kinds."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds to claim. The worker begins no others."""
+
+    def begin(self, engine: Engine, lease: Lease) -> Run:
+        """Return the run of a lease, not yet started. The worker calls it on its event loop."""
+
+
+class Host(Protocol):
+    """The app that a run belongs to."""
+
+    url: str | None
+    callbacks: dict[tuple[str, str], ValueCodec[Any]]
+
+    @property
+    def arguments(self) -> str:
+        """What to do if a recorded call has other arguments now: `hold`, `warn` or `off`."""
+
+    @property
+    def tasks(self) -> Mapping[str, TaskSpec]:
+        """The registered tasks by kind."""
+
+    async def engine(self) -> Engine:
+        """Return the engine of the running loop."""
+
+    def make_handle(self, id: UUID, task: Any) -> Any:
+        """Return the handle of an execution of `task`."""
+
+
+class TaskSpec(Protocol):
+    """A registered durable function."""
+
+    name: str
+    base: str
+    fn: Callable[..., Any]
+    is_async: bool
+    inputs: Inputs
+    settings: TaskSettings
+    call_options: CallOptions
+    step_plans: WeakKeyDictionary[Callable[..., Any], Any]
+
+    @property
+    def result_codec(self) -> ValueCodec[Any]:
+        """How results are stored and restored."""
+
+    @property
+    def newest(self) -> TaskSpec:
+        """The newest registered version, with the same call options."""
+
+    def submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
+        """Return the submission of a call to the newest version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """The settings of `@app.task(…)`, which apply to every execution of the task."""
+
+    version: int = 1
+    retries: int = DEFAULT_POLICY.max_retries
+    backoff: Backoff = field(default_factory=Backoff)
+    timeout: Duration | None = None
+    deadline: Duration | None = None
+    lane: str = "default"
+    priority: int = 0
+    requires: Collection[str] = ()
+    retention: Duration | None = None
+    signals: tuple[Signal[Any], ...] = ()
+    raises: tuple[type[Exception], ...] = ()
+    cancel_grace: Duration | None = None
+    retry_on: tuple[Retryable, ...] = ()
+
+    def policy(self, call_options: CallOptions) -> Policy:
+        """Return the engine's policy for an execution with these call options."""
+        return Policy(
+            max_retries=self.retries if call_options.retries is None else call_options.retries,
+            backoff=self.backoff,
+            attempt_timeout=self.timeout,
+            deadline=self.deadline if call_options.deadline is None else call_options.deadline,
+            retention=DEFAULT_POLICY.retention if self.retention is None else self.retention,
+            retryable_categories=retry_categories(self.retry_on),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """The options of `.options(…)` for one execution. Absent options default to the task's settings."""
+
+    key: str | None = None
+    name: str | None = None
+    delay: Duration | None = None
+    at: datetime | None = None
+    deadline: Duration | None = None
+    lane: str | None = None
+    priority: int | None = None
+    retries: int | None = None
+    requires: Collection[str] | None = None
+    tags: Mapping[str, str] | None = None
+    detached: bool = False
+    connection: object = None
+
+
+# Which failures are retried: all, or only those of certain categories and classes.
+
+
+Retryable: TypeAlias = str | type[Exception]
+
+
+def validate_retry_on(retry_on: object) -> tuple[Retryable, ...]:
+    """Return the categories and exception classes, or raise if there is anything else among them."""
+    if isinstance(retry_on, str | bytes) or not isinstance(retry_on, Collection):
+        message = "retry_on must be a collection of categories and classes of exceptions"
+        raise InvalidRequest("invalid_type", message, field="retry_on")
+    return tuple(_validate_retryable(retryable) for retryable in retry_on)
+
+
+def _validate_retryable(retryable: object) -> Retryable:
+    if isinstance(retryable, type) and issubclass(retryable, Exception):
+        return retryable
+    if isinstance(retryable, str):
+        return validation.name(retryable, "retry_on")
+    message = f"retry_on must hold categories and classes of exceptions, not {validation.preview(retryable)}"
+    raise InvalidRequest("invalid_type", message, field="retry_on")
+
+
+def retry_categories(retry_on: Collection[Retryable]) -> tuple[str, ...]:
+    """Return the categories that the engine retries. It knows no classes, so a class becomes its name."""
+    named = {retryable if isinstance(retryable, str) else retryable.__name__ for retryable in retry_on}
+    if any(isinstance(retryable, type) and issubclass(TimeoutError, retryable) for retryable in retry_on):
+        named.add(ATTEMPT_TIMEOUT)
+    return tuple(sorted(named))
+
+
+def retry_category(error: BaseException, category: str, retry_on: Collection[Retryable]) -> str | None:
+    """Return the category under which a failure is retried, or None if it is not retried."""
+    if not retry_on or category in retry_on:
+        return category
+    classes = (retryable for retryable in retry_on if isinstance(retryable, type))
+    return next((kind.__name__ for kind in classes if isinstance(error, kind)), None)

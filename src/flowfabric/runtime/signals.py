@@ -1,0 +1,262 @@
+"""Signals: typed names, their delivery, decisions and callbacks by token, and the links that contain a token.
+
+A token decides once: all decisions of a waitpoint have the same key, so the engine accepts the first and reports the
+others as duplicates. The id of a decision's signal follows from the waitpoint and the word. So a duplicate shows what
+the first decision was without a read.
+
+Links lead to `app.asgi()`. A link contains its token, so it is as secret as the token.
+
+    BASE/TOKEN             an approval: a page that asks; only its buttons decide
+    BASE/callback/TOKEN    a callback: accepts the payload that is posted to it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from typing_extensions import TypeForm
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest, NotFound
+from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
+from flowfabric.core.executions.views import WaitpointView
+from flowfabric.core.ids import derive_id
+from flowfabric.core.tokens.secret import Secret
+from flowfabric.core.tokens.token import read_token
+from flowfabric.core.waits import evaluate
+from flowfabric.core.waits.records import WaitpointKind, WaitpointState
+from flowfabric.core.waits.sources import EXECUTION, PROGRAM, UNKNOWN, join_source
+from flowfabric.runtime.branch import BRANCH, current_branch, current_step
+from flowfabric.values import ValueCodec, codec_for
+from flowfabric.values.aliases import T
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flowfabric.engine.engine import Engine
+
+
+EngineFactory: TypeAlias = "Callable[[], Awaitable[Engine]]"
+Delivery: TypeAlias = Accepted | DuplicateSignal
+
+
+class Signal(Generic[T]):
+    """The name of a signal, and the type of its payload. A task that declares it accepts it from the submit on."""
+
+    def __init__(self, name: str, payload_type: TypeForm[T]) -> None:
+        self.name = validation.name(name, "signal name")
+        self.annotation = payload_type
+
+    @cached_property
+    def payload_type(self) -> ValueCodec[T]:
+        """The codec of the payload."""
+        codec: ValueCodec[T] = codec_for(self.annotation, what=f"signal {self.name!r}")
+        return codec
+
+    def __repr__(self) -> str:
+        return f"Signal({self.name!r}, {getattr(self.annotation, '__name__', self.annotation)})"
+
+
+def wait_key(name: str) -> str:
+    """Return the name under which a wait for a signal is recorded. The key of its waitpoint starts with it."""
+    return f"signal:{name}"
+
+
+async def send_decision(opening: EngineFactory, token: str, word: DecisionWord, comment: str) -> Delivery:
+    """Deliver an approver's decision. A second one with the same token is a duplicate of the first."""
+    return await deliver_decision(await opening(), token, word, validation.text(comment, "comment"), "token")
+
+
+async def deliver(opening: EngineFactory, token: str, name: str, payload: object) -> Delivery:
+    """Deliver plain JSON to the waitpoint of the token."""
+    codec: ValueCodec[object] = codec_for(Any, what=f"the payload of {name!r}")
+    data = codec.store(payload)
+    engine = await opening()
+    return await engine.signals.deliver(token, name, data, source_type="token")
+
+
+async def send(
+    engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None, *, by: str | None = None
+) -> Delivery:
+    """Deliver to the declared signal of this name, or else to the oldest open wait for it.
+
+    `by` names the sender if it is not a program.
+    """
+    kind, identity = current_sender() if by is None else ("operator", by)
+    try:
+        return await engine.signals.send(id_, name, payload, key=key, source_type=kind, source_identity=identity)
+    except NotFound as error:
+        if error.code != "waitpoint_not_found":
+            raise
+    waitpoint = await _find_open_wait(engine, id_, name)
+    return await engine.signals.approve(
+        id_, waitpoint.key, name, payload, suffix=key, principal=by or current_principal()
+    )
+
+
+async def _find_open_wait(engine: Engine, id_: UUID, name: str) -> WaitpointView:
+    """Return the oldest open wait for this signal, or raise if no wait is open."""
+    after: UUID | None = None
+    while True:
+        page = await engine.waitpoints.list(id_, after=after)
+        for waitpoint in _matching_waits(page, name):
+            return waitpoint
+        if not page:
+            break
+        after = page[-1].id
+    message = (
+        f"execution {id_} neither declares signal {name!r} nor waits for it now; "
+        f"@app.task(signals=[…]) takes it from the submit on"
+    )
+    raise NotFound("signal_not_expected", message, execution_id=id_, signal=name)
+
+
+def _matching_waits(waitpoints: list[WaitpointView], name: str) -> Iterator[WaitpointView]:
+    key = wait_key(name)
+    for waitpoint in waitpoints:
+        # Both the scope of a branch and the name of a signal may have slashes.
+        scope, matched, more = waitpoint.key.rpartition(key)
+        is_match = bool(matched) and scope[-1:] in ("", "/") and more[:1] in ("", "#", "[")
+        is_open = waitpoint.state is not WaitpointState.CLOSED and waitpoint.kind is WaitpointKind.ADDRESSED
+        if is_open and is_match:
+            yield waitpoint
+
+
+def current_sender() -> tuple[str, str]:
+    """Return the type and identity of the sender: the execution whose code runs here, or else an unknown program."""
+    branch = BRANCH.get()
+    return (PROGRAM, UNKNOWN) if branch is None else (EXECUTION, str(branch.run.lease.execution_id))
+
+
+def current_principal() -> str:
+    """Return the current sender as one name."""
+    return join_source(*current_sender())
+
+
+# Decisions and callbacks that arrive with a token.
+
+DecisionWord = Literal["approve", "reject"]
+
+APPROVE: DecisionWord = evaluate.APPROVE
+REJECT: DecisionWord = evaluate.REJECT
+CALLBACK = "callback"
+DECISION_KEY = "decision"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionResult:
+    """The first decision of a token, or None if it came another way. `repeated` is True if it is not this one."""
+
+    word: DecisionWord | None
+    repeated: bool
+
+
+async def decide(
+    engine: Engine,
+    token: str | Secret,
+    word: DecisionWord,
+    comment: str = "",
+    *,
+    source_type: str = "link",
+    by: str = "unknown",
+) -> DecisionResult:
+    """Deliver an approver's decision and return the first one.
+
+    `by` is stored as the sender without verification, unless the token belongs to an approver.
+    """
+    waitpoint = read_token(token).unverified.waitpoint_id
+    ids = {derive_id(waitpoint, DECISION_KEY, each): each for each in (APPROVE, REJECT)}
+    delivery = await deliver_decision(engine, token, word, comment, source_type, by)
+    repeated = isinstance(delivery, DuplicateSignal)
+    return DecisionResult(ids.get(delivery.signal_id) if repeated else word, repeated)
+
+
+async def deliver_decision(
+    engine: Engine, token: str | Secret, word: DecisionWord, comment: str, source_type: str, by: str = "unknown"
+) -> Accepted | DuplicateSignal:
+    """Deliver the decision as a signal. The first one of a token counts, however it arrives."""
+    waitpoint = read_token(token).unverified.waitpoint_id
+    return await engine.signals.deliver(
+        token,
+        word,
+        json.dumps({"comment": comment}).encode(),
+        category="approval",
+        source_type=source_type,
+        source_identity=by,
+        signal_id=derive_id(waitpoint, DECISION_KEY, word),
+        key=DECISION_KEY,
+    )
+
+
+async def call_back(engine: Engine, token: str | Secret, payload: bytes, *, key: str | None = None) -> None:
+    """Deliver the payload of a callback.
+
+    Without a key, equal payloads count as the same call. A sender that repeats a call after a lost reply gets that
+    reply.
+    """
+    same = f"sha256 {hashlib.sha256(payload).hexdigest()}" if key is None else key
+    await engine.signals.deliver(token, CALLBACK, payload, category="callback", source_type="callback", key=same)
+
+
+# Links that contain a token.
+
+CALLBACK_FOLDER = "callback"
+
+
+def link(base_url: str, token: str | Secret) -> str:
+    """Return the URL where an approver decides."""
+    return f"{validate_base_url(base_url)}/{_token_text(token)}"
+
+
+def callback_url(base_url: str, token: str | Secret) -> str:
+    """Return the URL that accepts the payload of a callback."""
+    return f"{validate_base_url(base_url)}/{CALLBACK_FOLDER}/{_token_text(token)}"
+
+
+def validate_base_url(base_url: str) -> str:
+    """Return the URL of `app.asgi()` without trailing slashes. Raise unless it is http or https without a query."""
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and base_url.isprintable()
+    except (ValueError, AttributeError, TypeError):
+        raise _base_url_error() from None
+    if not good or " " in base_url or "?" in base_url or "#" in base_url:
+        raise _base_url_error()
+    return base_url.rstrip("/")
+
+
+def _token_text(token: str | Secret) -> str:
+    return token.reveal() if isinstance(token, Secret) else token
+
+
+def _base_url_error() -> InvalidRequest:
+    message = "the base of links must look like 'https://shop.example/ff', without query and fragment"
+    return InvalidRequest("invalid_url", message, field="url")
+
+
+# Client calls inside tasks. In a step they are part of it, with a key that is equal in every try. In the function of a
+# task they run as steps.
+
+
+def is_in_task() -> bool:
+    """Return True in the function of a task itself, where effects must be recorded."""
+    return current_step() is None and current_branch() is not None
+
+
+def idempotency_key(verb: str, key: str | None) -> str | None:
+    """Return the caller's key, or in a step one that is equal in every try. Otherwise None."""
+    step = current_step()
+    return step.idempotency_key(verb) if key is None and step is not None else key
+
+
+def step_derived_id(verb: str) -> UUID | None:
+    """Return an id for a new object of a step that is equal in every try. None outside of steps."""
+    step = current_step()
+    return None if step is None else derive_id(step.run.lease.execution_id, step.idempotency_key(verb))

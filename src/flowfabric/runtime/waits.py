@@ -1,0 +1,303 @@
+"""What waiting branches wait for, and the suspension that wakes one of them.
+
+The outcome of a wait follows from stored data: the signals at its waitpoints, the ends of its children, and its due
+time. So any run can determine it, and a suspension only serves to be woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.executions.states import State
+from flowfabric.core.executions.views import Outcome
+from flowfabric.core.flows.graph import ALL_OF, EdgeKind, Join, Siblings, any_of
+from flowfabric.core.waits.bindings import Bound, Child, NewWaitpoint, Timer
+from flowfabric.core.waits.conditions import AllOf, AnyOf, Condition, Count, Distinct, Single
+from flowfabric.core.waits.records import OnTimeout, StoredSignal, SuspensionReason, WaitpointState
+from flowfabric.core.waits.snapshot import Override, WaitSnapshot
+from flowfabric.runtime.record_writer import retry_while_owned
+
+if TYPE_CHECKING:
+    from flowfabric.runtime.durable_call import DurableCall
+    from flowfabric.runtime.run import TaskRun
+
+
+MAX_OPEN_WAITS = 64
+_FIRST = any_of(siblings=Siblings.LET_RUN)
+_BAD_ENDS = (State.FAILED.value, State.CANCELLED.value, State.EXPIRED.value, State.SKIPPED.value)
+
+
+class GroupNeed(StrEnum):
+    """The ends of direct members that a group needs before the code around it can continue."""
+
+    ALL_WELL = "gather"
+    ALL_ENDED = "settle"
+    FIRST_SUCCESS = "race"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitGroup:
+    """The waits that are direct members of one group."""
+
+    need: GroupNeed
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimeReached:
+    """The due time of the wait has come."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SignalsArrived:
+    """The signals that end the wait."""
+
+    signals: tuple[StoredSignal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """The awaited execution has ended."""
+
+    outcome: Outcome
+
+
+Verdict: TypeAlias = DueTimeReached | SignalsArrived | ChildEnded | Override
+
+
+def is_bad_end(verdict: Verdict) -> bool:
+    """Return True if an execution ended without success."""
+    return isinstance(verdict, ChildEnded) and verdict.outcome.state is not State.COMPLETED
+
+
+class Wait:
+    """What one branch waits for. The base class waits for a time."""
+
+    reason = SuspensionReason.STEP_BOUNDARY
+    on_timeout: OnTimeout | None = None
+
+    def __init__(self, call: DurableCall[Any], due: datetime | None = None, *, is_old: bool = False) -> None:
+        self.call = call
+        self.due = due
+        self.group: WaitGroup | None = None
+        self.needs_read = is_old
+        self.future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    @property
+    def path(self) -> str:
+        return self.call.path
+
+    @property
+    def wakes_at(self) -> datetime | None:
+        """The time at which the branch continues. None if the engine does something else then."""
+        return self.due if self.on_timeout is None else None
+
+    @property
+    def child(self) -> UUID | None:
+        """The execution whose end is awaited."""
+        return None
+
+    def keys(self) -> Mapping[str, int]:
+        """Return the waitpoints to read, each with the sequence number after which signals count."""
+        return {}
+
+    def bindings(self) -> Sequence[Bound]:
+        """Return its bindings in a suspension."""
+        return ()
+
+    def own_waitpoints(self) -> list[str]:
+        """Return the keys of waitpoints that exist for this wait alone."""
+        return [binding.key for binding in self.bindings() if isinstance(binding, NewWaitpoint)]
+
+    def condition(self) -> Condition | None:
+        """Return the condition that ends it, apart from its due time."""
+        return None
+
+    def find_end(self, snapshot: WaitSnapshot | None, now: datetime) -> Verdict | None:
+        """Return how it ended, or None. Without a snapshot only its due time can end it."""
+        verdict = None if snapshot is None else self.find_verdict(snapshot)
+        if verdict is not None:
+            return verdict
+        due = self.wakes_at
+        return DueTimeReached(due) if due is not None and self.is_due(now) else None
+
+    def is_due(self, now: datetime) -> bool:
+        """Return True once its time has come."""
+        return self.wakes_at is not None and now >= self.wakes_at
+
+    def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
+        """Return how the snapshot ends it, or None."""
+        return None
+
+    def _is_in_time(self, signal: StoredSignal) -> bool:
+        return self.wakes_at is None or signal.accepted_at <= self.wakes_at
+
+
+class ChildWait(Wait):
+    """A wait for the end of an execution."""
+
+    def __init__(
+        self, call: DurableCall[Any], child: UUID, due: datetime | None = None, *, is_old: bool = False
+    ) -> None:
+        super().__init__(call, due, is_old=is_old)
+        self._child = child
+
+    @property
+    def child(self) -> UUID | None:
+        return self._child
+
+    def bindings(self) -> Sequence[Bound]:
+        return (Child(self.path, self._child),)
+
+    def condition(self) -> Condition | None:
+        return Single(self.path)
+
+    def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
+        outcome = snapshot.children.get(self._child)
+        return None if outcome is None else ChildEnded(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRequest:
+    """The arguments of a suspension."""
+
+    bindings: tuple[Bound, ...]
+    condition: Condition
+    timeout_at: datetime | None
+    on_timeout: OnTimeout
+    reason: SuspensionReason
+
+
+def earliest_due(waits: Sequence[Wait]) -> datetime | None:
+    """Return the time at which the first of the waits continues."""
+    return min((wait.wakes_at for wait in waits if wait.wakes_at is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildWaits:
+    """A wait for children alone, and which of their ends count."""
+
+    children: list[UUID]
+    join: Join
+    edge: EdgeKind
+
+
+def child_waits(waits: Sequence[Wait]) -> ChildWaits | None:
+    """Return the children if the branches wait for nothing else, and what resumes one of the branches."""
+    children = [wait.child for wait in waits if wait.child is not None and wait.due is None]
+    if len(children) != len(waits):
+        return None
+    groups = {wait.group for wait in waits}
+    match [group and group.need for group in groups]:
+        case [GroupNeed.ALL_WELL]:
+            return ChildWaits(children, ALL_OF, EdgeKind.ON_SUCCESS)
+        case [GroupNeed.ALL_ENDED]:
+            return ChildWaits(children, ALL_OF, EdgeKind.ON_COMPLETION)
+        case [GroupNeed.FIRST_SUCCESS]:
+            return ChildWaits(children, _FIRST, EdgeKind.ON_SUCCESS)
+    return ChildWaits(children, _FIRST, EdgeKind.ON_COMPLETION)
+
+
+def suspend_request(waits: Sequence[Wait]) -> SuspendRequest:
+    """Return the suspension that wakes the execution as soon as one of its branches can continue."""
+    timers = _timers(waits)
+    waits = _limit_waits(waits, MAX_OPEN_WAITS - len(timers))
+    # Several waits for one signal share its waitpoint.
+    bindings = tuple({binding.key: binding for wait in waits for binding in wait.bindings()}.values())
+    if len(waits) == 1:
+        return _single_request(waits[0], bindings)
+    if len(bindings) + len(timers) > MAX_OPEN_WAITS:
+        message = f"{len(bindings)} waits at once are too many, the limit is {MAX_OPEN_WAITS}; use children"
+        raise InvalidRequest("too_many_waits", message, limit=MAX_OPEN_WAITS)
+    members: list[Condition] = [Single(timer.key) for timer in timers]
+    for group in _groups(waits):
+        members += _group_conditions(group)
+    timeout_at, on_timeout = _timeout(waits)
+    return SuspendRequest((*bindings, *timers), AnyOf(members), timeout_at, on_timeout, waits[0].reason)
+
+
+def _limit_waits(waits: Sequence[Wait], maximum: int) -> Sequence[Wait]:
+    """Return the waits, or as many of them as the engine accepts.
+
+    Children that count together with others are left out, since all of them must end anyway. The failure of an omitted
+    child is found when the others have ended.
+    """
+    number = sum(len(wait.bindings()) for wait in waits)
+    if number <= maximum:
+        return waits
+    excess, kept = number - maximum, list[Wait]()
+    for wait in reversed(waits):
+        is_one_of_many = wait.child is not None and wait.due is None and _counts_in_group(wait)
+        if excess > 0 and is_one_of_many:
+            excess -= 1
+        else:
+            kept.append(wait)
+    return kept[::-1]
+
+
+def _counts_in_group(wait: Wait) -> bool:
+    return wait.group is not None and wait.group.need is not GroupNeed.FIRST_SUCCESS
+
+
+def _single_request(wait: Wait, bindings: tuple[Bound, ...]) -> SuspendRequest:
+    condition = wait.condition()
+    assert condition is not None, "a wait without a condition is a delay, not a suspension"
+    return SuspendRequest(bindings, condition, wait.due, wait.on_timeout or OnTimeout.AUTO_RESUME, wait.reason)
+
+
+def _timeout(waits: Sequence[Wait]) -> tuple[datetime | None, OnTimeout]:
+    """Return when the engine acts because a wait took too long, and how."""
+    ends = [(wait.due, wait.on_timeout) for wait in waits if wait.due is not None and wait.on_timeout is not None]
+    return min(ends, default=(None, OnTimeout.AUTO_RESUME))
+
+
+def _groups(waits: Sequence[Wait]) -> list[list[Wait]]:
+    """Return the waits with a condition. Waits that count together share a list."""
+    groups: dict[object, list[Wait]] = {}
+    for wait in waits:
+        if wait.condition() is not None:
+            groups.setdefault(wait.group if _counts_in_group(wait) else wait, []).append(wait)
+    return list(groups.values())
+
+
+def _group_conditions(group: list[Wait]) -> list[Condition]:
+    """Return the conditions of waits that count together: all have ended, or a child has failed if that matters."""
+    conditions = [condition for wait in group if (condition := wait.condition()) is not None]
+    children = [wait.path for wait in group if wait.child is not None]
+    if len(children) == len(group) > 1:
+        together: Condition = Count(len(children), Distinct.WAITPOINTS, children)
+    else:
+        together = conditions[0] if len(conditions) == 1 else AllOf(conditions)
+    first = group[0].group
+    if len(group) == 1 or not children or first is None or first.need is GroupNeed.ALL_ENDED:
+        return [together]
+    return [together, *(Count(1, Distinct.WAITPOINTS, children, name) for name in _BAD_ENDS)]
+
+
+def _timers(waits: Sequence[Wait]) -> list[Timer]:
+    """Return one timer for the earliest due time."""
+    first = earliest_due(waits)
+    return [] if first is None else [Timer(f"timer:{first.isoformat()}", first)]
+
+
+async def close_waitpoints(run: TaskRun, keys: Collection[str], reason: str) -> None:
+    """Close the waitpoints of the execution with these keys. Signals sent there would be lost unnoticed."""
+    retry = partial(retry_while_owned, run, needs_lease=False)
+    waitpoints = run.engine.waitpoints
+    after: UUID | None = None
+    while keys and (page := await retry(partial(waitpoints.list, run.lease.execution_id, after=after))):
+        after = page[-1].id
+        for waitpoint in page:
+            if waitpoint.key in keys and waitpoint.state is not WaitpointState.CLOSED:
+                with suppress(FlowFabricError):
+                    await retry(partial(waitpoints.close, waitpoint.id, reason, principal="program"))

@@ -1,1 +1,0 @@
-"""Durable functions: what a program writes tasks and steps with, and what runs them."""

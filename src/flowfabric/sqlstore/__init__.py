@@ -1,1 +1,0 @@
-"""What the SQL backends share: statements, rows and records, the aggregates, migrations."""

@@ -1,0 +1,85 @@
+"""Lanes and routes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from flowfabric.core.executions.records import Route
+from flowfabric.core.executions.views import ApproximateCount, Backlog
+from flowfabric.store.records import LaneState
+from flowfabric.store.session import Session
+
+
+class LaneStore:
+    """The state of lanes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
+        """Set the state of a lane. Return False if it already has that state."""
+        if state is LaneState.ACTIVE and await self.state(namespace, lane) is LaneState.ACTIVE:
+            return False
+        return bool(await self._session.fetch("set_lane", namespace=namespace, lane=lane, state=state, now=now))
+
+    async def state(self, namespace: str, lane: str) -> LaneState:
+        """Return the state of a lane."""
+        rows = await self._session.fetch("lane_state", namespace=namespace, lane=lane)
+        return LaneState(rows[0]["state"]) if rows else LaneState.ACTIVE
+
+    async def all(self, namespace: str) -> dict[str, LaneState]:
+        """Return the state of every lane that was used or changed, by name."""
+        rows = await self._session.fetch("list_lanes", namespace=namespace)
+        return {row["lane"]: LaneState(row["state"]) for row in rows}
+
+
+class RouteStore:
+    """Routes by id. A route is a combination of namespace, lane, kind and required capabilities."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def ensure(self, route: Route) -> int:
+        """Return the id of a route, creating it if necessary."""
+        digest = route.digest()
+        rows = await self._session.fetch("route_id", digest=digest)
+        if not rows:
+            await self._session.fetch(
+                "add_route",
+                namespace=route.namespace,
+                lane=route.lane,
+                kind=route.kind,
+                requires=list(route.requires),
+                digest=digest,
+            )
+            rows = await self._session.fetch("route_id", digest=digest)
+        return int(rows[0]["id"])
+
+    async def requires(self, route_id: int) -> tuple[str, ...]:
+        """Return the capabilities that a route requires."""
+        [row] = await self._session.fetch("route_requires", id=route_id)
+        return _parse_names(row["requires"])
+
+    async def backlog(self, namespace: str, limit: int) -> list[Backlog]:
+        """Count waiting executions by lane, kind and required capabilities, each up to `limit`."""
+        rows = await self._session.fetch("backlog", namespace=namespace, limit=limit + 1)
+        return [
+            Backlog(
+                lane=row["lane"],
+                kind=row["kind"],
+                requires=_parse_names(row["requires"]),
+                waiting=ApproximateCount(min(row["waiting"], limit), is_exact=row["waiting"] <= limit),
+            )
+            for row in rows
+            if row["waiting"]
+        ]
+
+    async def remove_unused(self, namespace: str) -> None:
+        """Remove the unused routes of a namespace."""
+        await self._session.fetch("forget_routes", namespace=namespace)
+
+
+def _parse_names(value: Any) -> tuple[str, ...]:
+    return tuple(json.loads(value) if isinstance(value, str) else value)

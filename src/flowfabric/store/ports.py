@@ -1,0 +1,115 @@
+"""The four protocols that a backend implements: `Store`, `Session`, `Notifier` and `NotificationSource`.
+
+`Session` is defined in `store/session.py`, because the classes of the aggregates need it and `Store` needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from flowfabric.store.commit_hints import CommitHints, HintHandler
+from flowfabric.store.session import Session
+from flowfabric.store.transaction import JoinedTransaction, SharedTransaction, Transaction
+
+__all__ = [
+    "Result",
+    "Body",
+    "JoinedBody",
+    "NotificationSource",
+    "Notifier",
+    "Session",
+    "SharedBody",
+    "Store",
+    "StoreInfo",
+]
+
+Result = TypeVar("Result")
+Body = Callable[[Transaction], Coroutine[Any, Any, Result]]
+SharedBody = Callable[[SharedTransaction], Coroutine[Any, Any, Result]]
+JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Result]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreInfo:
+    """The database product and version, the schema version, the durability settings and the store's time."""
+
+    backend: str
+    version: str
+    schema_version: int
+    settings: Mapping[str, str]
+    now: datetime
+
+
+class Store(Protocol):
+    """A database that runs operations in transactions."""
+
+    @property
+    def notifier(self) -> Notifier:
+        """The notifier that reports the commits of this store."""
+
+    async def run(self, body: Body[Result]) -> Result:
+        """Run `body` in one write transaction and return its result. A conflict runs it again from the start."""
+
+    async def run_shared(self, body: SharedBody[Result]) -> Result:
+        """Run a `body` that calls user code on its connection. Exceptions of that code are raised unchanged."""
+
+    async def run_single(self, body: Body[Result]) -> Result:
+        """Run a `body` that needs no transaction around it.
+
+        It makes one statement, or reads first and then writes by one guarded statement.
+        """
+
+    async def read(self, body: Body[Result]) -> Result:
+        """Run a `body` that only reads; all its statements see one snapshot."""
+
+    async def read_single(self, body: Body[Result]) -> Result:
+        """Run a `body` that makes exactly one reading statement, which may cover several items."""
+
+    async def run_within(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
+        """Run `body` once in the open transaction of the caller's asynchronous connection.
+
+        With `savepoint`, an error undoes the writes of the body. A body that raises only before it writes needs none.
+        """
+
+    def run_within_sync(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
+        """Run `body` as `run_within` does, on a synchronous connection and in the caller's thread."""
+
+    async def ping(self) -> None:
+        """Return if the database responds, else raise."""
+
+    async def store_info(self) -> StoreInfo:
+        """Return the version and the settings of the database."""
+
+    async def close(self) -> None:
+        """Close all connections; later calls raise."""
+
+
+class Notifier(Protocol):
+    """The part of a store that reports commits to this process and to others."""
+
+    def on_commit(self, handler: HintHandler) -> None:
+        """Call `handler` after every commit of this store that has hints, in any thread."""
+
+    @property
+    def can_announce(self) -> bool:
+        """True if other processes learn of a commit only by `announce`."""
+
+    async def announce(self, hints: CommitHints) -> None:
+        """Send hints to other processes."""
+
+    def source(self) -> NotificationSource | None:
+        """Return the source of hints from other processes, or None if callers must poll."""
+
+
+class NotificationSource(Protocol):
+    """A source of hints from other processes."""
+
+    async def listen(self, handler: HintHandler, on_alive: Callable[[datetime | None], None]) -> None:
+        """Call `handler` with every hint until the connection breaks, then raise.
+
+        `on_alive` is called whenever the connection has proved to work, with the store's time if it is known. Hints
+        from before its first call may be missing.
+        """

@@ -1,0 +1,149 @@
+"""Records that the store takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from flowfabric.core.executions.outcomes import Lease
+from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.requests import Submission
+from flowfabric.core.executions.states import BlockingReason, State
+from flowfabric.core.fast_dataclass import record
+from flowfabric.core.tokens.key_ring import KeyRing
+from flowfabric.core.waits.evaluate import SignalFacts
+from flowfabric.core.waits.records import Suspension, Waitpoint
+
+
+@record(frozen=True, slots=True)
+class NewExecution:
+    """A submission that is ready to be inserted."""
+
+    id: UUID
+    namespace: str
+    route_id: int
+    submission: Submission
+    state: State
+    blocking_reason: BlockingReason
+    ready_at: datetime | None
+    flow_id: UUID | None = None
+    member_name: str | None = None
+    parent_id: UUID | None = None
+    fingerprint: bytes | None = None
+
+
+@record(frozen=True, slots=True)
+class Claimed:
+    """The leases that a claim took, best first. `all_locked` is true if other transactions locked all candidates."""
+
+    leases: tuple[Lease, ...]
+    all_locked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A query for executions, newest first, with ids below `before`."""
+
+    namespace: str
+    states: tuple[State, ...]
+    before: UUID
+    limit: int
+    lane: str | None = None
+    kind: str | None = None
+    tags: Mapping[str, str] | None = None
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """Ended executions whose suspensions and waitpoints must be closed.
+
+    Formerly active ones have no open suspension.
+    """
+
+    were_active: Sequence[UUID] = ()
+    others: Sequence[UUID] = ()
+
+
+NO_CLOSING = Closing()
+
+
+@record(frozen=True, slots=True)
+class Release:
+    """A blocked member that may start, immediately or at its time."""
+
+    id: UUID
+    state: State
+    blocking_reason: BlockingReason
+    ready_at: datetime | None
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class MemberTermination:
+    """A member that its flow skips or cancels."""
+
+    id: UUID
+    state: State
+    cancelled_by: str | None
+    principal: str | None
+    reason: str
+    details: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class BadEnd:
+    """A member that ended badly. `is_taken_up` is true if an edge or its parent handled that."""
+
+    state: State
+    cancelled_by: str | None
+    is_taken_up: bool
+
+
+class LaneState(StrEnum):
+    """The state of a lane.
+
+    A paused lane accepts submissions and gives out none; a draining lane gives out its waiting work and accepts none.
+    """
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DRAINING = "draining"
+
+
+@record(frozen=True, slots=True)
+class SignalLookup:
+    """A signal that may be a duplicate, by its id in the execution or by its key at the waitpoint."""
+
+    execution_id: UUID
+    id: UUID
+    waitpoint_id: UUID | None
+    key: str | None
+
+
+@record(frozen=True, slots=True)
+class ReceivedSignals:
+    """Signals by execution: the ones that count in the open suspension, and the id of an earlier duplicate."""
+
+    counting: Mapping[UUID, tuple[SignalFacts, ...]]
+    accepted: Mapping[UUID, UUID]
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class OptimisticSnapshot:
+    """Executions without payloads, with everything attached to them, at one moment.
+
+    A transaction that changes anything attached to an execution also writes its row. An unchanged row version therefore
+    proves that the whole snapshot of that execution is still valid.
+    """
+
+    now: datetime
+    executions: Mapping[UUID, Execution]
+    row_versions: Mapping[UUID, str]
+    waitpoints: Mapping[UUID, Sequence[Waitpoint]]
+    suspensions: Mapping[UUID, Suspension]
+    received: ReceivedSignals
+    key_ring: KeyRing | None

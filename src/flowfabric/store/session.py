@@ -1,0 +1,71 @@
+"""The protocol by which the store's classes run statements."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, TypeVar, cast
+
+Row = Mapping[str, Any]
+Parameters = Mapping[str, object]
+Batch = tuple[str, Sequence[Parameters]]
+
+
+class Session(Protocol):
+    """A connection in a transaction that runs named statements."""
+
+    async def now(self) -> datetime:
+        """Return the store's time."""
+
+    @property
+    def bound_now(self) -> datetime | None:
+        """The time that statements bind: the writer's on SQLite; on PostgreSQL None, unless a test sets the clock."""
+
+    async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
+        """Run one statement and return its rows."""
+
+    async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
+        """Run several reading statements and return the rows of each, in one round trip where possible.
+
+        Ids and times may be text then, bytes hexadecimal digits, and JSON already parsed.
+        """
+
+    async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
+        """Run a statement once for each item and return all rows."""
+
+    async def write(self, *batches: Batch) -> None:
+        """Run statements over batches of rows, in one round trip where possible.
+
+        No statement may depend on what another writes. Each must return as many rows as it receives.
+        """
+
+    async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
+        """Run a hot statement over a batch and return its rows."""
+
+    async def run_batches(
+        self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
+    ) -> None:
+        """Run batches and the statements of `beside`, in one round trip where possible.
+
+        They return no rows. No statement may depend on what another writes.
+        """
+
+
+def check_row_count(statement: str, items: Sequence[Parameters], written: int) -> None:
+    """Assert that a statement has written every row, since the caller locked them before it decided."""
+    assert written == len(items), (
+        f"{statement} wrote {written} of {len(items)} rows; rows that were locked have changed"
+    )
+
+
+Result = TypeVar("Result")
+
+
+def run_to_completion(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that never suspends, and return its result. No event loop is needed."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return cast(Result, done.value)
+    coroutine.close()
+    raise RuntimeError("an operation awaited something other than its transaction")

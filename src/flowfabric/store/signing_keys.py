@@ -1,0 +1,95 @@
+"""The keys that sign tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from flowfabric.core.tokens.key_ring import Key, KeyRing
+from flowfabric.core.tokens.secret import Secret
+from flowfabric.store.rows import to_datetime
+from flowfabric.store.session import Row, Session
+
+READ_RING = "key_ring"
+READ_AND_SHARE_RING = "share_active_key"
+
+
+class SigningKeyStore:
+    """The key ring."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def read(self) -> KeyRing:
+        """Return all keys."""
+        return to_key_ring(await self._session.fetch(READ_RING))
+
+    async def lock(self) -> None:
+        """Lock all keys until the transaction ends, waiting for transactions that change or use them.
+
+        Locking only the active key would not do: a waiter would hold nothing if that key is retired before its turn.
+        """
+        await self._session.fetch("lock_keys")
+
+    async def share(self) -> KeyRing | None:
+        """Return all keys, and keep the active one active until the transaction ends.
+
+        Return None if there is no active key or another transaction retires it.
+        """
+        return to_shared_key_ring(await self._session.fetch(READ_AND_SHARE_RING))
+
+    async def add(self, key: Key) -> bool:
+        """Store a new key. Return False if its kid exists or another key is active."""
+        return bool(await self._session.fetch("add_signing_key", **_key_parameters(key)))
+
+    async def change(self, keys: Sequence[Key]) -> None:
+        """Write existing keys over their former state."""
+        if keys:
+            unchanging = {"check_value", "created_at"}
+            parameters = [
+                {name: value for name, value in _key_parameters(key).items() if name not in unchanging} for key in keys
+            ]
+            await self._session.fetch_each("change_signing_key", parameters)
+
+    async def count_invalidated(self, kid: str, end: datetime) -> int:
+        """Count open waitpoints whose token was signed with this key and is valid beyond `end`."""
+        [row] = await self._session.fetch("count_cut_off", kid=kid, end=end)
+        return int(row["count"])
+
+
+def to_key_ring(rows: Sequence[Row]) -> KeyRing:
+    """Return the key ring that rows hold."""
+    return KeyRing(tuple(map(_to_key, rows)))
+
+
+def to_shared_key_ring(rows: Sequence[Row]) -> KeyRing | None:
+    """Return the key ring if its active key is share-locked, else None."""
+    return to_key_ring(rows) if any(row["shared"] for row in rows) else None
+
+
+def _to_key(row: Row) -> Key:
+    return Key(
+        kid=row["kid"],
+        check=row["check_value"],
+        secret=None if row["secret"] is None else Secret(row["secret"]),
+        created_at=to_datetime(row["created_at"]),
+        retired_at=to_datetime(row["retired_at"]),
+        verifies_until=to_datetime(row["verifies_until"]),
+        end_is_final=bool(row["end_is_final"]),
+        in_use=bool(row["in_use"]),
+        collected_at=to_datetime(row["collected_at"]),
+    )
+
+
+def _key_parameters(key: Key) -> dict[str, object]:
+    return {
+        "kid": key.kid,
+        "check_value": key.check,
+        "secret": None if key.secret is None else key.secret.reveal(),
+        "created_at": key.created_at,
+        "retired_at": key.retired_at,
+        "verifies_until": key.verifies_until,
+        "end_is_final": key.end_is_final,
+        "collected_at": key.collected_at,
+        "active": True if key.retired_at is None else None,
+    }

@@ -1,0 +1,439 @@
+"""Suspensions, waitpoints and signals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from flowfabric.core.tokens.key_ring import KeyRing
+from flowfabric.core.waits.condition_json import from_json, to_json
+from flowfabric.core.waits.evaluate import SignalFacts
+from flowfabric.core.waits.records import (
+    Effect,
+    OnTimeout,
+    SignalBinding,
+    SignalUnbinding,
+    StoredSignal,
+    Suspension,
+    SuspensionReason,
+    TokenParts,
+    Trigger,
+    UnusedWaitpoints,
+    WaitChanges,
+    Waitpoint,
+    WaitpointKind,
+    WaitpointState,
+)
+from flowfabric.store.records import Closing, ReceivedSignals, SignalLookup
+from flowfabric.store.rows import parse_json, picker, to_bytes, to_datetime, to_microseconds, to_timedelta, to_uuid
+from flowfabric.store.session import Batch, Parameters, Row, Session
+from flowfabric.store.signing_keys import READ_AND_SHARE_RING, READ_RING, to_key_ring, to_shared_key_ring
+
+
+class WaitStore:
+    """Reads and writes suspensions, waitpoints and signals."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def apply(self, changes: Sequence[WaitChanges]) -> None:
+        """Write the changes of decisions, or raise.
+
+        The execution rows must be new, or the same transaction must write them too. Optimistic reads detect changes by
+        these rows; see `OptimisticSnapshot`.
+        """
+        await write_waits(self._session, changes)
+
+    async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
+        """Close everything open on ended executions. Formerly active ones have no open suspension."""
+        closing = Closing(were_active=execution_ids) if were_active else Closing(others=execution_ids)
+        await self._session.run_batches(beside=closing_statements(closing), now=now)
+
+    async def read_for_suspend(
+        self, execution_ids: Sequence[UUID], names: Sequence[tuple[UUID, int, str]], *, minting: bool
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], KeyRing | None]:
+        """Return open waitpoints, suspensions by name, and the key ring.
+
+        A name is an execution id, a generation and an idempotency key. With `minting`, the key ring is share-locked,
+        and None without an active key.
+        """
+        ids, keys = list(execution_ids), [key for _, _, key in names]
+        waitpoints, suspensions, key_ring = await self._session.fetch_all(
+            ("open_waitpoints", {"execution_ids": ids}),
+            ("suspensions_named", {"execution_ids": ids, "keys": keys}),
+            (READ_AND_SHARE_RING if minting else READ_RING, {}),
+        )
+        named_suspensions = map(to_suspension, suspensions)
+        by_name = {
+            (suspension.execution_id, suspension.generation, suspension.key): suspension
+            for suspension in named_suspensions
+        }
+        named = {name[0]: by_name[name] for name in names if name in by_name}
+        return (
+            _waitpoints_by_execution(waitpoints),
+            named,
+            to_shared_key_ring(key_ring) if minting else to_key_ring(key_ring),
+        )
+
+    async def read_for_signals(
+        self, execution_ids: Sequence[UUID], lookups: Sequence[SignalLookup]
+    ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], ReceivedSignals, KeyRing]:
+        """Return the open waitpoints and suspensions of executions, their signals, and the key ring."""
+        ids = {"execution_ids": list(execution_ids)}
+        waitpoints, suspensions, signals, key_ring = await self._session.fetch_all(
+            ("open_waitpoints", ids),
+            ("open_suspensions", ids),
+            (_RECEIVED_SIGNALS, _received_parameters(execution_ids, lookups)),
+            (READ_RING, {}),
+        )
+        return (
+            _waitpoints_by_execution(waitpoints),
+            _suspensions_by_execution(suspensions),
+            to_received_signals(signals, lookups),
+            to_key_ring(key_ring),
+        )
+
+    async def open_suspensions(self, execution_ids: Sequence[UUID]) -> dict[UUID, Suspension]:
+        """Return the open suspension of each execution that has one."""
+        return _suspensions_by_execution(
+            await self._session.fetch("open_suspensions", execution_ids=list(execution_ids))
+        )
+
+    async def last_suspension(
+        self, execution_id: UUID, *, id_: UUID | None = None, lease_id: UUID | None = None
+    ) -> Suspension | None:
+        """Return the newest suspension of an execution.
+
+        With `id_`, return that suspension; with `lease_id`, the newest one that this lease opened.
+        """
+        rows = await self._session.fetch("last_suspension", execution_id=execution_id, id=id_, lease_id=lease_id)
+        return to_suspension(rows[0]) if rows else None
+
+    async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
+        """Return the open waitpoints of each execution that has any, in order of their keys."""
+        return _waitpoints_by_execution(await self._session.fetch("open_waitpoints", execution_ids=list(execution_ids)))
+
+    async def bound_waitpoints(self, execution_id: UUID, number: int) -> list[Waitpoint]:
+        """Return the waitpoints that a suspension has bound, also closed ones."""
+        rows = await self._session.fetch("bound_waitpoints", execution_id=execution_id, number=number)
+        return [to_waitpoint(row) for row in rows]
+
+    async def waitpoints(self, ids: Sequence[UUID]) -> dict[UUID, Waitpoint]:
+        """Return the waitpoints with these ids that exist."""
+        rows = await self._session.fetch("get_waitpoints", ids=list(ids))
+        return {waitpoint.id: waitpoint for waitpoint in map(to_waitpoint, rows)}
+
+    async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
+        """Return the newest waitpoint with this key that existed at `by`, open or closed."""
+        rows = await self._session.fetch("last_waitpoint", execution_id=execution_id, key=key, by=by)
+        return to_waitpoint(rows[0]) if rows else None
+
+    async def list_waitpoints(self, execution_id: UUID, after: UUID, limit: int) -> list[Waitpoint]:
+        """Return the waitpoints of an execution with an id above `after`, in order."""
+        rows = await self._session.fetch("list_waitpoints", execution_id=execution_id, after=after, limit=limit)
+        return [to_waitpoint(row) for row in rows]
+
+    async def standing_keys(self, execution_id: UUID) -> list[str]:
+        """Return the keys of the standing waitpoints of an execution."""
+        return [row["key"] for row in await self._session.fetch("standing_waitpoints", execution_id=execution_id)]
+
+    async def unused_signals(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
+        """Return the signals at waitpoints that belong to no suspension yet, in order of acceptance."""
+        return _group_facts(
+            await self._session.fetch("unused_signals", waitpoint_ids=list(waitpoint_ids)), "waitpoint_id"
+        )
+
+    async def received_signals(
+        self, execution_ids: Sequence[UUID], lookups: Sequence[SignalLookup] = ()
+    ) -> ReceivedSignals:
+        """Return the signals of executions, and the duplicates among `lookups`."""
+        return to_received_signals(
+            await self._session.fetch(_RECEIVED_SIGNALS, **_received_parameters(execution_ids, lookups)), lookups
+        )
+
+    async def signals(
+        self, requests: Sequence[tuple[UUID, int, int]], *, include_unmatched: bool, limit: int
+    ) -> dict[UUID, list[StoredSignal]]:
+        """Return the signals of one suspension per execution, in order of acceptance.
+
+        A request holds an execution id, the number of its suspension and the place after which to begin. At most
+        `limit` signals are returned for each. Without `include_unmatched`, only signals that counted are returned.
+        """
+        shared = {"include_unmatched": include_unmatched, "limit": limit}
+        parameters = [
+            {"execution_id": id_, "number": number, "after": after, **shared} for id_, number, after in requests
+        ]
+        signals: dict[UUID, list[StoredSignal]] = {}
+        for signal in map(to_signal, await self._session.fetch_each("signals_of", parameters)):
+            signals.setdefault(signal.execution_id, []).append(signal)
+        return signals
+
+
+async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside: Batch) -> None:
+    """Write changes of waits together with other batches."""
+    *others, added = wait_batches(changes)
+    closes_first = any(change.moved for change in changes)
+    await session.write(*beside, *others, *(() if closes_first else (added,)))
+    if closes_first:
+        # An expired waitpoint must be closed before a new one of the same key is added.
+        await session.write(added)
+    await session.fetch_each(
+        "bind_signals", [_binding_parameters(binding) for change in changes for binding in change.bound]
+    )
+    await session.fetch_each(
+        "unbind_signals", [_unbinding_parameters(unbinding) for change in changes for unbinding in change.unbound]
+    )
+
+
+def _binding_parameters(binding: SignalBinding) -> dict[str, object]:
+    return {
+        "number": binding.number,
+        "waitpoint_ids": list(binding.waitpoint_ids),
+        "counting": list(binding.counting),
+        "only_counting": binding.only_counting,
+    }
+
+
+def _unbinding_parameters(unbinding: SignalUnbinding) -> dict[str, object]:
+    ids = list(unbinding.waitpoint_ids)
+    return {"execution_id": unbinding.execution_id, "number": unbinding.number, "waitpoint_ids": ids}
+
+
+def closing_statements(closing: Closing) -> list[tuple[str, Parameters]]:
+    """Return the statements that close open suspensions and waitpoints of ended executions."""
+    ids = [*closing.were_active, *closing.others]
+    suspensions = [("end_suspensions", {"execution_ids": list(closing.others)})] if closing.others else []
+    return [*suspensions, ("end_waitpoints", {"execution_ids": ids})] if ids else []
+
+
+def touched_executions(changes: Sequence[WaitChanges]) -> set[UUID]:
+    """Return the executions whose waits change."""
+    ids: set[UUID] = set()
+    for change in changes:
+        suspensions, waitpoints = (*change.opened, *change.changed), (*change.added, *change.moved)
+        ids.update(row.execution_id for row in suspensions)
+        ids.update(row.execution_id for row in waitpoints)
+        ids.update(row.execution_id for row in change.received)
+        ids.update(row.execution_id for row in change.unbound)
+    return ids
+
+
+def wait_batches(changes: Sequence[WaitChanges]) -> list[Batch]:
+    """Return the rows of waits to write, by statement. New waitpoints come last."""
+    return [
+        ("open_suspension", [_suspension_parameters(row) for change in changes for row in change.opened]),
+        ("change_suspension", [_change_parameters(row) for change in changes for row in change.changed]),
+        ("move_waitpoint", [_move_parameters(row) for change in changes for row in change.moved]),
+        ("add_signal", [_signal_parameters(row) for change in changes for row in change.received]),
+        ("add_waitpoint", [_waitpoint_parameters(row) for change in changes for row in change.added]),
+    ]
+
+
+def _waitpoints_by_execution(rows: Sequence[Row]) -> dict[UUID, list[Waitpoint]]:
+    grouped: dict[UUID, list[Waitpoint]] = {}
+    for waitpoint in map(to_waitpoint, rows):
+        grouped.setdefault(waitpoint.execution_id, []).append(waitpoint)
+    return grouped
+
+
+def _suspensions_by_execution(rows: Sequence[Row]) -> dict[UUID, Suspension]:
+    return {suspension.execution_id: suspension for suspension in map(to_suspension, rows)}
+
+
+_RECEIVED_SIGNALS = "counting_and_accepted_signals"
+
+
+def _received_parameters(execution_ids: Sequence[UUID], lookups: Sequence[SignalLookup]) -> Parameters:
+    return {
+        "execution_ids": list(execution_ids),
+        "ids": [lookup.id for lookup in lookups],
+        "waitpoint_ids": [lookup.waitpoint_id for lookup in lookups if lookup.waitpoint_id is not None],
+        "keys": [lookup.key for lookup in lookups if lookup.key is not None],
+    }
+
+
+def to_received_signals(rows: Sequence[Row], lookups: Sequence[SignalLookup]) -> ReceivedSignals:
+    """Return which signals count, and which of `lookups` were received before."""
+    counting = [row for row in rows if row["counting"]]
+    accepted = [row for row in rows if not row["counting"]]
+    by_id = {(to_uuid(row["execution_id"]), to_uuid(row["id"])): to_uuid(row["id"]) for row in accepted}
+    by_key = {(to_uuid(row["waitpoint_id"]), row["key"]): to_uuid(row["id"]) for row in accepted if row["key"]}
+    earlier = {
+        lookup.execution_id: by_id.get((lookup.execution_id, lookup.id))
+        or by_key.get((lookup.waitpoint_id, lookup.key))
+        for lookup in lookups
+    }
+    return ReceivedSignals(
+        _group_facts(counting, "execution_id"), {key: id_ for key, id_ in earlier.items() if id_ is not None}
+    )
+
+
+def _group_facts(rows: Sequence[Row], by: str) -> dict[UUID, tuple[SignalFacts, ...]]:
+    groups: dict[UUID, list[SignalFacts]] = {}
+    for row in rows:
+        facts = SignalFacts(to_uuid(row["id"]), row["waitpoint"], row["name"], row["source"], row["seq"])
+        groups.setdefault(to_uuid(row[by]), []).append(facts)
+    return {id_: tuple(group) for id_, group in groups.items()}
+
+
+def to_suspension(row: Row) -> Suspension:
+    """Return the suspension in a row."""
+    return Suspension(
+        id=to_uuid(row["id"]),
+        execution_id=to_uuid(row["execution_id"]),
+        number=row["number"],
+        generation=row["generation"],
+        epoch=row["epoch"],
+        lease_id=to_uuid(row["lease_id"]),
+        key=row["key"],
+        digest=row["digest"],
+        condition=from_json(parse_json(row["condition"])),
+        reason=SuspensionReason(row["reason"]),
+        rest=UnusedWaitpoints(row["rest"]),
+        opened_at=to_datetime(row["opened_at"]),
+        timeout_at=to_datetime(row["timeout_at"]),
+        on_timeout=OnTimeout(row["on_timeout"]),
+        resume_delay=to_timedelta(row["resume_delay_us"]),
+        closed_at=to_datetime(row["closed_at"]),
+        closed_by=Trigger(row["closed_by"]) if row["closed_by"] else None,
+    )
+
+
+_SUSPENSION = picker(
+    "id",
+    "execution_id",
+    "number",
+    "generation",
+    "epoch",
+    "lease_id",
+    "key",
+    "digest",
+    "reason",
+    "rest",
+    "opened_at",
+    "timeout_at",
+    "on_timeout",
+    "closed_at",
+    "closed_by",
+)
+_change_parameters = picker("execution_id", "number", "timeout_at", "closed_at", "closed_by")
+
+
+def _suspension_parameters(suspension: Suspension) -> dict[str, object]:
+    return _SUSPENSION(suspension) | {
+        "condition": json.dumps(to_json(suspension.condition)),
+        "resume_delay_us": to_microseconds(suspension.resume_delay),
+    }
+
+
+def to_waitpoint(row: Row) -> Waitpoint:
+    """Return the waitpoint in a row."""
+    token = (
+        TokenParts(
+            kid=row["kid"],
+            nonce=to_bytes(row["nonce"]),
+            hash=to_bytes(row["token_hash"]),
+            approver=row["approver"],
+            ends_at=to_datetime(row["token_ends_at"]),
+        )
+        if row["kid"]
+        else None
+    )
+    return Waitpoint(
+        id=to_uuid(row["id"]),
+        execution_id=to_uuid(row["execution_id"]),
+        key=row["key"],
+        kind=WaitpointKind(row["kind"]),
+        state=WaitpointState(row["state"]),
+        created_at=to_datetime(row["created_at"]),
+        suspension=row["suspension"],
+        token=token,
+        expires_at=to_datetime(row["expires_at"]),
+        child_id=to_uuid(row["child_id"]),
+        fires_at=to_datetime(row["fires_at"]),
+        closed_at=to_datetime(row["closed_at"]),
+        close_reason=row["close_reason"],
+        generation=row["generation"],
+    )
+
+
+_WAITPOINT = picker(
+    "id",
+    "execution_id",
+    "key",
+    "kind",
+    "state",
+    "suspension",
+    "child_id",
+    "fires_at",
+    "created_at",
+    "expires_at",
+    "closed_at",
+    "close_reason",
+    "generation",
+)
+
+
+def _waitpoint_parameters(waitpoint: Waitpoint) -> dict[str, object]:
+    token = waitpoint.token
+    return _WAITPOINT(waitpoint) | {
+        "kid": token and token.kid,
+        "nonce": token and token.nonce,
+        "token_hash": token and token.hash,
+        "approver": token and token.approver,
+        "token_ends_at": token and token.ends_at,
+    }
+
+
+def _move_parameters(waitpoint: Waitpoint) -> dict[str, object]:
+    return {"waitpoint_id": waitpoint.id} | _waitpoint_parameters(waitpoint)
+
+
+def to_signal(row: Row) -> StoredSignal:
+    """Return the signal in a row."""
+    return StoredSignal(
+        id=to_uuid(row["id"]),
+        execution_id=to_uuid(row["execution_id"]),
+        seq=row["seq"],
+        waitpoint_id=to_uuid(row["waitpoint_id"]),
+        waitpoint=row["waitpoint"],
+        name=row["name"],
+        category=row["category"],
+        source=row["source"],
+        source_type=row["source_type"],
+        source_identity=row["source_identity"],
+        correlation=row["correlation"],
+        payload=row["payload"],
+        encoding=row["encoding"],
+        key=row["key"],
+        created_at=to_datetime(row["created_at"]),
+        accepted_at=to_datetime(row["accepted_at"]),
+        effect=Effect(row["effect"]),
+        suspension=row["suspension"],
+        counts=bool(row["counts"]),
+    )
+
+
+_signal_parameters = picker(
+    "id",
+    "execution_id",
+    "seq",
+    "waitpoint_id",
+    "waitpoint",
+    "suspension",
+    "counts",
+    "name",
+    "category",
+    "source",
+    "source_type",
+    "source_identity",
+    "correlation",
+    "payload",
+    "encoding",
+    "key",
+    "created_at",
+    "accepted_at",
+    "effect",
+)

@@ -1,0 +1,92 @@
+"""Delivery of signals and approval decisions in tests. Approvals are addressed by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from flowfabric.core.errors import NotFound
+from flowfabric.core.executions.outcomes import DuplicateSignal
+from flowfabric.core.executions.views import WaitpointView
+from flowfabric.core.waits.records import WaitpointState
+from flowfabric.engine.engine import Engine
+from flowfabric.runtime import signals
+from flowfabric.runtime.signals import DECISION_KEY, DecisionWord, Delivery, Signal
+from flowfabric.values.aliases import T
+
+
+@dataclass(frozen=True, slots=True)
+class SentDecision:
+    """The decision of one approver."""
+
+    by: str
+    word: DecisionWord
+    comment: str = ""
+
+
+class Deliveries:
+    """Sender of signals and decisions, which sends each one twice if `is_duplicating` is set.
+
+    As with tokens, only the first decision of each approver counts. A later, different one returns `DuplicateSignal`.
+    """
+
+    def __init__(self) -> None:
+        self.is_duplicating = False
+        self._decisions: dict[tuple[UUID, str], tuple[DecisionWord, UUID]] = {}
+
+    async def signal(self, engine: Engine, id_: UUID, signal: Signal[T], value: T, key: str | None) -> Delivery:
+        """Send a signal to an execution."""
+        payload = signal.payload_type.store(value)
+        signal_key = key or (str(uuid4()) if self.is_duplicating else None)
+        return await self._deliver(lambda: signals.send(engine, id_, signal.name, payload, signal_key))
+
+    async def decide(self, engine: Engine, id_: UUID, name: str, sent: SentDecision) -> Delivery:
+        """Send a decision to the open approval of this name."""
+        waitpoint = await find_open_approval(engine, id_, name, sent.by)
+        first = self._decisions.get((waitpoint.id, sent.by))
+        if first is not None and first[0] != sent.word:
+            return DuplicateSignal(first[1])
+        delivery = await self._deliver(lambda: decide(engine, waitpoint, sent.by, sent.word, sent.comment))
+        self._decisions.setdefault((waitpoint.id, sent.by), (sent.word, delivery.signal_id))
+        return delivery
+
+    async def _deliver(self, deliver: Callable[[], Awaitable[Delivery]]) -> Delivery:
+        first = await deliver()
+        if self.is_duplicating:
+            await deliver()
+        return first
+
+
+async def decide(engine: Engine, waitpoint: WaitpointView, by: str, word: DecisionWord, comment: str) -> Delivery:
+    """Send a decision to an approval. Return `DuplicateSignal` if the approver has already sent the same one."""
+    payload = json.dumps({"comment": comment}).encode()
+    return await engine.signals.approve(
+        waitpoint.execution_id, waitpoint.key, word, payload, suffix=DECISION_KEY, principal=by
+    )
+
+
+async def find_open_approval(engine: Engine, id_: UUID, name: str, by: str) -> WaitpointView:
+    """Return the oldest approval of this name that is open for the approver `by`."""
+    open_keys: list[str] = []
+    after: UUID | None = None
+    while page := await engine.waitpoints.list(id_, after=after):
+        for waitpoint in page:
+            if waitpoint.state is not WaitpointState.CLOSED and "approval:" in waitpoint.key:
+                if is_for(waitpoint.key, name, by):
+                    return waitpoint
+                open_keys.append(waitpoint.key)
+        after = page[-1].id
+    message = f"no approval {name!r} is open for {by}; open approvals: {', '.join(open_keys) or 'none'}"
+    raise NotFound("approval_not_open", message, execution_id=id_)
+
+
+def is_for(key: str, name: str, by: str) -> bool:
+    """Return whether `key` is an approval `name` that `by` can decide.
+
+    Keys look like `approval:NAME` or `approval:NAME#2`, after any scope. An approver may follow in brackets.
+    """
+    label = key.rpartition("approval:")[2]
+    numbered_name, bracket, approver = label.partition("[")
+    return numbered_name.partition("#")[0] == name and (not bracket or approver == f"{by}]")

@@ -1,0 +1,244 @@
+"""Failures as records, and declared exceptions rebuilt from them.
+
+Classes are never imported or unpickled by name. A failure is restored as a record, or as one of the classes that the
+code declared with `raises=`, which is built again from plain JSON arguments.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.values.codecs import codec_for
+from flowfabric.values.errors import (
+    AllFailed,
+    ExecutionCancelled,
+    ExecutionExpired,
+    ExecutionFailed,
+    ExecutionSkipped,
+    PermanentError,
+    StepFailed,
+    ValueRefused,
+    WaitOverridden,
+)
+from flowfabric.values.records import ErrorInfo, class_name, same_class
+from flowfabric.values.signatures import EMPTY
+
+MAX_MESSAGE_CHARACTERS = 3_000
+MAX_TRACEBACK_CHARACTERS = 12_000
+
+# The engine raises these only when all retries are used up, or where a retry cannot help.
+_FINAL = (
+    AllFailed, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped, PermanentError, StepFailed,
+    SystemExit, ValueRefused, WaitOverridden,
+)  # fmt: skip
+_CUT = "\n[…]\n"
+
+
+def error_info(exc: BaseException) -> ErrorInfo:
+    """Return the record of an exception, with each text shortened to its limit."""
+    kind = type(exc)
+    return ErrorInfo(
+        type=kind.__name__,
+        message=_clean_text(error_message(exc), MAX_MESSAGE_CHARACTERS),
+        bases=_list_bases(exc),
+        traceback=_clean_text(_format_full_traceback(exc), MAX_TRACEBACK_CHARACTERS),
+        category=_get_category(exc),
+        permanent=is_permanent(exc),
+    )
+
+
+def is_permanent(exc: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
+    """Return True if a retry cannot help.
+
+    That holds for the classes in `_FINAL`, for those declared in `raises`, and for groups that contain only such
+    exceptions.
+    """
+    return all(isinstance(inner, (*_FINAL, *raises)) for inner in iter_leaves(exc))
+
+
+def to_json(info: ErrorInfo) -> dict[str, Any]:
+    """Return the record as plain JSON."""
+    return {
+        "type": info.type,
+        "message": info.message,
+        "bases": list(info.bases),
+        "traceback": info.traceback,
+        "category": info.category,
+        "permanent": info.permanent,
+    }
+
+
+def from_json(document: Mapping[str, Any]) -> ErrorInfo:
+    """Return the record parsed from JSON; missing fields are empty."""
+    return ErrorInfo(
+        type=str(document.get("type", "Exception")),
+        message=str(document.get("message", "")),
+        bases=tuple(str(base) for base in document.get("bases", ())),
+        traceback=str(document.get("traceback", "")),
+        category=str(document.get("category", "")),
+        permanent=bool(document.get("permanent", False)),
+    )
+
+
+def encode_declared(exc: BaseException, raises: Collection[type[Exception]]) -> dict[str, Any] | None:
+    """Return the nearest class in `raises` and the args, from which `rebuild` makes the exception.
+
+    Return None if no class matches or the rebuilt exception would differ. The caller then sees the record only.
+    """
+    kind = next((base for base in type(exc).__mro__ if base in raises), None)
+    if kind is None:
+        return None
+    args = list(exc.args)
+    data = {"class": class_name(kind), "args": args}
+    try:
+        codec_for(EMPTY, what="the args of an exception").store(args)
+    except InvalidRequest:
+        return None
+    rebuilt = rebuild(data, raises)
+    return data if rebuilt is not None and rebuilt.args == exc.args else None
+
+
+def rebuild(data: Mapping[str, Any], raises: Collection[type[Exception]]) -> Exception | None:
+    """Return the declared exception, or None if its class is not in `raises` or does not accept the args."""
+    recorded = str(data.get("class", ""))
+    kind = next((kind for kind in raises if same_class(recorded, class_name(kind))), None)
+    if kind is None:
+        return None
+    try:
+        exc = kind(*data.get("args", ()))
+    except Exception:
+        return None
+    return exc if isinstance(exc, kind) else None
+
+
+def _list_bases(exc: BaseException) -> tuple[str, ...]:
+    """Return the names of the exception's classes, and those of the failure that it wraps."""
+    own = [class_name(base) for base in type(exc).__mro__ if base is not object]
+    wrapped = exc.error.bases if isinstance(exc, StepFailed | ExecutionFailed) else ()
+    return tuple(dict.fromkeys((*own, *wrapped)))
+
+
+def _get_category(exc: BaseException) -> str:
+    """Return the exception's own `category`, or the name of its class if it has no valid one."""
+    try:
+        return validation.name(getattr(exc, "category", None), "category")
+    except Exception:  # It is missing or invalid, or it is a property that raises.
+        return type(exc).__name__[: validation.MAX_NAME_CHARACTERS]
+
+
+def _format_full_traceback(exc: BaseException) -> str:
+    try:
+        own = format_traceback(exc)
+    except Exception:
+        return ""
+    before = exc.error.traceback if isinstance(exc, StepFailed | ExecutionFailed) else ""
+    return f"{before}\nwhich the caller received as:\n\n{own}" if before else own
+
+
+def _clean_text(text: str, maximum: int) -> str:
+    """Return the text as valid Unicode without NUL, shortened in the middle."""
+    text = text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
+    if len(text) <= maximum:
+        return text
+    half = (maximum - len(_CUT)) // 2
+    return f"{text[:half]}{_CUT}{text[-half:]}"
+
+
+_PACKAGE_DIR = str(Path(__file__).parent.parent)
+_MAX_EXCEPTIONS = 100
+_MAX_PRINTED = 5
+_MAX_FRAMES = 20
+_MAX_LINE_CHARACTERS = 300
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the exception with its traceback and the exceptions that led to it."""
+    if sum(1 for _ in islice(_iter_related(error), _MAX_EXCEPTIONS + 1)) > _MAX_EXCEPTIONS:
+        return _format_shortened(error)
+    try:
+        return "".join(traceback.format_exception(type(error), error, _skip_package_frames(error.__traceback__)))
+    except RecursionError:  # The exception was raised with little stack left.
+        return _format_shortened(error)
+
+
+def iter_leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group and its subgroups, or the exception itself if it is not a group."""
+    pending = [error]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, BaseExceptionGroup):
+            pending += reversed(current.exceptions)
+        else:
+            yield current
+
+
+def error_message(error: BaseException) -> str:
+    """Return the text of the exception, even if its `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__name__} whose __str__ failed>"
+
+
+def _iter_related(error: BaseException) -> Iterator[BaseException]:
+    """Yield once each exception that a full traceback would print."""
+    pending, visited = [error], set[int]()
+    while pending:
+        current = pending.pop()
+        if id(current) not in visited:
+            visited.add(id(current))
+            yield current
+            pending += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
+            pending += [cause] if (cause := _get_cause(current)) is not None else []
+
+
+def _get_cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _format_shortened(error: BaseException) -> str:
+    chain = list(_iter_chain(error))[::-1]
+    if len(chain) <= 2 * _MAX_PRINTED:
+        return "\nwhich led to:\n\n".join(map(_format_single, chain))
+    first, last = chain[:_MAX_PRINTED], chain[-_MAX_PRINTED:]
+    omitted = f"[… {len(chain) - 2 * _MAX_PRINTED} more]\n"
+    return "\nwhich led to:\n\n".join([*map(_format_single, first), omitted, *map(_format_single, last)])
+
+
+def _iter_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exception, its cause, the cause of that, and so on."""
+    visited, current = set[int](), error
+    while id(current) not in visited:
+        visited.add(id(current))
+        yield current
+        current = _get_cause(current) or current
+
+
+def _format_single(error: BaseException) -> str:
+    frames = traceback.format_tb(_skip_package_frames(error.__traceback__), limit=-_MAX_FRAMES)
+    lines = ["Traceback (most recent call last):\n", *frames] if frames else []
+    lines.append(_format_line(error))
+    if isinstance(error, BaseExceptionGroup):
+        members = list(iter_leaves(error))
+        lines += [f"  | {_format_line(member)}" for member in members[:_MAX_PRINTED]]
+        lines += [f"  | [… {len(members) - _MAX_PRINTED} more]\n"] if len(members) > _MAX_PRINTED else []
+    return "".join(lines)
+
+
+def _format_line(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {error_message(error)}"[:_MAX_LINE_CHARACTERS] + "\n"
+
+
+def _skip_package_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without its leading frames of this package, or all of it if there are no others."""
+    inner = tb
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+        inner = inner.tb_next
+    return inner or tb

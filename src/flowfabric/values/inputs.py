@@ -1,0 +1,294 @@
+"""The arguments of a task as one JSON object, with the parameter names as keys.
+
+Defaults are filled in at submit, so a later change of a default does not affect submitted executions. The function may
+have changed when the input is read. A new parameter takes its default. A removed or incompatible parameter raises
+`InputMismatch`, which holds the execution instead of failing it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import operator
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property, lru_cache
+from inspect import Parameter
+from pathlib import PurePath
+from types import FunctionType, MappingProxyType
+from typing import Any, Unpack, get_args, get_origin
+from uuid import UUID
+
+import typing_extensions
+from pydantic import JsonValue, ValidationError
+from pydantic_core import from_json
+
+from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
+from flowfabric.values.codecs import (
+    Codec,
+    ValueCodec,
+    build_checked_codec,
+    codec_for,
+    concrete_type,
+    describe_error,
+    find_codec,
+)
+from flowfabric.values.errors import InputMismatch, ValueRefused
+from flowfabric.values.signatures import EMPTY, Namespace, Parameters, parameter_annotations
+
+_REPAIR = "restore the old parameters or register version=2, then run `flowfabric unhold`"
+
+
+def inputs_for(fn: Callable[..., Any], namespace: Namespace | None = None) -> Inputs:
+    """Return the inputs of a function; raise `InvalidRequest` if it cannot be a task.
+
+    Annotations are resolved on first use. They may use the names in `namespace` besides the globals.
+    """
+    return Inputs(_check_task_function(fn), namespace)
+
+
+class Inputs:
+    """The parameters of one function, which convert a call to JSON and back."""
+
+    def __init__(self, fn: FunctionType, namespace: Namespace | None) -> None:
+        self._fn = fn
+        self._namespace = namespace
+        self._parameters = Parameters(fn)
+
+    def check(self) -> None:
+        """Resolve the annotations; raise `InvalidRequest` for an undefined name or a type that cannot be stored."""
+        assert self._codec, "building the codec resolves the annotations"
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by parameter name, defaults included."""
+        return self._parameters.bind(args, kwargs)
+
+    def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments of a call as JSON.
+
+        Raise `ValueRefused` if restoring an argument would yield a different value.
+        """
+        bound = self.bind(args, kwargs)
+        dump, load = self._codec
+        try:
+            data = dump((bound,), warnings=False, by_alias=True, round_trip=True)
+            same = bool(load(data)[0] == bound)
+        except Exception:
+            return self._pack_separately(bound)
+        if not same:
+            return self._pack_separately(bound)
+        return self._check_size(data[1:-1])
+
+    def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments parsed from JSON; raise `InputMismatch` if the function does not accept them."""
+        load = self._codec.load  # Outside the try, because an unresolvable type is not a fault of the input.
+        try:
+            stored = load(b"[%b]" % (data or b"{}"))[0]
+            removed = from_json(data or b"{}").keys() - self._parameters.by_name.keys()
+        except ValidationError as error:
+            raise self._make_mismatch(describe_error(error)) from error
+        except Exception as error:
+            raise self._make_mismatch(f"{type(error).__name__}: {error}") from error
+        if removed:
+            raise self._make_mismatch(f"it no longer has the parameter {', '.join(sorted(removed))}")
+        return self._parameters.arguments(stored)
+
+    def parameter_codec(self, name: str) -> ValueCodec[Any]:
+        """Return the codec of one parameter."""
+        annotation = self._stored_types[name]
+        what = f"the argument {name} of {self._fn.__name__}"
+        return codec_for(EMPTY if annotation is JsonValue else annotation, what=what, namespace=self._namespace)
+
+    @cached_property
+    def _stored_types(self) -> dict[str, Any]:
+        """The stored type of each parameter; plain JSON for a parameter without an annotation."""
+        annotations = parameter_annotations(self._fn, self._namespace)
+        by_name = self._parameters.by_name
+        return {name: _get_stored_type(by_name[name], annotations.get(name, JsonValue)) for name in by_name}
+
+    @cached_property
+    def _codec(self) -> Codec:
+        fields = {
+            name: self._field_type(name, concrete_type(stored_type)) for name, stored_type in self._stored_types.items()
+        }
+        make_type: Any = typing_extensions.TypedDict
+        return build_checked_codec(
+            make_type(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace
+        )
+
+    def _field_type(self, name: str, stored_type: Any) -> Any:
+        return typing_extensions.NotRequired[stored_type] if self._parameters.is_optional(name) else stored_type
+
+    def _pack_separately(self, bound: dict[str, Any]) -> bytes:
+        """Pack each argument separately, so that an error names the argument that caused it."""
+        parts = [b'"%b":%b' % (name.encode(), self.parameter_codec(name).store(value)) for name, value in bound.items()]
+        return self._check_size(b"{%b}" % b",".join(parts))
+
+    def _check_size(self, data: bytes) -> bytes:
+        if len(data) > validation.MAX_PAYLOAD_BYTES:
+            refusal = validation.too_large(f"the input of {self._fn.__name__}", len(data), validation.MAX_PAYLOAD_BYTES)
+            raise ValueRefused(refusal.message, code=refusal.code, **refusal.fields)
+        return data
+
+    def _make_mismatch(self, why: str) -> InputMismatch:
+        name = self._fn.__name__
+        return InputMismatch(f"the stored input does not fit {name}: {why}; {_REPAIR}", function=name)
+
+
+def _get_stored_type(parameter: Parameter, annotation: Any) -> Any:
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return list[annotation]
+    if parameter.kind is not Parameter.VAR_KEYWORD:
+        return annotation
+    if get_origin(annotation) in (Unpack, typing_extensions.Unpack):
+        return get_args(annotation)[0]
+    return dict[str, annotation]
+
+
+def _check_task_function(fn: object) -> FunctionType:
+    """Return the function; raise `InvalidRequest` if it cannot be a task."""
+    if not isinstance(fn, FunctionType):
+        raise _make_invalid_task(type(fn).__name__, "a task must be a function defined with def or async def")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise _make_invalid_task(fn.__qualname__, "a generator has no single result to store; return a list")
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    if first is not None and first.name in ("self", "cls") and first.annotation is EMPTY:
+        raise _make_invalid_task(fn.__qualname__, f"it is a method, and {first.name} cannot be stored; use a function")
+    return fn
+
+
+def _make_invalid_task(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest("invalid_task", f"{name} cannot be a task: {why}", function=name)
+
+
+# Digests of the arguments of durable calls, by which a re-run detects that a call has changed.
+#
+# A digest is computed from canonical JSON, in which keys and sets are sorted and dataclasses and pydantic models are
+# objects with their fields. Connections, clients, clocks and functions are not data, so only the name of their type
+# counts. The digest omits the module, because it is `__main__` in a script and has another name in a worker.
+
+
+_HEX_DIGITS = 32
+_MAX_DEPTH = 200
+
+
+def digest_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the digest of a call's arguments; equal arguments have equal digests in every process."""
+    call = (args, kwargs) if kwargs else (args,)
+    try:
+        text = _encode(call)
+    except (TypeError, ValueError, RecursionError):  # A key is not a string, or a value contains itself.
+        text = _encode(_to_plain(call, ()))
+    return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
+
+
+def _to_data(value: Any) -> Any:
+    """Return a JSON substitute for a value that the encoder does not support."""
+    kind: type = type(value)
+    return _find_reader(kind)(value)
+
+
+_encode: Callable[[Any], str] = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_to_data).encode
+
+
+@lru_cache(4096)
+def _find_reader(kind: type) -> Callable[[Any], Any]:
+    """Return the function that reads values of this class as data."""
+    for base, reader in _READERS:
+        if issubclass(kind, base):
+            return reader
+    if is_dataclass(kind):
+        return _make_dataclass_reader(kind)
+    if hasattr(kind, "__pydantic_fields__"):
+        return _read_model
+    if hasattr(kind, "__get_pydantic_core_schema__"):
+        return _make_schema_reader(kind)
+    if hasattr(kind, "__index__"):
+        return operator.index
+    return _read_type_name
+
+
+def _read_set(value: Any) -> list[Any]:
+    return sorted(_encode(_to_plain(item, ())) for item in value)
+
+
+def _read_bytes(value: Any) -> list[str]:
+    return ["bytes", hashlib.sha256(bytes(value)).hexdigest()]
+
+
+def _read_member(value: Enum) -> Any:
+    return value.value if isinstance(value.value, str | int | float) else value.name
+
+
+def _read_timestamp(value: date | time) -> str:
+    return value.isoformat()
+
+
+def _read_model(value: Any) -> dict[str, Any]:
+    # `__dict__` also holds cached properties once they have been read, so take only the fields.
+    own = {name: value.__dict__.get(name) for name in type(value).__pydantic_fields__}
+    return {**own, **(value.__pydantic_extra__ or {})}
+
+
+def _make_dataclass_reader(kind: type) -> Callable[[Any], dict[str, Any]]:
+    names = tuple(field.name for field in fields(kind))
+    return lambda value: {name: getattr(value, name, None) for name in names}
+
+
+def _make_schema_reader(kind: type) -> Callable[[Any], Any]:
+    """Return a function that reads values by the pydantic schema that their class defines."""
+    try:
+        dump = find_codec(kind, kind.__qualname__, None).dump
+    except InvalidRequest:
+        return _read_type_name
+
+    def read(value: Any) -> Any:
+        try:
+            return dump((value,), warnings=False).decode()
+        except Exception:
+            return _read_type_name(value)
+
+    return read
+
+
+def _read_type_name(value: object) -> dict[str, str]:
+    return {"type": type(value).__qualname__}
+
+
+_READERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (Enum, _read_member),
+    (set | frozenset, _read_set),
+    (bytes | bytearray | memoryview, _read_bytes),
+    (datetime | date | time, _read_timestamp),
+    (timedelta | Decimal | UUID | PurePath | complex, str),
+    (deque | range, list),
+    (MappingProxyType, dict),
+)
+
+
+def _to_plain(value: Any, holders: tuple[int, ...]) -> Any:
+    """Convert a value with any keys to plain JSON.
+
+    A container that contains itself or is nested too deeply is replaced by its type.
+    """
+    if isinstance(value, dict | list | tuple):
+        if id(value) in holders or len(holders) >= _MAX_DEPTH:
+            return _read_type_name(value)
+        inside = (*holders, id(value))
+        if isinstance(value, dict):
+            return sorted(
+                [_encode(_to_plain(key, inside)), _encode(_to_plain(item, inside))] for key, item in value.items()
+            )
+        return [_to_plain(item, inside) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if id(value) in holders or len(holders) >= _MAX_DEPTH:
+        return _read_type_name(value)
+    data = _to_data(value)
+    return _to_plain(data, (*holders, id(value)))

@@ -1,0 +1,182 @@
+"""Records that durable calls return. All are frozen, so code cannot change a recorded result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeAlias, TypeVar
+from uuid import UUID
+
+from flowfabric.core.waits.records import StoredSignal
+
+T_co = TypeVar("T_co", covariant=True)
+ErrorClass: TypeAlias = type[BaseException]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """The decision of one approver, with its comment and time."""
+
+    by: str
+    approve: bool
+    comment: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """Enough approvers approved; `by` names them, and `decisions` has every decision."""
+
+    by: tuple[str, ...]
+    decisions: tuple[ApprovalDecision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The approval can no longer be reached.
+
+    `by` and `reason` are from the last rejection, and `decisions` has every decision.
+    """
+
+    by: str
+    reason: str
+    decisions: tuple[ApprovalDecision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The wait timed out; for an approval, `decisions` has the decisions made before that."""
+
+    at: datetime
+    decisions: tuple[ApprovalDecision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Generic[T_co]):
+    """The payload of a signal or callback, its source, and the time when it was accepted.
+
+    The source is `program`, `execution:ID`, `operator:NAME`, `approver:NAME` or `callback`. A source that the holder of
+    a token claims without proof begins with `claimed:`.
+    """
+
+    value: T_co
+    source: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionMet:
+    """The condition holds; `signals` are the signals that met it."""
+
+    signals: tuple[StoredSignal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult(Generic[T_co]):
+    """The first successful result of a race, and the index of its call."""
+
+    index: int
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """The record of a failure: its class name, message and the names of all base classes.
+
+    Classes are never looked up by these names. Only `caused_by` compares them.
+    """
+
+    type: str
+    message: str
+    bases: tuple[str, ...] = ()
+    traceback: str = ""
+    category: str = ""
+    permanent: bool = False
+
+    def caused_by(self, kind: ErrorClass, /) -> bool:
+        """Return True if the failure was of this class or a subclass of it."""
+        return any(same_class(base, class_name(kind)) for base in self.bases)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(Generic[T_co]):
+    """The execution or branch completed with this value."""
+
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The execution or branch failed permanently."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The execution was cancelled."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The execution ran out of time."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The execution never ran, because an upstream member of its flow did not end as required."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """The argument of `notify`, for one approver: the approval's name, and the token or link that decides it."""
+
+    name: str
+    approver: str
+    token: str = field(repr=False)
+    link: str | None = field(repr=False)
+    expires: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """The current execution and the state of its run."""
+
+    execution_id: UUID
+    kind: str
+    attempt: int
+    epoch: int
+    replaying: bool
+    cancelled: bool
+    idempotency_key: str
+    tags: Mapping[str, str]
+
+
+def class_name(kind: type) -> str:
+    """Return the name under which a class is recorded: with its module, unless it is a builtin."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def same_class(recorded: str, name: str) -> bool:
+    """Return True if two recorded names mean one class.
+
+    In a module run as a script, the module name is `__main__`. A worker that imports the module records the same class
+    under the module's real name.
+    """
+    if recorded == name:
+        return True
+    if not recorded.startswith("__main__.") and not name.startswith("__main__."):
+        return False
+    return _in_any_module(recorded, name) or _in_any_module(name, recorded)
+
+
+def _in_any_module(main: str, other: str) -> bool:
+    own = main.removeprefix("__main__.")
+    return own != main and other.endswith(f".{own}")

@@ -1,0 +1,341 @@
+"""The runs of a worker: its slots, the leases that wait for one, and the active runs.
+
+A worker never runs an execution twice at the same time. An execution may be claimed again while its former run is
+still cleaning up after a wait. The new lease is then deferred until that run ends; if that takes too long, the lease
+renewer releases it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ParamSpec
+from uuid import UUID
+
+from flowfabric.core.errors import FlowFabricError, Refused
+from flowfabric.core.executions.outcomes import Lease, Renewed
+from flowfabric.core.executions.records import Fence
+from flowfabric.core.validation import MAX_BATCH
+from flowfabric.engine.engine import Engine
+from flowfabric.runtime.runner import Run, Runner
+from flowfabric.worker.leases import LeaseTable, RenewalReport
+from flowfabric.worker.release import release_leases
+
+_PREFETCH_S = 0.1
+_MAX_PREFETCH = 256
+_LINGER_S = 0.005
+_LINGER_SHARE = 4
+_MEAN_WEIGHT = 0.1
+# After an unexpected error the run would probably fail again immediately, here or on another worker.
+_ERROR_PAUSE_S = 5.0
+_log = logging.getLogger("flowfabric.worker")
+P = ParamSpec("P")
+
+
+class Slots:
+    """Counts active runs and pending leases, and decides how many leases to claim.
+
+    Beyond its free slots a worker prefetches as many leases as will start within a moment, judging by recent run times.
+    So slots need not wait for the store. Slow work is hardly prefetched, because another worker may be free for it.
+    """
+
+    def __init__(self, total: int, lease_ttl_s: float) -> None:
+        self.total = total
+        self.busy = 0
+        self.pending = 0
+        self._prefetch_s = min(_PREFETCH_S, lease_ttl_s / 10)
+        self._mean_run_s: float | None = None
+        self._is_claimable = asyncio.Event()
+        self._has_good_share = asyncio.Event()
+
+    @property
+    def is_free(self) -> bool:
+        """True if a run can start."""
+        return self.busy < self.total
+
+    @property
+    def prefetch(self) -> int:
+        """How many leases to hold beyond the active runs, bounded so that all of them can be released."""
+        if self._mean_run_s is None:
+            return 0
+        expected = self.total * self._prefetch_s / max(self._mean_run_s, 1e-6)
+        return int(min(max(self.total, _MAX_PREFETCH), expected))
+
+    @property
+    def claimable(self) -> int:
+        """How many leases to claim now."""
+        return max(0, min(MAX_BATCH, self.total + self.prefetch - self.busy - self.pending))
+
+    def start_run(self) -> None:
+        """Take a slot."""
+        self.busy += 1
+
+    def end_run(self, seconds: float) -> None:
+        """Free a slot after a run of `seconds`."""
+        self.busy -= 1
+        mean = seconds if self._mean_run_s is None else self._mean_run_s
+        self._mean_run_s = mean + _MEAN_WEIGHT * (seconds - mean)
+
+    def slow_down(self) -> None:
+        """Prefetch less, because prefetched leases could not start in time."""
+        self._mean_run_s = max(self._mean_run_s or 0.0, 2 * self.total * self._prefetch_s)
+
+    def notify_claimer(self) -> None:
+        """Wake the claimer if leases can be claimed."""
+        claimable = self.claimable
+        if claimable > 0:
+            self._is_claimable.set()
+            if claimable >= self._good_share():
+                self._has_good_share.set()
+
+    async def wait_until_claimable(self) -> int:
+        """Wait for free slots and return how many leases to claim.
+
+        If slots become free quickly, wait a moment for several of them, so that one claim fills them all.
+        """
+        while True:
+            while not self.claimable:
+                self._is_claimable.clear()
+                await self._is_claimable.wait()
+            if self.claimable < self._good_share() and self._more_soon():
+                await self._linger()
+            # A slower run may have reduced the number during the pause.
+            if claimable := self.claimable:
+                return claimable
+
+    async def _linger(self) -> None:
+        self._has_good_share.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self._has_good_share.wait()
+
+    def _good_share(self) -> int:
+        return max(1, (self.total + self.prefetch) // _LINGER_SHARE)
+
+    def _more_soon(self) -> bool:
+        return self._mean_run_s is not None and self.busy * _LINGER_S >= self._mean_run_s
+
+
+class PendingLeases:
+    """Leases that wait for a slot, in order, and leases deferred until a former run of their execution ends."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Lease] = deque()
+        self._deferred: dict[UUID, Lease] = {}
+
+    def __len__(self) -> int:
+        """Return how many leases wait for a slot."""
+        return len(self._queue)
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Queue leases for a slot."""
+        self._queue.extend(leases)
+
+    def pop_next(self) -> Lease:
+        """Remove and return the lease that has waited longest."""
+        return self._queue.popleft()
+
+    def defer(self, lease: Lease) -> None:
+        """Keep a lease until the former run of its execution ends."""
+        self._deferred[lease.execution_id] = lease
+
+    def resume_deferred(self, execution_id: UUID) -> None:
+        """Move the deferred lease of an execution to the front of the queue."""
+        lease = self._deferred.pop(execution_id, None)
+        if lease is not None:
+            self._queue.appendleft(lease)
+
+    def drop(self, fences: Collection[Fence]) -> None:
+        """Remove leases that are no longer held."""
+        self._queue = deque(lease for lease in self._queue if lease.fence not in fences)
+        self._deferred = {id_: lease for id_, lease in self._deferred.items() if lease.fence not in fences}
+
+    def take_all(self) -> list[Fence]:
+        """Remove and return all leases."""
+        fences = [lease.fence for lease in (*self._queue, *self._deferred.values())]
+        self._queue.clear()
+        self._deferred.clear()
+        return fences
+
+
+@dataclass(slots=True)
+class _ActiveRun:
+    lease: Lease
+    run: Run
+    cancel_due_at: datetime | None
+    task: asyncio.Task[None] | None = None
+
+
+class ActiveRuns:
+    """Starts a run for each lease as slots become free, and forwards lease events to it.
+
+    It belongs to the worker's loop.
+    """
+
+    def __init__(self, engine: Engine, runner: Runner, slots: Slots, lease_table: LeaseTable) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._slots = slots
+        self._lease_table = lease_table
+        self._pending = PendingLeases()
+        self._active: dict[UUID, _ActiveRun] = {}
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def accept(self, leases: Sequence[Lease], requested_at: float) -> None:
+        """Hold these leases, and start as many as there are free slots."""
+        self._pending.add(self._lease_table.add(leases, requested_at))
+        self._start_pending()
+
+    def on_report(self, report: RenewalReport) -> None:
+        """Forward the result of a renewal round to the runs."""
+        if report.released:
+            self._slots.slow_down()
+        if report.released or report.lost:
+            self._pending.drop({*report.lost, *report.released})
+            self._start_pending()
+        for fence, error in report.lost.items():
+            if active := self._find(fence):
+                _notify(active.run.lease_lost, error)
+        for fence, renewed in report.renewed.items():
+            if active := self._find(fence):
+                _forward_renewal(active, renewed)
+
+    def drain(self) -> list[Fence]:
+        """Start nothing more, ask active runs to unwind, and return the unstarted leases."""
+        self._is_draining = True
+        for active in list(self._active.values()):
+            _notify(active.run.drain)
+        return self.take_unstarted()
+
+    def take_unstarted(self) -> list[Fence]:
+        """Remove and return the unstarted leases; the caller is responsible for them."""
+        return [fence for fence in self._pending.take_all() if self._lease_table.remove(fence.lease_id)]
+
+    @property
+    def is_busy(self) -> bool:
+        """True while there are active runs."""
+        return bool(self._active)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until there are no active runs."""
+        await self._idle.wait()
+
+    def abandon(self, error: FlowFabricError) -> list[Fence]:
+        """Notify all active runs of the loss of their lease, and return the leases to release for them."""
+        remaining = list(self._active.values())
+        for active in remaining:
+            _log.warning("%s did not end in time, releasing its lease", _name(active.lease))
+            _notify(active.run.lease_lost, error)
+        return [active.lease.fence for active in remaining if self._lease_table.remove(active.lease.fence.lease_id)]
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel and return the tasks of all active runs."""
+        tasks = [active.task for active in self._active.values() if active.task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _start_pending(self) -> None:
+        while self._pending and self._slots.is_free and not self._is_draining:
+            lease = self._pending.pop_next()
+            if former := self._active.get(lease.execution_id):
+                self._pending.defer(lease)
+                self._end_former(former)
+            elif self._lease_table.start(lease.fence.lease_id):
+                self._start(lease)
+        self._slots.pending = len(self._pending)
+        self._slots.notify_claimer()
+
+    def _end_former(self, former: _ActiveRun) -> None:
+        """Notify a run of the loss of its lease, which the newer lease proves even before a renewal fails."""
+        if self._lease_table.remove(former.lease.fence.lease_id):
+            _notify(former.run.lease_lost, Refused("stale_lease", "the execution was claimed again"))
+
+    def _start(self, lease: Lease) -> None:
+        self._slots.start_run()
+        self._idle.clear()
+        active = _ActiveRun(lease, _begin(self._runner, self._engine, lease), lease.cancel_due_at)
+        self._active[lease.execution_id] = active
+        # A run must not inherit context variables from the code that happened to claim it.
+        active.task = asyncio.get_running_loop().create_task(self._run(active), context=Context())
+
+    async def _run(self, active: _ActiveRun) -> None:
+        began = time.monotonic()
+        try:
+            await active.run.run()
+        except asyncio.CancelledError:
+            if not self._is_draining:
+                await self._postpone(active.lease)
+        except (Exception, SystemExit):
+            await self._postpone(active.lease)
+        finally:
+            self._end(active.lease, time.monotonic() - began)
+
+    async def _postpone(self, lease: Lease) -> None:
+        _log.exception("Run of %s failed unexpectedly, retrying in %g s", _name(lease), _ERROR_PAUSE_S)
+        if self._lease_table.remove(lease.fence.lease_id):
+            await release_leases(self._engine, [lease.fence], _ERROR_PAUSE_S)
+
+    def _end(self, lease: Lease, seconds: float) -> None:
+        self._lease_table.remove(lease.fence.lease_id)
+        del self._active[lease.execution_id]
+        self._slots.end_run(seconds)
+        self._pending.resume_deferred(lease.execution_id)
+        self._start_pending()
+        if not self._active:
+            self._idle.set()
+
+    def _find(self, fence: Fence) -> _ActiveRun | None:
+        active = self._active.get(fence.execution_id)
+        return active if active is not None and active.lease.fence == fence else None
+
+
+def _begin(runner: Runner, engine: Engine, lease: Lease) -> Run:
+    try:
+        return runner.begin(engine, lease)
+    except Exception as error:
+        return _FailedRun(error)
+
+
+class _FailedRun:
+    """Stands in for a run that could not be created."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def run(self) -> None:
+        raise self._error
+
+    def lease_lost(self, error: FlowFabricError) -> None: ...
+    def cancel_requested(self, due_at: datetime) -> None: ...
+    def drain(self) -> None: ...
+    def waits_changed(self) -> None: ...
+
+
+def _forward_renewal(active: _ActiveRun, renewed: Renewed) -> None:
+    due_at = renewed.cancel_due_at
+    if due_at is not None and due_at != active.cancel_due_at:
+        active.cancel_due_at = due_at
+        _notify(active.run.cancel_requested, due_at)
+    _notify(active.run.waits_changed)
+
+
+def _notify(callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call a method of a run; log an exception, so that other runs are still notified."""
+    try:
+        callback(*args, **kwargs)
+    except Exception:
+        _log.exception("Run failed to handle a notification")
+
+
+def _name(lease: Lease) -> str:
+    return f"{lease.kind} {lease.execution_id}"

@@ -1,0 +1,197 @@
+"""Background jobs of a worker: lease renewal and a watchdog for its event loop.
+
+They run in a thread with its own event loop, so that blocking code in the worker's loop does not stop them. Without a
+second engine, leases are renewed in the worker's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from flowfabric.engine.engine import Engine
+from flowfabric.worker.event_loop import new_event_loop
+from flowfabric.worker.leases import LeaseRenewer, LeaseTable, OpenEngine, RenewalReport
+
+_log = logging.getLogger("flowfabric.worker")
+_RESTART_PAUSE_S = 1.0
+_CLOSE_TIMEOUT_S = 5.0
+_BLOCKED_AFTER_S = 1.0
+_PROBE_PAUSE_S = 0.5
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalConfig:
+    """The leases to renew, their TTL, and the receiver of the reports in the worker's loop."""
+
+    lease_table: LeaseTable
+    ttl_s: float
+    on_report: Callable[[RenewalReport], None]
+
+
+@asynccontextmanager
+async def run_background_jobs(
+    engine: Engine, open_engine: OpenEngine | None, config: RenewalConfig
+) -> AsyncIterator[None]:
+    """Renew leases and watch the event loop inside the block.
+
+    Without `open_engine`, the worker's own engine renews the leases in this loop.
+    """
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        jobs = [LoopWatchdog(loop).run]
+        if open_engine is None:
+            renewer = LeaseRenewer(config.lease_table, config.ttl_s, lambda: _borrow(engine), config.on_report)
+            await stack.enter_async_context(run_in_background(renewer.run()))
+        else:
+            on_report = _call_in_loop(loop, config.on_report)
+            jobs.append(LeaseRenewer(config.lease_table, config.ttl_s, open_engine, on_report).run)
+        thread = BackgroundThread(jobs)
+        stack.push_async_callback(thread.close, _CLOSE_TIMEOUT_S)
+        thread.start()
+        yield
+
+
+@asynccontextmanager
+async def run_in_background(job: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a job as a task inside the block."""
+    task = asyncio.create_task(job)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _borrow(engine: Engine) -> AsyncIterator[Engine]:
+    yield engine
+
+
+def _call_in_loop(
+    loop: asyncio.AbstractEventLoop, callback: Callable[[RenewalReport], None]
+) -> Callable[[RenewalReport], None]:
+    def call(report: RenewalReport) -> None:
+        with suppress(RuntimeError):  # The worker's loop is closed, so the report has no receiver.
+            loop.call_soon_threadsafe(callback, report)
+
+    return call
+
+
+class BackgroundThread:
+    """A thread with an event loop that runs endless jobs until it is closed. A job that fails is restarted."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._loop = new_event_loop()
+        self._main: asyncio.Task[None] | None = None
+        self._owner = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="flowfabric-renewal", daemon=True)
+
+    def start(self) -> None:
+        """Start the jobs."""
+        self._thread.start()
+
+    async def close(self, timeout_s: float) -> None:
+        """Stop the jobs. If they do not end within the timeout, the thread keeps running."""
+        self._loop.call_soon_threadsafe(self._cancel)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            _log.warning("Renewal thread did not end within %g s", timeout_s)
+
+    def _work(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._run_jobs())
+        try:
+            self._owner.call_soon_threadsafe(self._ended.set)
+        except RuntimeError:
+            return  # The worker's loop is closed, so `close` is not waiting.
+
+    async def _run_jobs(self) -> None:
+        self._main = asyncio.create_task(_run_all(self._jobs))
+        await asyncio.wait([self._main])
+
+    def _cancel(self) -> None:
+        if self._main is None:
+            self._loop.call_soon(self._cancel)
+        else:
+            self._main.cancel()
+
+
+async def _run_all(jobs: Sequence[Job]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for job in jobs:
+            group.create_task(_run_forever(job))
+
+
+async def _run_forever(job: Job) -> None:
+    while True:
+        try:
+            await job()
+        except Exception:
+            _log.exception("Background job failed, restarting it in %g s", _RESTART_PAUSE_S)
+        await asyncio.sleep(_RESTART_PAUSE_S)
+
+
+class LoopWatchdog:
+    """Watches an event loop from another one. Create it in the thread of the watched loop."""
+
+    def __init__(self, watched: asyncio.AbstractEventLoop) -> None:
+        self._watched = watched
+        self._thread_id = threading.get_ident()
+
+    async def run(self) -> None:
+        """Probe the loop twice a second, and log once each time that it does not respond within a second."""
+        while True:
+            responded = asyncio.Event()
+            if not self._probe(responded):
+                return
+            if not await _responds_in_time(responded):
+                self._report()
+                await responded.wait()
+            await asyncio.sleep(_PROBE_PAUSE_S)
+
+    def _probe(self, responded: asyncio.Event) -> bool:
+        own = asyncio.get_running_loop()
+        try:
+            self._watched.call_soon_threadsafe(_respond, own, responded)
+        except RuntimeError:
+            return False  # The watched loop is closed.
+        return True
+
+    def _report(self) -> None:
+        frame = sys._current_frames().get(self._thread_id)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else "the thread has ended"
+        _log.warning("Event loop has been blocked for %g s. It is executing:\n%s", _BLOCKED_AFTER_S, stack)
+
+
+async def _responds_in_time(responded: asyncio.Event) -> bool:
+    """Return False if the loop did not respond although this thread ran; if the whole process slept, wait again."""
+    while True:
+        started_at = time.monotonic()
+        try:
+            async with asyncio.timeout(_BLOCKED_AFTER_S):
+                await responded.wait()
+            return True
+        except TimeoutError:
+            if time.monotonic() - started_at < 2 * _BLOCKED_AFTER_S:
+                return False
+
+
+def _respond(loop: asyncio.AbstractEventLoop, responded: asyncio.Event) -> None:
+    try:
+        loop.call_soon_threadsafe(responded.set)
+    except RuntimeError:
+        return  # The watching loop is closed.

@@ -1,0 +1,83 @@
+"""The registration of a worker, which operators and `explain` read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+
+from flowfabric.core.errors import FlowFabricError, NotFound
+from flowfabric.core.executions.records import WorkerId
+from flowfabric.engine.engine import Engine
+from flowfabric.worker.claimer import ClaimCriteria
+
+_log = logging.getLogger("flowfabric.worker")
+_TTL_S = 60.0
+_BEAT_S = 20.0
+_LEAVE_WITHIN_S = 2.0
+_MAX_HOST_CHARACTERS = 60
+
+
+def new_worker_id(name: str | None) -> WorkerId:
+    """Return a new worker id; the name defaults to the host, and the instance is unique."""
+    host = (socket.gethostname() or "unknown")[:_MAX_HOST_CHARACTERS]
+    return WorkerId(name or host, f"{host}-{os.getpid()}-{os.urandom(4).hex()}")
+
+
+class WorkerHeartbeat:
+    """Registers a worker, sends heartbeats with its load, and removes it at the end."""
+
+    def __init__(self, engine: Engine, criteria: ClaimCriteria, slots: int, busy: Callable[[], int]) -> None:
+        self._engine = engine
+        self._criteria = criteria
+        self._slots = slots
+        self._busy = busy
+        self._registered_kinds: tuple[str, ...] | None = None
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled; a failed one is retried at the next beat."""
+        while True:
+            try:
+                await self._beat()
+            except FlowFabricError as error:
+                _log.debug("Heartbeat failed: %s", error)
+            except Exception:
+                _log.exception("Heartbeat failed unexpectedly")
+            await asyncio.sleep(_BEAT_S)
+
+    async def leave(self) -> None:
+        """Remove the registration; if the store is slow or unavailable, it expires."""
+        id_ = self._criteria.worker
+        with suppress(FlowFabricError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_WITHIN_S):
+                await self._engine.workers.mark_dead(id_.instance, "stopped", principal=id_.name)
+
+    async def _beat(self) -> None:
+        kinds = tuple(self._criteria.kinds())
+        if not kinds:
+            return  # No task kinds yet, so don't register.
+        if self._registered_kinds == kinds:
+            with suppress(NotFound):
+                await self._engine.workers.heartbeat(self._criteria.worker.instance, busy=self._busy())
+                return
+        await self._engine.workers.register(
+            self._criteria.worker,
+            self._criteria.lanes,
+            capabilities=self._criteria.capabilities,
+            version=_version(),
+            slots=self._slots,
+            ttl=_TTL_S,
+            kinds=kinds,
+        )
+        self._registered_kinds = kinds
+
+
+def _version() -> str:
+    try:
+        return version("flowfabric")
+    except PackageNotFoundError:
+        return "unknown"

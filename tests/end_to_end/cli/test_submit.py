@@ -1,0 +1,204 @@
+"""The commands `submit`, `list`, `show` and `explain`."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from flowfabric.engine import Lease, Step, connect
+from tests.end_to_end.cli.shell import Shell
+from tests.scenarios import leased
+from tests.stores import TestStore, opened
+
+TASKS = """
+from flowfabric import App
+app = App()
+
+@app.task(lane="payments", retries=7)
+async def refund(order: int, note: str = "none") -> str:
+    return note
+"""
+
+
+async def submit(shell: Shell, *words: str) -> str:
+    output = await shell.run("submit", *words)
+    assert (output.code, output.error) == (0, "")
+    return output.lines[0]
+
+
+def list_stores(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.db")]
+
+
+async def test_submit_stores_all_its_options(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        id_ = await submit(
+            shell,
+            "refund",
+            '{ "order": 7 }',
+            "--lane",
+            "payments",
+            "--priority",
+            "9",
+            "--tag",
+            "team.owner=ada",
+            "--requires",
+            "gpu",
+            "--signal",
+            "stop",
+            "--retries",
+            "1",
+            "--delay",
+            "1h",
+            "--deadline",
+            "2h",
+        )
+        execution = await engine.executions.describe(id_)
+    assert (execution.kind, execution.payload, execution.lane, execution.priority) == (
+        "refund",
+        b'{"order":7}',
+        "payments",
+        9,
+    )
+    assert (execution.tags, execution.requires, execution.policy.max_retries) == ({"team.owner": "ada"}, ("gpu",), 1)
+    assert (execution.state, [waitpoint.key for waitpoint in execution.waitpoints]) == ("delayed", ["stop"])
+    assert execution.deadline_at is not None
+
+
+async def test_repeated_key_stores_one_execution_and_rejects_other_input(store: TestStore, shell: Shell) -> None:
+    async with opened(store):
+        pass
+    first = json.loads(await submit(shell, "mail", "1", "--key", "k", "--json"))
+    again = json.loads(await submit(shell, "mail", "1", "--key", "k", "--json"))
+    assert first["created"] and again == {"id": first["id"], "created": False}
+    assert await submit(shell, "mail", "1", "--key", "k") == f"{first['id']} (already submitted)"
+    output = await shell.run("submit", "mail", "2", "--key", "k")
+    assert output.code == 4 and "idempotency_mismatch" in output.error
+
+
+async def test_input_is_read_from_a_file_or_standard_input(
+    store: TestStore, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"from": "file"}')
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"from": "pipe"}')))
+    async with opened(store) as engine:
+        ids = [await submit(shell, "mail", source) for source in (f"@{file}", "-")]
+        inputs = [(await engine.executions.describe(id_)).payload for id_ in ids]
+    assert inputs == [b'{"from":"file"}', b'{"from":"pipe"}']
+
+
+async def test_submit_with_app_uses_the_settings_of_the_task(
+    store: TestStore, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"shop_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    async with opened(store) as engine:
+        id_ = await submit(shell, "refund", '{"order": 7}', "--app", f"{name}:app", "--priority", "3")
+        execution = await engine.executions.describe(id_)
+    assert (execution.lane, execution.policy.max_retries, execution.priority) == ("payments", 7, 3)
+    assert json.loads(execution.payload) == {"order": 7, "note": "none"}
+    for words, part in ((["refund", '{"order": "x"}'], "invalid_input"), (["refnd", "{}"], "its tasks are refund")):
+        output = await shell.run("submit", *words, "--app", f"{name}:app")
+        assert (output.code, len(output.error.splitlines())) == (2, 1) and part in output.error
+
+
+async def test_submit_with_app_uses_the_store_of_the_app(
+    bare_shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"shop_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(TASKS.replace("App()", "App('own.db', namespace='shop')"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["refund", '{"order": 7}', "--app", f"{name}:app"]
+    output = await bare_shell.run("submit", *words)
+    assert output.code == 5 and "own.db; check the path" in output.error
+    assert list_stores(tmp_path) == []
+    async with connect("own.db", namespace="shop") as engine:
+        execution = await engine.executions.describe(await submit(bare_shell, *words))
+    assert (execution.kind, list_stores(tmp_path)) == ("refund", ["own.db"])
+    for option, part in (("--store=x.db", "own.db"), ("--namespace=x", "'shop'")):
+        output = await bare_shell.run("submit", *words, option)
+        assert (output.code, len(output.error.splitlines())) == (2, 1) and part in output.error
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "out", "error"),
+    [
+        ("completed", 0, ['{"ok": true}'], ""),
+        ("failed", 1, [], "failed: no money"),
+        ("never", 6, [], "not ended yet"),
+    ],
+)
+async def test_submit_with_wait_prints_the_result_or_the_failure(
+    store: TestStore, shell: Shell, ending: str, code: int, out: list[str], error: str
+) -> None:
+    async with opened(store) as engine:
+        timeout = ["--timeout", "200ms"] if ending == "never" else ["--timeout", "60s"]
+        waiting = asyncio.create_task(shell.run("submit", "mail", "--wait", *timeout))
+        leases: list[Lease] = []
+        with engine.leases.watch(["default"]) as work:
+            while ending != "never" and not leases:
+                leases = await engine.leases.claim(["default"], "w1")
+                if not leases:
+                    await work.wait()
+        if ending == "completed":
+            await engine.leases.complete(leases[0].fence, b'{"ok":true}')
+        elif ending == "failed":
+            await engine.leases.fail(leases[0].fence, "no money", failure_class="permanent")
+        output = await asyncio.wait_for(waiting, 90)
+    assert (output.code, output.lines) == (code, out)
+    assert error in output.error and len(output.error.splitlines()) <= 1
+
+
+async def test_list_filters_and_continues_at_a_cursor(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        for number in range(5):
+            await engine.executions.submit("mail", tags={"team.n": str(number)})
+        await leased(engine, kind="other")
+    output = await shell.run("list", "--kind", "mail", "--limit", "2", "--json")
+    assert len(output.lines) == 2
+    cursor = output.error.removeprefix("More: --cursor ").strip()
+    rest = await shell.run("list", "--kind", "mail", "--limit", "5", "--cursor", cursor, "--json")
+    assert len({json.loads(line)["id"] for line in output.lines + rest.lines}) == 5
+    assert len((await shell.run("list", "--all", "--json")).lines) == 6
+    assert len((await shell.run("list", "--tag", "team.n=3", "--json")).lines) == 1
+    assert len((await shell.run("list", "--state", "active", "--since", "1h", "--json")).lines) == 1
+    assert (await shell.run("list", "--until", "2020-01-01")).error == "No executions match.\n"
+
+
+async def test_show_prints_the_details_of_an_execution(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        lease = await leased(engine, payload=b'{"order":7}')
+        await engine.leases.checkpoint(lease.fence, [Step("charge", b'"paid"')])
+        await engine.leases.fail(lease.fence, "declined\x1b[2J", failure_class="permanent")
+        id_ = str(lease.execution_id)
+    output = await shell.run("show", id_, "--steps")
+    text = "\n".join(output.lines)
+    assert output.code == 0 and r"declined\x1b[2J" in text and "\x1b" not in text
+    assert '{"order": 7}' in text and "ended_failure" in text and "charge" in text
+    [line] = (await shell.run("show", id_, "--steps", "--json")).lines
+    execution = json.loads(line)
+    assert (execution["payload"], execution["outcome"]["state"], execution["steps"][0]["payload"]) == (
+        {"order": 7},
+        "failed",
+        "paid",
+    )
+    assert execution["vector"]["public_state"] == "failed"
+
+
+async def test_explain_prints_a_sentence_or_facts_as_json(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        id_ = str((await engine.executions.submit("mail")).id)
+    output = await shell.run("explain", id_)
+    assert output.code == 0 and output.lines[0].startswith("Waiting for a worker since ")
+    [line] = (await shell.run("explain", id_, "--json")).lines
+    assert json.loads(line)["facts"]["live_workers"] == 0

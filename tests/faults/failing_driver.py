@@ -1,0 +1,173 @@
+"""Make the driver fail at the N-th statement of an operation, before or after the database executes it.
+
+The fuse is below all of our code. On SQLite it is in the writer's connection, where BEGIN, SAVEPOINT and COMMIT count.
+On PostgreSQL it is in the pool's connections, where BEGIN and COMMIT count.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from flowfabric.engine import Engine
+
+
+def _io_error() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    return error
+
+
+FAILURES: dict[str, dict[str, Callable[[], Exception]]] = {
+    # Either the whole store is unavailable, or only this statement is refused. The engine handles them differently.
+    "sqlite": {"outage": _io_error, "refusal": lambda: sqlite3.OperationalError("no such thing")},
+    "postgres": {
+        "outage": lambda: asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
+        "refusal": lambda: asyncpg.InternalServerError("no such thing"),
+        "serialization": lambda: asyncpg.SerializationError("could not serialize access"),
+        "deadlock": lambda: asyncpg.DeadlockDetectedError("deadlock detected"),
+    },
+}
+
+
+class Fuse:
+    """Counts statements while armed, and fails once at the chosen one."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.blown = False
+        self._armed = False
+        self._at = 0
+        self._after = False
+        self._failure: Callable[[], Exception] = RuntimeError
+
+    def arm(self, at: int, failure: Callable[[], Exception] = RuntimeError, *, after: bool = False) -> None:
+        """Fail at the `at`-th statement from now. With 0, only count."""
+        self.statements, self.blown, self._armed = [], False, True
+        self._at, self._after, self._failure = at, after, failure
+
+    def disarm(self) -> None:
+        self._armed = False
+
+    def before(self, statement: str) -> None:
+        if self._armed:
+            self.statements.append(statement)
+            self._blow(after=False)
+
+    def after(self) -> None:
+        if self._armed:
+            self._blow(after=True)
+
+    def _blow(self, *, after: bool) -> None:
+        if len(self.statements) == self._at and after == self._after and not self.blown:
+            self.blown = True
+            raise self._failure()
+
+
+def fit_fuse(engine: Engine) -> Fuse:
+    """Put a fuse between the engine and its driver."""
+    fuse, store = Fuse(), engine._context.store
+    if hasattr(store, "_writer"):
+        store._writer._connection = FusedSqlite(store._writer._connection, fuse)
+    else:
+        vars(store)["_pool"] = FusedPool(vars(store)["_pool"], fuse)
+        sharing = vars(store)["_user_pool"]
+        open_shared = sharing.pool
+
+        async def fused() -> FusedPool:
+            return FusedPool(await open_shared(), fuse)
+
+        vars(sharing)["pool"] = fused
+    return fuse
+
+
+class FusedSqlite:
+    """A SQLite connection whose `execute` passes through the fuse."""
+
+    def __init__(self, connection: Any, fuse: Fuse) -> None:
+        self._connection = connection
+        self._fuse = fuse
+
+    def execute(self, sql: str, *arguments: Any) -> Any:
+        self._fuse.before(sql)
+        # A statement that returns rows is finished once they are fetched. Otherwise it would keep its locks.
+        cursor = self._connection.execute(sql, *arguments)
+        fetched = Fetched(cursor.fetchall(), cursor.description)
+        self._fuse.after()
+        return fetched
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class Fetched:
+    """The fetched rows of a statement, with the interface of a cursor."""
+
+    def __init__(self, rows: list[Any], description: Any) -> None:
+        self._rows = rows
+        self.description = description
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
+
+    def fetchone(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+
+class FusedPool:
+    """A pool whose connections pass through the fuse."""
+
+    def __init__(self, pool: Any, fuse: Fuse) -> None:
+        self._pool = pool
+        self._fuse = fuse
+
+    @asynccontextmanager
+    async def acquire(self, **options: Any) -> AsyncIterator[FusedPostgres]:
+        async with self._pool.acquire(**options) as connection:
+            yield FusedPostgres(connection, self._fuse)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+
+class FusedPostgres:
+    """An asyncpg connection whose statements and transactions pass through the fuse."""
+
+    def __init__(self, connection: Any, fuse: Fuse) -> None:
+        self._connection = connection
+        self._fuse = fuse
+
+    async def fetch(self, sql: str, *arguments: Any) -> Any:
+        return await self._fused(self._connection.fetch, sql, *arguments)
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        return await self._fused(self._connection.fetchval, sql, *arguments)
+
+    async def fetchmany(self, sql: str, arguments: Any) -> Any:
+        return await self._fused(self._connection.fetchmany, sql, arguments)
+
+    async def execute(self, sql: str, *arguments: Any) -> Any:
+        return await self._fused(self._connection.execute, sql, *arguments)
+
+    @asynccontextmanager
+    async def transaction(self, **options: Any) -> AsyncIterator[None]:
+        # A failure before COMMIT or after BEGIN raises, which rolls back as in production.
+        self._fuse.before("BEGIN")
+        async with self._connection.transaction(**options):
+            self._fuse.after()
+            yield
+            self._fuse.before("COMMIT")
+        self._fuse.after()
+
+    async def _fused(self, method: Any, sql: str, *arguments: Any) -> Any:
+        self._fuse.before(sql)
+        result = await method(sql, *arguments)
+        self._fuse.after()
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)

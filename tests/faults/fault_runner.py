@@ -1,0 +1,129 @@
+"""Run an operation under a fault and compare the store with that of an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flowfabric.engine import Engine, FlowFabricError, Unavailable
+from flowfabric.testing import VirtualClock
+from tests.faults.operations import Operation
+from tests.faults.store_dump import Camera, Picture, camera_on, picture, wipe
+from tests.stores import TestStore, opened
+
+Call = Callable[[], Awaitable[BaseException | None]]
+Fault = Callable[[Call], Awaitable[BaseException | None]]
+
+
+@dataclass(frozen=True)
+class Shots:
+    """The store after the disturbed call and after its repeat, and the error that the call raised."""
+
+    after: Picture
+    repeated: Picture
+    error: BaseException | None
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The store before and after an undisturbed call."""
+
+    before: Picture
+    after: Picture
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An engine that arranges the state, an engine whose call is disturbed, and a camera on their store."""
+
+    engine: Engine
+    disturbed_engine: Engine
+    clock: VirtualClock
+    camera: Camera
+
+    async def whole(self, operation: Operation, fault: Fault) -> Whole:
+        """Run the operation undisturbed; `fault` only counts."""
+        await wipe(self.camera)
+        since, subject = await self._arranged(operation)
+        before = await picture(self.camera, since)
+        assert await fault(lambda: self._outcome(operation, subject)) is None
+        await quiet()
+        after = await picture(self.camera, since)
+        assert await self._outcome(operation, subject) is None
+        await quiet()
+        assert await picture(self.camera, since) == after, "it is not safe to repeat"
+        return Whole(before, after)
+
+    async def disturbed(self, operation: Operation, fault: Fault) -> Shots:
+        """Run the operation under the fault, and repeat it without the fault if it failed."""
+        await wipe(self.camera)
+        since, subject = await self._arranged(operation)
+        error = await fault(lambda: self._outcome(operation, subject))
+        await settled(self.disturbed_engine)
+        after = await picture(self.camera, since)
+        if error is None:
+            return Shots(after, after, None)
+        again = await self._outcome(operation, subject)
+        await quiet()
+        assert again is None, f"repeated after {error!r} it raised {again!r}"
+        return Shots(after, await picture(self.camera, since), error)
+
+    async def _arranged(self, operation: Operation) -> tuple[Any, Any]:
+        since = self.clock.now()
+        self.engine._context.routes.clear()
+        subject = await operation.arrange(self.engine, self.clock)
+        self.disturbed_engine._context.routes.clear()
+        return since, subject
+
+    async def _outcome(self, operation: Operation, subject: Any) -> BaseException | None:
+        """Return the error that the call raised, or the first refusal among its results."""
+        try:
+            result = await operation.act(self.disturbed_engine, subject)
+        except FlowFabricError as error:
+            return error
+        results = result if isinstance(result, list) else []
+        return next((item for item in results if isinstance(item, FlowFabricError)), None)
+
+
+@asynccontextmanager
+async def opened_bench(
+    store: TestStore, clock: VirtualClock, disturbed_engine: Engine | None = None
+) -> AsyncIterator[Bench]:
+    """Yield a bench on the store. By default one engine arranges the state and is disturbed."""
+    async with opened(store, clock) as engine:
+        camera = await camera_on(store)
+        yield Bench(engine, disturbed_engine or engine, clock, camera)
+        await camera.close()
+
+
+def check(point: str, whole: Whole, shots: Shots) -> None:
+    """Assert all or nothing, nothing only if the caller got an error, and one complete effect after the repeat."""
+    is_expected = shots.error is None or isinstance(shots.error, (Unavailable, asyncio.CancelledError))
+    assert is_expected, f"{point}: raised {shots.error!r}"
+    allowed = (whole.before, whole.after) if shots.error else (whole.after,)
+    assert shots.after in allowed, f"{point}: half a write"
+    assert shots.repeated == whole.after, f"{point}: repeated, it did something else"
+
+
+async def settled(engine: Engine) -> None:
+    """Wait until the leftovers of an ended call are done: tasks, and jobs of SQLite's writer."""
+    await quiet()
+    await engine._context.store.run(_nothing)
+
+
+async def _nothing(_: object) -> None:
+    return None
+
+
+async def quiet() -> None:
+    """Wait until every other task has ended, except listeners, which run until their engine is closed.
+
+    All tests of a process share one event loop, so there may be listeners of other engines.
+    """
+    while others := {task for task in asyncio.all_tasks() if task.get_name() != "flowfabric-listener"} - {
+        asyncio.current_task()
+    }:
+        await asyncio.wait(others)

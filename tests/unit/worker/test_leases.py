@@ -1,0 +1,130 @@
+"""Tests for the lease table of a worker, with a manual clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from flowfabric.engine import Fence, Lease, WorkerId
+from flowfabric.worker.leases import LeaseTable
+
+TTL_S = 30.0
+
+
+class Clock:
+    """A callable clock that returns local time in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lease_table(clock: Clock) -> LeaseTable:
+    return LeaseTable(clock)
+
+
+def test_lease_is_due_for_renewal_after_every_third_of_its_ttl(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    clock.now += 9.9
+    assert lease_table.due_for_renewal() == []
+    clock.now += 0.1
+    assert lease_table.due_for_renewal() == [lease.fence]
+    assert lease_table.extend(_id(lease), clock.now)
+    assert lease_table.due_for_renewal() == []
+    clock.now += 10
+    assert lease_table.due_for_renewal() == [lease.fence]
+
+
+def test_most_urgent_lease_is_due_first(lease_table: LeaseTable, clock: Clock) -> None:
+    first = _add_started_lease(lease_table, clock)
+    clock.now += 5
+    second = _add_started_lease(lease_table, clock)
+    lease_table.extend(_id(first), clock.now)
+    clock.now += 10
+    third = _add_started_lease(lease_table, clock, requested_at=clock.now - 20)
+    assert lease_table.due_for_renewal()[0] == third.fence
+    assert set(lease_table.due_for_renewal()) == {first.fence, second.fence, third.fence}
+
+
+def test_lease_not_renewed_for_its_ttl_is_lost_once(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    clock.now += TTL_S - 0.1
+    assert lease_table.take_lost() == []
+    clock.now += 0.1
+    assert lease_table.take_lost() == [lease.fence]
+    assert lease_table.take_lost() == []
+    assert not lease_table.extend(_id(lease), clock.now)
+
+
+def test_ttl_counts_from_the_time_of_the_request(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock, requested_at=clock.now - 4)
+    clock.now += TTL_S - 4
+    assert lease_table.take_lost() == [lease.fence]
+
+
+def test_lease_not_started_within_a_third_of_its_ttl_is_idle(lease_table: LeaseTable, clock: Clock) -> None:
+    started, waiting = _add_started_lease(lease_table, clock), _lease()
+    lease_table.add([waiting], clock.now)
+    clock.now += 9.9
+    assert lease_table.take_idle() == []
+    clock.now += 0.1
+    assert lease_table.take_idle() == [waiting.fence]
+    assert not lease_table.start(_id(waiting))
+    assert lease_table.lease_ids() == {_id(started)}
+
+
+def test_known_lease_is_not_added_again(lease_table: LeaseTable, clock: Clock) -> None:
+    one, other = _lease(), _lease()
+    assert lease_table.add([one], clock.now) == [one]
+    assert lease_table.add([one, other], clock.now) == [other]
+
+
+def test_lease_is_removed_once(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    assert lease_table.remove(_id(lease))
+    assert not lease_table.remove(_id(lease))
+    assert len(lease_table) == 0
+
+
+def test_next_loss_in_returns_the_time_until_a_lease_is_lost(lease_table: LeaseTable, clock: Clock) -> None:
+    assert lease_table.next_loss_in(2.5) == 2.5
+    _add_started_lease(lease_table, clock)
+    clock.now += 29
+    assert lease_table.next_loss_in(2.5) == 1
+    clock.now += 5
+    assert lease_table.next_loss_in(2.5) == 0
+
+
+def _add_started_lease(lease_table: LeaseTable, clock: Clock, requested_at: float | None = None) -> Lease:
+    lease = _lease()
+    lease_table.add([lease], clock.now if requested_at is None else requested_at)
+    assert lease_table.start(_id(lease))
+    return lease
+
+
+def _id(lease: Lease) -> UUID:
+    return lease.fence.lease_id
+
+
+def _lease() -> Lease:
+    return replace(LEASE, fence=Fence(uuid4(), 1, uuid4()))
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LEASE = Lease(
+    fence=Fence(uuid4(), 1, uuid4()), namespace="default", lane="default", kind="job", priority=0, payload=b"",
+    encoding="json", tags={}, worker=WorkerId("w", "w"), origin="fresh", attempt_index=0, generation=0,
+    acquired_at=NOW, expires_at=NOW + timedelta(seconds=TTL_S), ttl=timedelta(seconds=TTL_S), deadline_at=None,
+    attempt_timeout_at=None, is_standalone=True,
+)  # fmt: skip
