@@ -148,7 +148,7 @@ class Bench:
         """Add a figure of every contender to the report. Set `less` for times, where smaller is better."""
         base = next(iter(turns.answers))
         ours = turns.spread(base, value)
-        assert ours is not None, "the first one is ours and must not fail"
+        assert ours is not None, "the first contender is ours and must not fail"
         for contender, answers in turns.answers.items():
             figure = Spread.of(map(value, answers))
             ratio = None if contender.who.startswith(OURS) else figure.over(ours) if less else ours.over(figure)

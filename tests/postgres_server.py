@@ -127,6 +127,6 @@ def _keeper(binaries: Path, settings: dict[str, str]) -> Iterator[Keeper]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        assert process.stdin is not None, "asked for as a pipe"
-        assert process.stdout is not None, "asked for as a pipe"
+        assert process.stdin is not None, "the process was started with a pipe"
+        assert process.stdout is not None, "the process was started with a pipe"
         yield Keeper(process.stdin, process.stdout)
