@@ -87,7 +87,7 @@ class Keeper:
 
     def receive(self) -> dict[str, str]:
         line = self._replies.readline()
-        reply: dict[str, str] = json.loads(line) if line else {"error": "the process that keeps PostgreSQL died"}
+        reply: dict[str, str] = json.loads(line) if line else {"error": "the process that runs PostgreSQL died"}
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return reply

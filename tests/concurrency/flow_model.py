@@ -134,7 +134,7 @@ def flow_outcome(flow: FlowPicture) -> str:
 
 
 def find_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
-    """Yield the errors in the change between two pictures with one call between them. The call may be a replay."""
+    """Yield the errors in the change that one call, possibly a replay, made between two pictures."""
     into = after.edges_into()
     for id_, now in after.members.items():
         was, group = before.members.get(id_), after.groups.get((id_, 0))

@@ -1,4 +1,4 @@
-"""Tests of explain for flow members, which names their upstreams and the states of these."""
+"""Tests of explain for flow members, which names their upstream members and the states of these."""
 
 from __future__ import annotations
 

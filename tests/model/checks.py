@@ -102,7 +102,7 @@ class BaseMachine(RuleBasedStateMachine):
         return expected
 
     def query(self, path: str, namespace: str, **arguments: Any) -> dict[str, Any]:
-        """Return the outcomes of a call that the model does not outcome, by side."""
+        """Return the outcomes by side of a call that the model does not cover."""
         return self._sides.call(path, namespace, arguments)
 
     @property

@@ -144,7 +144,7 @@ class Leases:
     def renew(self, namespace: str, *, fence: Fence) -> Renewed:
         """Extend a lease by its ttl from now, never shortening it."""
         lease = self._world.find_owned(namespace, fence).lease
-        assert lease is not None, "its fence owns it"
+        assert lease is not None, "the fence owns the live lease"
         lease.expires_at = max(lease.expires_at, self._world.now + lease.ttl)
         return Renewed(lease.expires_at)
 

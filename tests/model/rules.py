@@ -70,7 +70,7 @@ class ClientMoves(BaseMachine):
     def submit(self, body: Arguments, namespace: str, deadline: timedelta | None, **submit_options: Any) -> None:
         at = None if deadline is None else self.clock.now() + deadline
         arguments = body | submit_options | {"deadline": at}
-        # It is not specified what a submit does with the id of a purged execution whose events remain.
+        # The specification does not define a submit with the id of a purged execution whose events remain.
         if submit_options["id"] not in self.model.world.gone:
             if submit_options["id"] or submit_options["key"]:
                 self._submitted.append((namespace, arguments))
