@@ -166,7 +166,7 @@ def measure(tree: Tree, name: str, seconds: float, dsn: str, folder: Path) -> li
     file = folder / "figures.json"
     file.unlink(missing_ok=True)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("CHECKPOINT")  # So a tree does not write dirty pages of the other.
+        connection.execute("CHECKPOINT")  # Otherwise a turn would also write the dirty pages of the previous one.
     words = ["--only", name, "--rounds", "1", "--seconds", f"{seconds:g}", "--json", str(file)]
     command = [sys.executable, "-m", "benchmarks.run", *words]
     environment = tree.environment(dsn)

@@ -159,7 +159,7 @@ class Bench:
                 self.report.notes[contender.who.partition(",")[0]] = version
 
     def figure(self, scenario: str, backend: str, who: str, unit: str, *values: float) -> Spread:
-        """Add one of our figures that has no contender to the report."""
+        """Add one of our figures, measured without other contenders, to the report."""
         return self.report.add(Series(scenario, backend, who, unit, Spread(values))).figure
 
     def sdk(self, request: Request, backend: str, who: str = SDK) -> Contender:

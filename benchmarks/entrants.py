@@ -1,4 +1,4 @@
-"""The peers: the scenarios and backends each supports, and why one is absent."""
+"""The peers, with the scenarios and backends that each supports, and the reason if one is absent."""
 
 from __future__ import annotations
 

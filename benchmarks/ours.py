@@ -159,7 +159,7 @@ async def steady(turn: Turn) -> None:
 
 
 async def _rate(turn: Turn, call: Callable[[int], Awaitable[object]], count: Callable[[], int]) -> tuple[int, int, int]:
-    """Return the number of calls that the callers make in the given time, and the counts at the start and the end."""
+    """Return the number of calls made in the given time, and what `count` returns at its start and at its end."""
     await asyncio.gather(*(call(1) for _ in range(min(_WARM, turn.request.in_flight))))
     turn.begin()
     before = count()

@@ -83,7 +83,7 @@ class Judged:
 
 @dataclass(slots=True)
 class Report:
-    """The collected results. Each figure is printed when it is added. Verdicts of a quick run are marked as such."""
+    """The collected results. Each figure is printed when it is added. Verdicts of a quick run carry a note."""
 
     is_small: bool = False
     series: list[Series] = field(default_factory=list)

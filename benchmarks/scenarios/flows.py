@@ -83,7 +83,7 @@ class _Chains:
         self.done = 0
 
     async def run(self) -> float:
-        await self._submit()  # The first submit has stored the route of the members, so later ones need not.
+        await self._submit()  # The first submit stores the route of the members, which all later submits then find.
         started = time.perf_counter()
         workers = [asyncio.create_task(self._work()) for _ in range(self._abreast)]
         workers.append(asyncio.create_task(self._claim()))

@@ -81,7 +81,7 @@ async def _alone(engine: Engine, number: int, _: float) -> Answer:
 async def _together(store: Engine, seconds: float) -> Answer:
     """Return the rate with many executions in flight and one worker that claims for all.
 
-    Unfinished ones stay in a separate namespace.
+    Unfinished executions stay in a separate namespace.
     """
     engine = store.for_namespace(f"turn-{time.monotonic_ns()}")
     leases: asyncio.Queue[Lease] = asyncio.Queue()

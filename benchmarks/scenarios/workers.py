@@ -151,7 +151,7 @@ async def _idle_apps(bench: Bench, backend: str, store: str) -> None:
 
 
 async def _at_rest(bench: Bench, backend: str, who: str, statements: StatementCount) -> Spread:
-    """Return the statements per second while idle. The CPU shown is that of this process with all workers."""
+    """Return the statements per second while idle, and report the CPU of this process, which runs all workers."""
     await asyncio.sleep(min(_SETTLED_S, bench.plan.seconds))
     before, watch, seconds = statements.number, Stopwatch(), _TURNS_AT_REST[backend] * bench.plan.seconds
     await asyncio.sleep(seconds)

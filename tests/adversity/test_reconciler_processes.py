@@ -85,7 +85,7 @@ GONE = ("old", "old flows")
 
 
 async def work_for_all_duties(engine: Engine, number: int) -> dict[str, set[UUID]]:
-    """Create work for every duty that is due in about a second, when one of the processes is frozen."""
+    """Create work for every duty. It becomes due in about a second, while one of the processes is frozen."""
     ids_by_duty: dict[str, set[UUID]] = {name: set() for name in (*EXPECTED, *GONE)}
     for place in range(number):
         if place % 4 == 0:

@@ -123,7 +123,7 @@ def find_problems(flow: FlowPicture) -> list[str]:
 def flow_outcome(flow: FlowPicture) -> str:
     """Return the expected outcome of a flow whose members have all ended.
 
-    It is failed if no downstream member handled a bad outcome.
+    The flow has failed if a member ended badly and no downstream member handled that.
     """
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:

@@ -161,8 +161,7 @@ async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: O
 async def _runnable(walkers: tuple[Walker, Walker]) -> list[int]:
     """Return the calls that can continue.
 
-    A short lock, such as that of a notification, is waited for. The wait is shorter than the deadlock timeout of the
-    server.
+    Wait for short locks, such as that of a notification, but for less than the deadlock timeout of the server.
     """
     ends = time.monotonic() + _MOMENT_S
     while True:

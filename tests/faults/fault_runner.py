@@ -45,7 +45,7 @@ class Bench:
     camera: Camera
 
     async def whole(self, operation: Operation, fault: Fault) -> Whole:
-        """Run the operation undisturbed; `fault` only counts."""
+        """Run the operation undisturbed. Here `fault` only counts the points at which it could fail."""
         await wipe(self.camera)
         since, subject = await self._arranged(operation)
         before = await picture(self.camera, since)

@@ -143,7 +143,7 @@ class BaseMachine(RuleBasedStateMachine):
         assert self._check_stored_rows() == after, "I-50: a second tick changed something"
 
     def live_fence(self, which: int) -> Fence | None:
-        """Return the fence of an unexpired live lease, 0 for the latest one."""
+        """Return the fence of an unexpired live lease, counted back from the latest one."""
         leased = [execution for execution in self.model.world.executions.values() if execution.lease]
         live = [
             execution.fence for execution in leased if execution.lease and execution.lease.expires_at > self.clock.now()

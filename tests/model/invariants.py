@@ -177,7 +177,7 @@ def _check_counts(row: Row, history: list[Row], rows: Rows) -> None:
     all_names = Counter(event["name"] for event in history)
     allowed = 1 + all_names["retry_scheduled"] + all_names["expired"] + all_names["revoked"] + all_names["replayed"]
     attempts = [attempt for attempt in rows["attempt"] if attempt["execution_id"] == row["id"]]
-    assert len(attempts) <= allowed, "I-18: attempts are limited by the events that start one"
+    assert len(attempts) <= allowed, "I-18: every attempt was started by an event"
     assert [
         attempt["attempt_index"] for attempt in sorted(attempts, key=lambda attempt: attempt["attempt_index"])
     ] == list(range(len(attempts))), "I-18: attempts are numbered without a gap"

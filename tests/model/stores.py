@@ -198,7 +198,9 @@ class Side:
         await self._database.close()
 
     def _name_waitpoints(self, rows: list[Row]) -> None:
-        """Give symbols to new waitpoints. A step adds at most one per execution and key, so they can be numbered."""
+        """Give symbols to new waitpoints. A step adds at most one waitpoint per execution and key, so they can be
+        numbered.
+        """
         waitpoints = [(UUID(row["id"]), self._get_symbol(UUID(row["execution_id"])), row["key"]) for row in rows]
         for id_, execution_id, key in waitpoints:
             if id_ not in self._symbols:

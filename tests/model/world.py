@@ -300,8 +300,9 @@ class World:
                 self.grants[name] = replace(grant, expires_at=grant.granted_at)
 
     def record(self, execution: Execution, steps: list[Step]) -> None:
-        """Record steps. Open ones may change and final ones may only be repeated; one contradiction rejects the whole
-        call."""
+        """Record steps. Open steps may change, and final steps may only be repeated. One contradiction rejects the
+        whole call.
+        """
         for step in steps:
             recorded = find_step(execution, step.name)
             if (
