@@ -50,7 +50,7 @@ PEERS = (
 
 @dataclass(slots=True)
 class Entrants:
-    """The peers of this run, installed for the interpreter `python`. If `python` is None, there are no peers."""
+    """The peers of this run, installed for the interpreter `python`. Without an interpreter there are no peers."""
 
     python: Path | None = None
     redis: Redis | None = None

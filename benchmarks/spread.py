@@ -55,6 +55,6 @@ class Spread:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value such that this fraction of the values, for example 0.99, is not above it."""
+    """Return the percentile of the values, where 0.99 stands for the 99th. It is always one of the values."""
     place = math.ceil(share * len(values)) - 1
     return sorted(values)[max(0, place)]

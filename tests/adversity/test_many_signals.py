@@ -61,7 +61,7 @@ class Metered:
 
 @asynccontextmanager
 async def measured(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Meter]:
-    """Count the cost of the block on the store."""
+    """Count the statements that the block executes and the rows that they return."""
     meter = Meter()
     with monkeypatch.context() as patch:
         for session in (SqliteSession, PostgresSession):

@@ -161,7 +161,7 @@ class BaseMachine(RuleBasedStateMachine):
         return self.model.world.executions.get(id_)
 
     def namespace_of(self, id_: UUID, foreign: bool = False) -> str:
-        """Return the namespace of the execution, or the other one."""
+        """Return the namespace of the execution, or the namespace that it is not in."""
         execution = self.execution(id_)
         own = execution.namespace if execution else NAMESPACES[0]
         return other(own) if foreign else own
@@ -229,7 +229,7 @@ class BaseMachine(RuleBasedStateMachine):
         return sqlite
 
     def _check_views(self, id_: UUID) -> None:
-        """I-15: check that describe and result follow from the stored rows, once for each combination."""
+        """I-15: check that describe and result follow from the stored rows. Check each combination of states once."""
         execution = self.execution(id_)
         if execution is None or (execution.vector, execution.policy.on_lease_loss) in self._checked_views:
             return

@@ -158,7 +158,7 @@ class Leases:
         return [complete(fence=fence, result=result) for fence, result in results]
 
     def progress(self, namespace: str, *, fence: Fence, percent: int | None, message: str | None) -> None:
-        """Record progress. An absent value keeps the last one."""
+        """Record progress. A value that is not given stays as it was."""
         execution = self._world.find_owned(namespace, fence)
         execution.percent = execution.percent if percent is None else percent
         execution.message = execution.message if message is None else message

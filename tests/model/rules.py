@@ -83,7 +83,7 @@ class ClientMoves(BaseMachine):
         foreign=rarely,
     )
     def submit_again(self, which: int, change: Arguments, foreign: bool) -> None:
-        """I-17: submit the same body under its key or id, another body, or the same in another namespace."""
+        """I-17: repeat a submit by its key or id, with the same body or another one, or in another namespace."""
         if not self._submitted:
             return
         namespace, arguments = self._submitted[-1 - which % len(self._submitted)]

@@ -287,7 +287,7 @@ class Side:
                 return value
 
     def _find_symbol(self, id_: UUID) -> UUID:
-        """Return the symbol of an id. All ids in rows appeared in outcomes before; any other becomes zero."""
+        """Return the symbol of an id, or zero if the id has not appeared in an outcome."""
         return self._symbols.get(id_, id_ if id_.int < _CHOSEN else UUID(int=0))
 
 

@@ -110,7 +110,8 @@ class World:
 
     def find_owned(self, namespace: str, fence: Fence) -> Execution:
         """Return the execution if the fence is that of its unexpired live lease. Otherwise reject, in this order: the
-        former fence with its code, an expired live lease, stale fences, and any other."""
+        former fence with its code, an expired live lease, stale fences, and all other fences.
+        """
         execution = self.find(namespace, fence.execution_id)
         former = execution.former
         if execution.lease and execution.fence == fence and execution.lease.expires_at > self.now:

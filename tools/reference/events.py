@@ -75,7 +75,7 @@ def page() -> str:
 
 
 def names() -> list[tuple[str, str]]:
-    """Return the family and name of every event, including those that do not belong to a transition."""
+    """Return the family and name of every event, including events that do not belong to a transition."""
     found = {transition.event for transition in TRANSITIONS}
     for place in places():
         if place.name == "Event":
