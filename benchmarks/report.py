@@ -185,7 +185,7 @@ class Report:
 
     @property
     def _there(self) -> set[str]:
-        """Return the contenders that took part, with names in the form that the absent ones have."""
+        """Return the contenders that took part, named like the keys of `absent`."""
         return {f"{item.who} on {item.backend}" for item in self.series}
 
     @property
