@@ -2,10 +2,10 @@
 
 Both trees run their own benchmarks, with the same Python environment and the same PostgreSQL server. Each turn is a
 new process. The trees alternate, scenario by scenario, and the order changes from round to round. A ratio
-compares the two turns of one round, because a disturbance then tends to hit both.
+compares the two turns of one round, because a disturbance then tends to affect both.
 
-`speed` is ours over theirs; above 1 this checkout is faster, also where the figure is a time. `CPU per job` is ours
-over theirs as well, client and server together; below 1 this checkout needs less.
+`speed` is our speed divided by theirs. Above 1 this checkout is faster, even if the figure is a time. `CPU per job` is
+the CPU time of our client and server divided by theirs. Below 1 this checkout needs less CPU.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Key = tuple[str, str, str, str]
 
 
 class TreeFailed(Exception):
-    """The benchmarks of a tree did not run to their end."""
+    """A benchmark of a checkout did not complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A checkout and the label that it has in messages."""
+    """A checkout and its label in messages."""
 
     label: str
     path: Path
@@ -61,14 +61,14 @@ class Tree:
                 raise TreeFailed(f"{self.path} is no checkout of FlowFabric: {needed} is missing")
 
     def environment(self, dsn: str) -> dict[str, str]:
-        """Return the variables under which the tree runs its own code on the common server."""
+        """Return the environment variables that make the tree run its own code on the common server."""
         paths = os.pathsep.join([str(self.path / "src"), str(self.path)])
         return os.environ | {"PYTHONPATH": paths, DSN_VARIABLE: dsn}
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one turn measured: a rate or a time, and the CPU per job if the benchmark gives it."""
+    """The result of one turn: a rate or a time, and the CPU per job if the benchmark measures it."""
 
     backend: str
     who: str
@@ -96,13 +96,13 @@ class Comparison:
 
     @property
     def speed(self) -> Spread:
-        """How many times as fast as the other tree this one is, in each round."""
+        """The speed of this tree divided by that of the other, in each round."""
         ours, theirs = (Spread.of(figure.value for figure in figures) for figures in (self.ours, self.theirs))
         return theirs.over(ours) if self.ours[0].is_time else ours.over(theirs)
 
     @property
     def cpu(self) -> Spread | None:
-        """The CPU per job over that of the other tree in each round, if it was measured in every round."""
+        """The CPU per job of this tree divided by that of the other, in each round, if all rounds measured it."""
         pairs = [(mine.cpu_us, other.cpu_us) for mine, other in zip(self.ours, self.theirs, strict=True)]
         ratios = [mine / other for mine, other in pairs if mine and other]
         return Spread.of(ratios) if len(ratios) == len(pairs) else None
@@ -166,12 +166,12 @@ def measure(tree: Tree, name: str, seconds: float, dsn: str, folder: Path) -> li
     file = folder / "figures.json"
     file.unlink(missing_ok=True)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("CHECKPOINT")  # Neither tree pays for writing the pages of the other.
+        connection.execute("CHECKPOINT")  # Otherwise a turn would also write the dirty pages of the previous one.
     words = ["--only", name, "--rounds", "1", "--seconds", f"{seconds:g}", "--json", str(file)]
     command = [sys.executable, "-m", "benchmarks.run", *words]
     environment = tree.environment(dsn)
     done = subprocess.run(command, cwd=tree.path, env=environment, capture_output=True, text=True, check=False)
-    # The exit code is of no use here: it also reports missed bars, and short turns miss them easily.
+    # The exit code is ignored, because it also reports missed bars, and short turns often miss them.
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     if not text or json.loads(text)["broken"]:
         raise TreeFailed(f"{name} failed in {tree.path}:\n{(done.stdout + done.stderr)[-4000:]}")
@@ -208,8 +208,8 @@ def compare(name: str, ours: Sequence[Sequence[Figure]], theirs: Sequence[Sequen
 def match(name: str, ours: Sequence[Figure], theirs: Sequence[Figure]) -> dict[Key, Key]:
     """Return the key of the other tree's figure for each of ours.
 
-    Figures belong together by their labels. Those left over belong together by backend, unit and position, since a
-    label may have been reworded.
+    Figures with equal labels are compared. The remaining ones are matched by backend, unit and position, since a label
+    may have been reworded.
     """
     labels = {figure.key for figure in theirs}
     partners = {figure.key: figure.key for figure in ours if figure.key in labels}
@@ -273,7 +273,7 @@ def _figure_row(item: Comparison) -> tuple[str, ...]:
 
 
 def _cells(ratio: Spread) -> tuple[str, str]:
-    """Return the median, and the lowest and highest round."""
+    """Return the median, the lowest and the highest value as table cells."""
     return f"{ratio.median:.3f}", f"{ratio.low:.2f} to {ratio.high:.2f}"
 
 
@@ -282,7 +282,7 @@ def _cpu_cell(ratio: Spread | None) -> str:
 
 
 def _mean(ratios: Sequence[Spread]) -> Spread:
-    """Return the geometric mean in each round."""
+    """Return the geometric mean of each round."""
     rounds = zip(*(ratio.values for ratio in ratios), strict=True)
     return Spread.of(statistics.geometric_mean(values) for values in rounds)
 

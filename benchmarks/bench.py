@@ -148,7 +148,7 @@ class Bench:
         """Add a figure of every contender to the report. Set `less` for times, where smaller is better."""
         base = next(iter(turns.answers))
         ours = turns.spread(base, value)
-        assert ours is not None, "the first one is ours and must not fail"
+        assert ours is not None, "the first contender is ours and must not fail"
         for contender, answers in turns.answers.items():
             figure = Spread.of(map(value, answers))
             ratio = None if contender.who.startswith(OURS) else figure.over(ours) if less else ours.over(figure)
@@ -159,7 +159,7 @@ class Bench:
                 self.report.notes[contender.who.partition(",")[0]] = version
 
     def figure(self, scenario: str, backend: str, who: str, unit: str, *values: float) -> Spread:
-        """Add one of our figures that has no contender to the report."""
+        """Add one of our figures, measured without other contenders, to the report."""
         return self.report.add(Series(scenario, backend, who, unit, Spread(values))).figure
 
     def sdk(self, request: Request, backend: str, who: str = SDK) -> Contender:

@@ -99,7 +99,7 @@ class Program:
 
 
 async def _talk(process: asyncio.subprocess.Process, request: Request, server: Meter) -> Answer:
-    assert process.stdin is not None, "asked for as a pipe"
+    assert process.stdin is not None, "the process was started with a pipe"
     await _write(process, json.dumps(asdict(request)))
     await _expect(process, "begin")
     before = session_cpu_s(process.pid), server()
@@ -118,7 +118,7 @@ async def _talk(process: asyncio.subprocess.Process, request: Request, server: M
 
 
 async def _expect(process: asyncio.subprocess.Process, line: str) -> dict[str, Any]:
-    assert process.stdout is not None, "asked for as a pipe"
+    assert process.stdout is not None, "the process was started with a pipe"
     text = await process.stdout.readline()
     try:
         found: dict[str, Any] = json.loads(text)
@@ -132,7 +132,7 @@ async def _expect(process: asyncio.subprocess.Process, line: str) -> dict[str, A
 
 
 async def _write(process: asyncio.subprocess.Process, text: str) -> None:
-    assert process.stdin is not None, "asked for as a pipe"
+    assert process.stdin is not None, "the process was started with a pipe"
     # If the process has already exited, reading its output will show that.
     with contextlib.suppress(ConnectionError):
         process.stdin.write(f"{text}\n".encode())
@@ -141,7 +141,7 @@ async def _write(process: asyncio.subprocess.Process, text: str) -> None:
 
 async def _last(stream: asyncio.StreamReader | None) -> str:
     """Read to the end, so that the process never blocks on a full pipe, and return the last part."""
-    assert stream is not None, "asked for as a pipe"
+    assert stream is not None, "the process was started with a pipe"
     kept = b""
     while part := await stream.read(65_536):
         kept = (kept + part)[-_TOLD_OF_ERRORS:]

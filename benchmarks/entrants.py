@@ -1,4 +1,4 @@
-"""The peers: the scenarios and backends each supports, and why one is absent."""
+"""The peers, with the scenarios and backends that each supports, and the reason if one is absent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.report import NO_PEERS, Report
 REDIS = "Redis"
 VENV = ROOT / ".venv-peers"
 REDIS_FOLDER = VENV / "redis"
-# As durable as the others: an acknowledged write is on disk.
+# With these settings an acknowledged write is on disk, as in the other stores.
 REDIS_SETTINGS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--databases", "512")
 
 
@@ -50,7 +50,7 @@ PEERS = (
 
 @dataclass(slots=True)
 class Entrants:
-    """The peers of this run, installed for the interpreter `python`. Without it there are no peers."""
+    """The peers of this run, installed for the interpreter `python`. Without an interpreter there are no peers."""
 
     python: Path | None = None
     redis: Redis | None = None
@@ -70,7 +70,7 @@ class Entrants:
 
     def redis_url(self, name: str) -> str:
         """Return the address of a separate database in the Redis server."""
-        assert self.redis is not None, "peers that need Redis are left out without it"
+        assert self.redis is not None, "peers that need Redis run only if it is available"
         number = self._numbers.setdefault(name, len(self._numbers))
         return f"unix://{self.redis.socket}?db={number}"
 

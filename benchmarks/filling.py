@@ -1,4 +1,4 @@
-"""Fill a store with millions of executions in seconds: one stored execution is copied by an SQL statement."""
+"""Fill a store with millions of executions in seconds, by copying one stored execution with an SQL statement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SELECT {values}
 FROM ff_execution AS e, numbers
 WHERE e.id = ?1
 """
-# Ids are ordered by time, like the engine's ids: the position of a row decides which pages a claim reads.
+# Ids are ordered by time, like the engine's ids, because the position of a row decides which pages a claim reads.
 _POSTGRES_ID = "(lpad(to_hex($3::BIGINT + number), 12, '0') || '7' || substr(md5(number::TEXT), 1, 19))::UUID"
 _SQLITE_ID = (
     "printf('%08x-%04x-7%03x-8000-', (?3 + numbers.number) >> 16, (?3 + numbers.number) & 65535, numbers.number & 4095)"

@@ -42,7 +42,7 @@ async def steps(turn: Turn) -> None:
 
 
 async def start(turn: Turn) -> None:
-    """Measure from the call of submit to the first line of the task on an idle worker, in this or another process."""
+    """Measure the time from submit to the first line of the task on an idle worker, in this or another process."""
     if not turn.request.options.get("across"):
         async with _working(turn.request) as tasks:
             await _starts(turn, tasks)
@@ -65,7 +65,7 @@ async def _starts(turn: Turn, tasks: Tasks) -> None:
 
 
 async def step_alone(turn: Turn) -> None:
-    """Measure one step inside a task that has the store to itself."""
+    """Measure one step of a task while nothing else uses the store."""
     async with _working(turn.request) as tasks:
         for _ in range(5):
             await tasks.timed_step.run()
@@ -75,7 +75,7 @@ async def step_alone(turn: Turn) -> None:
 
 
 async def resume(turn: Turn) -> None:
-    """Measure from the call of signal to the result of a suspended task."""
+    """Measure the time from the signal to the result of a suspended task."""
     async with _working(turn.request) as tasks:
         turn.begin()
         times = [await _resumed_ms(tasks) for _ in range(turn.request.number)]
@@ -159,7 +159,7 @@ async def steady(turn: Turn) -> None:
 
 
 async def _rate(turn: Turn, call: Callable[[int], Awaitable[object]], count: Callable[[], int]) -> tuple[int, int, int]:
-    """Return the number of calls that the callers make in the time, and the counts at the start and the end."""
+    """Return the number of calls made in the given time, and what `count` returns at its start and at its end."""
     await asyncio.gather(*(call(1) for _ in range(min(_WARM, turn.request.in_flight))))
     turn.begin()
     before = count()

@@ -13,7 +13,7 @@ from benchmarks.table import number
 _LABELS, _WIDTH, _NUMBERS = 340, 420, 110
 _ROW, _HEAD = 26, 48
 _FONT = 'font-family="sans-serif" font-size="13"'
-# An embedded picture can only ask whether the reader prefers a dark page.
+# A picture in a page has no access to the page's colours. It only knows whether the reader prefers a dark page.
 _STYLE = (
     "<style>text{fill:#0f172a}.told{fill:#475569}.ours{fill:#2563eb}.theirs{fill:#94a3b8}line{stroke:#0f172a}"
     "@media(prefers-color-scheme:dark){text{fill:#e2e8f0}.told{fill:#94a3b8}.ours{fill:#3b82f6}.theirs{fill:#64748b}"

@@ -83,7 +83,7 @@ class Judged:
 
 @dataclass(slots=True)
 class Report:
-    """The collected results. Each figure is printed when it is added. Verdicts of a quick run are marked as such."""
+    """The collected results. Each figure is printed when it is added. Verdicts of a quick run carry a note."""
 
     is_small: bool = False
     series: list[Series] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Report:
         self._figures[_known(key, backend)] = figure
 
     def leave_out(self, key: str, backend: str, reason: str, figure: Spread | None = None) -> None:
-        """Record why a bar is not judged. A figure that does not match the bar is shown next to it."""
+        """Record why a bar is not judged. A figure that does not fit the bar may be shown next to it."""
         self._reasons[_known(key, backend)] = reason if figure is None else f"{reason}; {number(figure.median)} now"
 
     @property
@@ -185,7 +185,7 @@ class Report:
 
     @property
     def _there(self) -> set[str]:
-        """Return the contenders that took part, named like the absent ones."""
+        """Return the contenders that took part, named like the keys of `absent`."""
         return {f"{item.who} on {item.backend}" for item in self.series}
 
     @property
@@ -229,7 +229,7 @@ def _known(key: str, backend: str) -> tuple[str, str]:
 
 
 def series_row(series: Series) -> tuple[str, ...]:
-    """Return a row of a series for `SERIES_HEAD`."""
+    """Return the table row of a series, with the columns of `SERIES_HEAD`."""
     ratio = "" if series.ratio is None else "too noisy" if series.ratio.is_noisy else f"{number(series.ratio.median)}x"
     spread = f"±{series.figure.width * 50:.0f} %" if len(series.figure.values) > 1 else ""
     median = number(series.figure.median)

@@ -26,7 +26,7 @@ from benchmarks.scenarios.all import SCENARIOS
 from flowfabric.worker.event_loop import event_loop_runner
 from tests.postgres_server import DSN_VARIABLE, postgres_server
 
-# Memory and log settings of a small server. fsync and full_page_writes stay on, as production needs.
+# Memory and log settings of a small server. fsync and full_page_writes stay on, as in production.
 SERVER = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "max_wal_size": "4GB"}
 
 

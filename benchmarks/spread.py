@@ -49,12 +49,12 @@ class Spread:
         return self.width > NOISY
 
     def over(self, other: Spread) -> Spread:
-        """Return the ratio in each round that both took part in. A disturbance in a round affects both."""
+        """Return the ratio in each round that both figures have. A disturbance in a round affects both figures."""
         pairs = zip(self.values, other.values, strict=False)
         return Spread(tuple(mine / theirs for mine, theirs in pairs if theirs))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is not exceeded by this fraction of the values, such as 0.99."""
+    """Return the percentile of the values, where 0.99 stands for the 99th. It is always one of the values."""
     place = math.ceil(share * len(values)) - 1
     return sorted(values)[max(0, place)]

@@ -42,7 +42,7 @@ class Tasks:
 
 
 async def nothing(number: int) -> int:
-    """Do nothing; a step."""
+    """Do nothing. Tasks call this as a step."""
     return number
 
 

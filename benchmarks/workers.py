@@ -1,4 +1,4 @@
-"""Worker processes on a store, running the tasks of the benchmarks or working at the engine. They report on request."""
+"""Worker processes that run the benchmark tasks, or that claim and complete at the engine. They report on request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkerProcess:
 
     async def ask(self) -> tuple[int, float]:
         """Return how many executions the worker has run, and when it finished the last one."""
-        assert self.process.stdin is not None and self.process.stdout is not None, "asked for as pipes"
+        assert self.process.stdin is not None and self.process.stdout is not None, "the process was started with pipes"
         self.process.stdin.write(b"\n")
         await self.process.stdin.drain()
         line = await asyncio.wait_for(self.process.stdout.readline(), 60)
@@ -67,7 +67,7 @@ async def worker_process(store: str, slots: int, level: str = TASKS) -> AsyncIte
         await worker.ask()
         yield worker
     finally:
-        assert process.stdin is not None, "asked for as a pipe"
+        assert process.stdin is not None, "the process was started with a pipe"
         process.stdin.close()
         await process.wait()
 

@@ -1,4 +1,4 @@
-"""A coding agent whose drafts a person reviews. No recorded reply of the model is paid for twice."""
+"""A coding agent whose drafts a person reviews. A recorded reply of the model is never requested again."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def subtitle(film: str) -> str:
 
 @app.task
 async def package(parts: list[str]) -> str:
-    """Package the parts. This runs when all of them exist."""
+    """Package the parts. This runs when all parts exist."""
     return " + ".join(parts)
 
 

@@ -17,8 +17,8 @@ class Child:
     """A process that runs a test script and communicates by lines."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None, "asked for as a pipe"
-        assert process.stdout is not None, "asked for as a pipe"
+        assert process.stdin is not None, "the process was started with a pipe"
+        assert process.stdout is not None, "the process was started with a pipe"
         self.process = process
         self._input: IO[str] = process.stdin
         self._output: IO[str] = process.stdout

@@ -2,11 +2,12 @@
 
     tests ──stdin/stdout──▶ keeper ──parent-death signal──▶ postgres
 
-The keeper creates the folder and starts and stops the server on command, one command per line. It removes both when
-its input ends, which happens even if the tests are killed by SIGKILL. The keeper runs in its own session, so a signal
-to the tests' process group does not reach it. If the keeper itself is killed, the kernel stops the server.
+The keeper creates the data folder, and starts and stops the server on command, one command per line. When its input
+ends, it stops the server and removes the folder. This happens even if the tests are killed by SIGKILL. The keeper runs
+in its own session, so a signal to the tests' process group does not reach it. If the keeper itself is killed, the
+kernel stops the server.
 
-PostgreSQL refuses to run as root, so root runs the server as "nobody". Nothing outside the folder changes for that.
+PostgreSQL refuses to run as root, so root runs the server as "nobody". This changes nothing outside the folder.
 If "nobody" cannot reach the binaries, the keeper copies them.
 """
 

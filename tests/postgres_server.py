@@ -87,7 +87,7 @@ class Keeper:
 
     def receive(self) -> dict[str, str]:
         line = self._replies.readline()
-        reply: dict[str, str] = json.loads(line) if line else {"error": "the process that keeps PostgreSQL died"}
+        reply: dict[str, str] = json.loads(line) if line else {"error": "the process that runs PostgreSQL died"}
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return reply
@@ -127,6 +127,6 @@ def _keeper(binaries: Path, settings: dict[str, str]) -> Iterator[Keeper]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        assert process.stdin is not None, "asked for as a pipe"
-        assert process.stdout is not None, "asked for as a pipe"
+        assert process.stdin is not None, "the process was started with a pipe"
+        assert process.stdout is not None, "the process was started with a pipe"
         yield Keeper(process.stdin, process.stdout)

@@ -1,4 +1,4 @@
-"""Test the output of the programs in the README and the engine's page, and that both name only existing things.
+"""Test the programs in the README and on the engine's page, and their lists of operations and packages.
 
 tests/docs checks that every program of every page runs, and that links are valid.
 """

@@ -55,7 +55,7 @@ def install_package(folder: Path) -> Path:
     """Install the package with only its required dependencies, and return the Python of the new environment."""
     dev.pip(Path(sys.prefix), "wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", folder, dev.ROOT)
     [wheel] = folder.glob("*.whl")
-    assert wheel.name.endswith("-py3-none-any.whl"), "anything else would have to be compiled"
+    assert wheel.name.endswith("-py3-none-any.whl"), "only pure Python needs no compiler"
     dev.create_venv(folder / "venv")
     dev.pip(folder / "venv", "install", "--no-index", "--no-deps", wheel)
     [packages] = (folder / "venv" / "lib").glob("python*/site-packages")

@@ -48,8 +48,8 @@ async def test_restarted_server_keeps_committed_data(mode: Literal["fast", "imme
 def test_server_and_its_folder_are_removed_when_the_tests_are_killed() -> None:
     command, pipe = [sys.executable, "-c", VICTIM], subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as victim:
-        assert victim.stdout is not None, "asked for as a pipe"
-        assert victim.stderr is not None, "asked for as a pipe"
+        assert victim.stdout is not None, "the process was started with a pipe"
+        assert victim.stderr is not None, "the process was started with a pipe"
         folder = _folder_of(victim.stdout.readline().strip())
         postmaster = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
         victim.kill()

@@ -223,5 +223,5 @@ def _walk() -> Iterator[Path]:
 
 def _package(requirement: str) -> str:
     match = re.match(r"[A-Za-z0-9_.-]+", requirement)
-    assert match is not None, "pip would not have taken it"
+    assert match is not None, "pip would reject a requirement without a name"
     return re.sub(r"[-_.]+", "-", match[0]).lower()

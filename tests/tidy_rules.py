@@ -63,9 +63,10 @@ def marker_problems(text: str) -> list[str]:
 
 
 def await_problems(source: str) -> list[str]:
-    """Return awaits in an operation on anything except its transaction, directly or through another operation.
+    """Return the awaits of an operation that belong neither to its transaction nor to another operation.
 
-    SQLite runs an operation to its end without suspending it. That works only if the operation awaits nothing else.
+    SQLite runs an operation to its end without suspending it. That works only if everything the operation awaits
+    belongs to its transaction.
     """
     module = ast.parse(source)
     operations = _operation_names(module)

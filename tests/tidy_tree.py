@@ -21,7 +21,7 @@ class Module:
     is_package: bool
     lines: int
     imports: frozenset[str]
-    # Imports below `if TYPE_CHECKING:` never run, so they are counted apart.
+    # Imports below `if TYPE_CHECKING:` never run, so they are counted separately.
     type_only_imports: frozenset[str]
     # Imports inside functions run late and cannot prevent a module from loading.
     imports_at_load: frozenset[str]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the reference of the command line from the table of commands.
+"""Write the command-line reference from the table of commands.
 
 usage: python tools/generate_cli_reference.py [--check]
 

@@ -23,12 +23,12 @@ FOLDER = ROOT / "src" / "flowfabric" / "cli" / "completions"
 SHELLS = ("bash", "zsh", "fish")
 FILE_METAVARS = frozenset({"URL", "FILE", "TARGET"})
 
-# Changes to the scripts of shtab, each as the old and the new text. All shells also complete the short name `ff`.
+# Changes to the generated scripts, as pairs of old and new text. With them, all shells also complete `ff`.
 EDITS = {
     "bash": [
         # The value of an option may be the name of a command, as in `flowfabric --store list`.
         ("if [[ -n $sub_parsers &&", "if [[ $current_action_is_positional = true && -n $sub_parsers &&"),
-        # Arguments without choices fall back to file names.
+        # For arguments without choices, the shell offers file names.
         (
             "complete -o bashdefault -F _shtab_flowfabric flowfabric",
             "complete -o bashdefault -o default -F _shtab_flowfabric flowfabric ff",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generate the pages of the documentation that are derived from the code: names, errors, events, limits, states.
+"""Generate the documentation pages that are derived from the code: names, errors, events, limits and states.
 
 usage: python tools/generate_reference.py [--check]
 

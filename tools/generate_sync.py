@@ -38,7 +38,7 @@ ARTICLES = {
     "Handle": "a handle", "Task": "a task", "FlowHandle": "the handle of a flow", "Flow": "a flow", "App": "an app",
 }  # fmt: skip
 GENERIC = {"Handle": "Generic[R_co]", "Task": "Generic[P, R]"}
-# Methods whose body does not just run the async method on the client thread.
+# Methods with a special body. All others run the async method on the client thread.
 BODIES = {
     ("Task", "submit"): "return Handle(submit_sync(self._inner, args, kwargs))",
     ("Task", "continue_with"): "sync_bridge.call_plain(lambda: self._inner.continue_with(*args, **kwargs))",
@@ -202,7 +202,7 @@ def _functions(source: ast.Module, name: str) -> Iterator[ast.FunctionDef]:
     for node in overloads:
         function = _copy_signature(node)
         if not _is_overload(node):
-            # No single overload accepts the arguments of all of them.
+            # An overloaded function is called as Any, since no overload accepts the arguments of all of them.
             prefix, callee = ("", f"async_{name}")
             if len(overloads) > 1:
                 prefix, callee = f"make: Any = async_{name}\n", "make"
@@ -317,7 +317,7 @@ def _thunk(call: str) -> str:
 
 
 def _forward(function: Function) -> str:
-    """Return the arguments of a function as it passes them on."""
+    """Return the arguments with which a function forwards its own call."""
     arguments = function.args
     positional = (*arguments.posonlyargs, *arguments.args)
     texts = [_pass(argument) for argument in positional if argument.arg != "self"]

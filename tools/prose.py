@@ -54,7 +54,7 @@ SKIPPED = {".git", ".venv", "__pycache__", "node_modules", "build", "dist"}
 
 
 class Text(NamedTuple):
-    """A piece of prose and where it stands."""
+    """A piece of prose and its place."""
 
     kind: str
     place: str
@@ -133,7 +133,7 @@ def read_paths(paths: Iterable[Path]) -> Iterator[Text]:
     for path in paths:
         if path.is_dir():
             inside = (item for item in sorted(path.rglob("*")) if not SKIPPED & set(item.parts))
-            own = Path(__file__).resolve()  # It lists the markers.
+            own = Path(__file__).resolve()  # This module lists the markers itself.
             yield from read_paths(item for item in inside if item.suffix in (".py", ".md") and item.resolve() != own)
         elif path.suffix == ".py":
             yield from read_python(path)

@@ -33,7 +33,7 @@ def masked(told: str) -> str:
 
 
 def narration(told: str) -> list[str]:
-    """Return the headings and sentences. Indented lines hold facts and are left out."""
+    """Return the headings and sentences without the indented lines, which hold facts."""
     return [line for line in masked(told).splitlines() if line and not line.startswith(("    ", "$ "))]
 
 

@@ -6,7 +6,7 @@ usage: python tools/show_sql.py [NAME ...] [--backend postgres|sqlite] [--schema
 Without a name it lists all statements with the files that define them.
 
 A statement over a batch is shown as it is sent for one row. PostgreSQL receives the rows as one JSON document, and may
-receive several such statements as one. An update that gets only some of its columns sets only those.
+receive several such statements as one. An update that is given only some of its columns sets only these columns.
 """
 
 from __future__ import annotations

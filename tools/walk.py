@@ -10,8 +10,8 @@ usage: python tools/walk.py [CALL ...] [--write]
 
 Each call is warm: it has run several times before it is recorded. The store is PostgreSQL, either a throw-away server
 or the one that FLOWFABRIC_TEST_PG_DSN names. The worker runs in the same process. Its background thread, which renews
-leases, is ignored. A stop is one function entry. Resuming a coroutine is no entry. A change is a stop in a
-different file from the stop before it.
+leases, is ignored. Each entry of a function is a stop; resuming a coroutine is not. A change is a stop in another file
+than the stop before it.
 """
 
 from __future__ import annotations
@@ -145,12 +145,12 @@ class Recorder:
 
 @cache
 def _entry(code: CodeType) -> int:
-    """Return the offset at which a function begins. A coroutine that resumes continues behind it."""
+    """Return the offset at which a function begins. A coroutine that resumes has a larger offset."""
     return next(item.offset for item in dis.get_instructions(code) if item.opname == "RESUME")
 
 
 def shortest(walks: Sequence[Walk]) -> Walk:
-    """Return the walk with the fewest changes. A due duty or an early notification only makes a walk longer."""
+    """Return the walk with the fewest changes. Unrelated events, such as a due duty, only make a walk longer."""
     return min(walks, key=lambda walk: walk.size)
 
 

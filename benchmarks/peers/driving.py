@@ -1,8 +1,8 @@
-"""Drivers that keep a peer busy: a fixed number of jobs in flight, or one after another on an idle worker.
+"""Drivers that keep a peer busy with a fixed number of jobs in flight, or with one job at a time on an idle worker.
 
 A job counts when its function runs, not when its result is stored, which favours the peer. The figure is the smaller of
-the jobs submitted and the jobs run within the time. A backlog from before, or one that remains, does not count as
-speed.
+the jobs submitted and the jobs run within the time. So jobs that were submitted before the turn, or that remain after
+it, do not increase the figure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The protocol between the harness and a contender, which imports only the standard library from our side.
+"""The protocol between the harness and a contender. This module imports only the standard library.
 
     harness                                     contender
     {"scenario": "jobs", "store": …, …}   →

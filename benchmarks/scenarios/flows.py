@@ -35,7 +35,7 @@ async def chains(bench: Bench) -> None:
 
 
 async def races(bench: Bench) -> None:
-    """Measure from the winner's complete to the end of all losers, half of which are active; and a race of tasks."""
+    """Measure the time from the winner's end to the end of all losers, half of them active, and a race of tasks."""
     for backend in BOTH:
         async with connect(await bench.store(backend, "races")) as engine:
             for siblings in SIBLINGS:
@@ -83,7 +83,7 @@ class _Chains:
         self.done = 0
 
     async def run(self) -> float:
-        await self._submit()  # From here on, the route of the members is known.
+        await self._submit()  # The first submit stores the route of the members, which all later submits then find.
         started = time.perf_counter()
         workers = [asyncio.create_task(self._work()) for _ in range(self._abreast)]
         workers.append(asyncio.create_task(self._claim()))

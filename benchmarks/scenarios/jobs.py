@@ -1,4 +1,4 @@
-"""Submit, claim, complete: our SDK next to the peers, and our engine next to the bare statements."""
+"""Measure submit, claim and complete: our SDK next to the peers, and our engine next to the bare statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PEERS = ("DBOS", "Absurd", "Procrastinate", "PgQueuer")
 
 
 async def jobs(bench: Bench) -> None:
-    """Measure from submit to result with the SDK, next to the peers."""
+    """Measure jobs from submit to result, with our SDK and the peers."""
     request = Request("jobs", "", in_flight=MANY_IN_FLIGHT)
     others = [contender for backend in (POSTGRES, REDIS) for contender in bench.peers(backend, request)]
     turns = await bench.in_turns([bench.sdk(request, POSTGRES), *others])
@@ -131,7 +131,7 @@ async def _beside_pgbench(bench: Bench, dsn: str, engine: Engine) -> Contender:
         before = read()
         rate = await pgbench_rate(dsn, script, BATCH, ABREAST, seconds)
         answer = _answer(round(rate * watch.wall_s), watch, before, read())
-        return replace(answer, client_s=None)  # The CPU is used in another process.
+        return replace(answer, client_s=None)  # pgbench uses its CPU in another process.
 
     return Contender("pgbench, same statements", POSTGRES, turn)
 
@@ -171,7 +171,7 @@ def _ours(turns: Turns) -> Spread:
 
 def _figure(turns: Turns, contender: Contender) -> Spread:
     figure = turns.spread(contender, lambda answer: answer.rate)
-    assert figure is not None, "it took part"
+    assert figure is not None, "the contender took part"
     return figure
 
 

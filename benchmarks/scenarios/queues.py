@@ -48,9 +48,10 @@ class Store:
 
 
 async def backlog(bench: Bench) -> None:
-    """Measure the median claim with 1,000 executions waiting, with very many, and with as many retained ones beside
-    them. Measure the rate of a worker in the same way. Its 1,000 executions are in a separate store, because the
-    rows it leaves behind would slow the claims of the others.
+    """Measure the median claim with 1,000 waiting executions, with very many, and with as many retained ones as well.
+
+    Measure the rate of a worker in the same way. Its 1,000 executions are in a separate store, because the rows that
+    it leaves behind would slow the other claims.
     """
     for backend in BOTH:
         async with AsyncExitStack() as stack:
@@ -142,7 +143,7 @@ async def _backlog(bench: Bench, backend: str, small: Store, worked_off: Store, 
 
 
 async def _tasks_worked_off(bench: Bench, backend: str, *stores: tuple[Store, str]) -> None:
-    """Return the rate of a worker on each store, in turns."""
+    """Return the rate of a worker on each store. The stores take turns."""
     rates: list[list[float]] = [[] for _ in stores]
     for _ in range(min(2, bench.plan.rounds)):
         for (store, _), kept in zip(stores, rates, strict=True):
@@ -210,8 +211,8 @@ async def _cycle(engine: Engine, work: list[Submission]) -> None:
 
 
 async def _tasks_routed(bench: Bench, backend: str, store: str) -> None:
-    """Measure tasks: batches from submit to result, and the start of one task on a worker that lacks the capability
-    required by 10,000 others.
+    """Measure batches of tasks from submit to result, and the start of one task behind 10,000 that need a missing
+    capability.
     """
     async with tasks_on(store) as tasks, tasks.app.worker(concurrency=_SLOTS, capabilities=_SETS):
         requiring = {name: tasks.trivial.options(requires=[name]) for name in _SETS}

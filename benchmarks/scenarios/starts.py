@@ -63,7 +63,7 @@ def _judge(bench: Bench, turns: Turns, across: Contender, inside: Contender) -> 
     judged = (("B4.in", inside, p50), ("B4.across", across, p50), ("B4.p99", across, p99))
     for key, contender, value in judged:
         figure = turns.spread(contender, value)
-        assert figure is not None, "ours must not fail"
+        assert figure is not None, "our contender must not fail"
         bench.report.judge(key, POSTGRES, figure)
 
 

@@ -30,7 +30,7 @@ async def steps(bench: Bench) -> None:
             bench.show(f"durable steps, {number} a task", "steps/s", turns)
             if number == _TEN:
                 figure = turns.spread(next(iter(turns.answers)), lambda answer: answer.rate)
-                assert figure is not None, "ours must not fail"
+                assert figure is not None, "our contender must not fail"
                 bench.report.judge("B9.rate" if backend == POSTGRES else "B12.steps", backend, figure)
                 if backend == POSTGRES:
                     judge_over(bench, "B9.DBOS", POSTGRES, turns, "DBOS")
@@ -62,7 +62,7 @@ async def _alone(bench: Bench, backend: str) -> None:
     turns = await bench.in_turns([step, commit])
     bench.show("one step alone", "ms p50", turns, p50, less=True)
     ours, theirs = turns.spread(step, p50), turns.spread(commit, p50)
-    assert ours is not None and theirs is not None, "neither is a peer"
+    assert ours is not None and theirs is not None, "neither contender is a peer"
     if backend == POSTGRES:
         bench.report.judge("B9.alone", backend, ours.over(theirs))
 

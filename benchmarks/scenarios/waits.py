@@ -81,7 +81,7 @@ async def _alone(engine: Engine, number: int, _: float) -> Answer:
 async def _together(store: Engine, seconds: float) -> Answer:
     """Return the rate with many executions in flight and one worker that claims for all.
 
-    Unfinished ones stay in a separate namespace.
+    Unfinished executions stay in a separate namespace.
     """
     engine = store.for_namespace(f"turn-{time.monotonic_ns()}")
     leases: asyncio.Queue[Lease] = asyncio.Queue()
@@ -116,9 +116,9 @@ async def _halves_s(engine: Engine, number: int) -> list[float]:
     created = await engine.executions.submit("noop", policy=Policy(max_signals=2 * number))
     lease = await engine.leases.claim_execution(created.id, "bench")
     suspended = await engine.leases.suspend(lease.fence, ["answer"], _NEVER)
-    assert isinstance(suspended, Suspended), "nothing has come yet"
+    assert isinstance(suspended, Suspended), "no signal has arrived yet"
     token = suspended.token("answer")
-    assert token is not None, "a fresh waitpoint has a token"
+    assert token is not None, "a new waitpoint has a token"
     halves = []
     for _ in range(2):
         began = time.perf_counter()
@@ -133,16 +133,16 @@ async def _late_ms(engine: Engine) -> float:
     await engine.leases.suspend(lease.fence, ["answer"], timeout=0.05, on_timeout="expire")
     due = (await engine.executions.describe(lease.execution_id)).suspension
     outcome = await engine.executions.wait(lease.execution_id, timeout=10)
-    assert due is not None and due.timeout_at is not None and outcome is not None, "it timed out"
+    assert due is not None and due.timeout_at is not None and outcome is not None, "the suspension timed out"
     return (outcome.ended_at - due.timeout_at).total_seconds() * 1000
 
 
 async def _signal(engine: Engine, lease: Lease, key: str) -> None:
     """Suspend under a key and end the wait."""
     suspended = await engine.leases.suspend(lease.fence, ["answer"], key=key)
-    assert isinstance(suspended, Suspended), "nothing has come yet"
+    assert isinstance(suspended, Suspended), "no signal has arrived yet"
     token = suspended.token("answer")
-    assert token is not None, "a fresh waitpoint has a token"
+    assert token is not None, "a new waitpoint has a token"
     await engine.signals.deliver(token, "yes", b"1", created_at=datetime.now(UTC))
 
 

@@ -1,4 +1,4 @@
-"""Workers: idle ones, the cost of wake-ups, several processes, and memory."""
+"""Workers: idle workers, the cost of wake-ups, several processes, and memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def idle(bench: Bench) -> None:
 
 
 async def wakeups(bench: Bench) -> None:
-    """Return the throughput of 16 clients with wake-ups and a listener, relative to that without wake-ups."""
+    """Measure the throughput of 16 clients with wake-ups and a listener, relative to that without wake-ups."""
     for backend in BOTH:
         opening = partial(connect, await bench.store(backend, "wakeups"))
         async with opening() as on, opening(notify=False) as off, _listening(opening):
@@ -76,7 +76,7 @@ async def wakeups(bench: Bench) -> None:
             turns = await measure([with_them, without])
         bench.show("16 callers, one job at a time each", "jobs/s", turns)
         ours, theirs = (turns.spread(item, lambda answer: answer.rate) for item in (with_them, without))
-        assert ours is not None and theirs is not None, "neither is a peer"
+        assert ours is not None and theirs is not None, "neither contender is a peer"
         if backend == POSTGRES:
             bench.report.judge("wake-ups", POSTGRES, ours.over(theirs))
 
@@ -151,7 +151,7 @@ async def _idle_apps(bench: Bench, backend: str, store: str) -> None:
 
 
 async def _at_rest(bench: Bench, backend: str, who: str, statements: StatementCount) -> Spread:
-    """Return the statements per second while idle. The CPU shown is that of this process with all workers."""
+    """Return the statements per second while idle, and report the CPU of this process, which runs all workers."""
     await asyncio.sleep(min(_SETTLED_S, bench.plan.seconds))
     before, watch, seconds = statements.number, Stopwatch(), _TURNS_AT_REST[backend] * bench.plan.seconds
     await asyncio.sleep(seconds)
@@ -199,7 +199,7 @@ async def _worked_off(bench: Bench, crew: _Crew, lost: list[float], seconds: flo
             await tasks.app.submit_many([tasks.trivial.call(1) for _ in range(min(_CHUNK, total - 1 - first))])
         await engine.lanes.resume("default")
         began, before = time.perf_counter(), read()
-        _ = await tasks.trivial.submit(1)  # Wakes the workers that have seen the paused lane.
+        _ = await tasks.trivial.submit(1)  # This wakes the workers that found the lane paused.
         await asyncio.sleep(seconds)
         found, after = [await worker.ask() for worker in workers], read()
         wall_s = time.perf_counter() - began

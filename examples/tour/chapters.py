@@ -1,4 +1,4 @@
-"""The chapters of the tour. Sentences at the margin are the same in every run; indented facts may vary."""
+"""The chapters of the tour. Unindented sentences are the same in every run; indented facts may vary."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def pay_back(order: str, euros: int) -> str:
 
 
 async def ask_carrier(carrier: str, parcel: str) -> int:
-    """Ask a carrier for its price. Only the bicycle replies, after all carriers were asked."""
+    """Ask a carrier for its price. Only the bicycle replies, when all carriers have been asked."""
     write("asked", carrier)
     try:
         while carrier != "bicycle" or len(books("asked")) < len(CARRIERS):  # noqa: ASYNC110 - other processes write the log
@@ -114,7 +114,7 @@ def _file() -> Path:
 
 
 def _end_with_the_demo() -> None:
-    # Read without the buffer of sys.stdin. Its lock would block the exit of the process.
+    # Bypass the buffer of sys.stdin, whose lock would block the exit of the process.
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -31,7 +31,7 @@ TIMEOUT_S = 60.0
 
 
 class Narrator:
-    """The output of the demo: sentences at the margin, facts indented, with colours if the terminal supports them."""
+    """The output of the demo: plain sentences and indented facts, with colours if the terminal supports them."""
 
     def __init__(self) -> None:
         self.has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -60,7 +60,7 @@ class Narrator:
             await self.line()
 
     async def line(self) -> str:
-        """Return the next typed line. No thread waits for it, so an interrupt takes effect immediately."""
+        """Return the next typed line. It is read without a thread, so an interrupt takes effect immediately."""
         loop = asyncio.get_running_loop()
         typed = asyncio.Event()
         loop.add_reader(sys.stdin, typed.set)

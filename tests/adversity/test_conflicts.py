@@ -1,4 +1,6 @@
-"""Conflicts between transactions are retried internally. A lasting conflict is `Unavailable`, never a lost lease."""
+"""Conflicts between transactions are retried internally. A lasting conflict raises `Unavailable` and is never reported
+as a lost lease.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.postgres_server import DSN_VARIABLE, postgres_server
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, TestStore, opened
 
-# A program without the driver: everything that works, and the error for the rest.
+# A program that runs without the driver. SQLite works, and PostgreSQL raises an error.
 WITHOUT_DRIVER = """
 import asyncio, sys
 sys.modules["asyncpg"] = None

@@ -82,7 +82,7 @@ async def followed(store: TestStore) -> AsyncIterator[Ledger]:
 
 
 async def read(process: asyncio.subprocess.Process, shown: Ledger) -> None:
-    assert process.stdout is not None, "asked for as a pipe"
+    assert process.stdout is not None, "the process was started with a pipe"
     async for line in process.stdout:
         event = json.loads(line)
         shown.seen.append((UUID(event["execution_id"]), event["version"]))

@@ -61,7 +61,7 @@ class Metered:
 
 @asynccontextmanager
 async def measured(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Meter]:
-    """Count the cost of the block on the store."""
+    """Count the statements that the block executes and the rows that they return."""
     meter = Meter()
     with monkeypatch.context() as patch:
         for session in (SqliteSession, PostgresSession):
@@ -92,7 +92,7 @@ async def test_delivery_costs_the_same_after_many_signals(
             await deliver(engine, wait, number)
         costs.append((meter.statements, meter.rows))
     assert costs[0] == costs[1]
-    assert number < costs[0][0] < 20 * number, "the meter counts something, and not too much"
+    assert number < costs[0][0] < 20 * number, "the meter counts the statements, and only a few for each signal"
 
 
 async def test_counted_signals_are_bounded_by_the_condition(
@@ -105,7 +105,7 @@ async def test_counted_signals_are_bounded_by_the_condition(
         async with measured(monkeypatch) as meter:
             await deliver(engine, wait, number)
         costs.append(meter.rows)
-    assert costs[1] - costs[0] == 1, "only the first one counts, and is read from then on"
+    assert costs[1] - costs[0] == 1, "only the first signal of a source counts, and only this one is read later"
 
 
 async def test_wait_reads_no_signals_of_waitpoints_it_does_not_bind(

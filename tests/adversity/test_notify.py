@@ -83,7 +83,7 @@ async def test_submit_in_this_process_wakes_a_worker_without_the_database(store:
             await submitted(engine, lane="elsewhere")
             waiting = asyncio.create_task(work.wait("30s"))
             await submitted(engine)
-            assert await asyncio.wait_for(waiting, 0.7), "less than it takes to look again"
+            assert await asyncio.wait_for(waiting, 0.7), "the wait ended before the next poll"
             [lease] = await engine.leases.claim(["default"], "worker-1")
             ending = asyncio.create_task(engine.executions.wait(lease.execution_id))
             await asyncio.sleep(0)
@@ -312,7 +312,7 @@ async def test_sixteen_idle_workers_cost_little_and_start_work_immediately(
             rate = (statements.number - before) / (time.perf_counter() - began)
             assert rate < 5, statements.texts[before:]
             latencies = await start_latencies_ms(client, started, 15, 0.05)
-            # The benchmark has the bar of 20 ms. This test only shows that no worker waited for its next poll.
+            # The benchmark has a target of 20 ms. This test only shows that no worker waited for its next poll.
             assert statistics.median(latencies) < 100, latencies
 
 
@@ -363,7 +363,9 @@ async def test_listener_that_cannot_connect_raises_no_error(postgres: PostgresSe
         with engine.leases.watch(["default"]) as work:
             await submitted(engine)
             assert await work.wait("5s")
-            assert not await asyncio.wait_for(work.wait(), IN_TIME_S), "it looks once a second"
+            assert not await asyncio.wait_for(work.wait(), IN_TIME_S), (
+                "the wait ends at the next poll, one second later"
+            )
             assert (await engine.events.status()).listener.mode == "starting"
     await store.drop()
 

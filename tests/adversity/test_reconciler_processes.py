@@ -1,4 +1,4 @@
-"""Three processes run all duties, one of them frozen: nothing happens twice, nothing is missed, ticks are bounded."""
+"""Three processes run all duties, and one of them is frozen. Every duty is done once, and ticks are bounded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_three_processes_with_one_frozen_do_every_duty_once(store: TestSto
         for row in rows:
             if row["execution_id"] and (id_ := UUID(str(row["execution_id"]))) in events:
                 events[id_].append(f"{row['family']}.{row['name']}")
-                assert row["version"] == len(events[id_]), "versions have no gap and none twice"
+                assert row["version"] == len(events[id_]), "versions have no gaps and no duplicates"
         assert {tuple(names) for names in events.values()} == {expected}, name
 
 
@@ -85,7 +85,7 @@ GONE = ("old", "old flows")
 
 
 async def work_for_all_duties(engine: Engine, number: int) -> dict[str, set[UUID]]:
-    """Create work for every duty that is due in about a second, when one of the processes is frozen."""
+    """Create work for every duty. It becomes due in about a second, while one of the processes is frozen."""
     ids_by_duty: dict[str, set[UUID]] = {name: set() for name in (*EXPECTED, *GONE)}
     for place in range(number):
         if place % 4 == 0:

@@ -74,7 +74,7 @@ async def test_no_token_or_secret_appears_in_logs_reprs_or_errors(
     text = "\n".join(render_value(item) for item in seen) + caplog.text
     for hidden in (SECRET, "cd" * 32, "ee" * 32, *(token.reveal() for token in tokens)):
         assert hidden not in text
-        assert hidden[-43:] not in text, "nor the mac alone"
+        assert hidden[-43:] not in text, "the mac alone must not appear either"
 
 
 async def test_no_token_is_stored_in_the_database(store: TestStore, clock: VirtualClock) -> None:
@@ -82,12 +82,12 @@ async def test_no_token_is_stored_in_the_database(store: TestStore, clock: Virtu
         await engine.keys.seed("k1", SECRET)
         tokens = await run_lifecycle(engine, [])
     stored = await dump(store)
-    assert SECRET in stored, "a check of the test itself: the store's own key is there"
+    assert SECRET in stored, "the search must find the store's own key, or the test proves nothing"
     for token in tokens:
         head, _, body, mac = token.reveal().split(".")
         assert not any(shape in stored for part in (body, mac) for shape in shapes(part)), head
     [row] = await store.query("SELECT nonce FROM ff.waitpoint WHERE key = 'go'")
-    assert shapes_of(bytes(row["nonce"]))[0] in stored, "a check of the test itself: bytes would be found"
+    assert shapes_of(bytes(row["nonce"]))[0] in stored, "the search must find stored bytes, or the test proves nothing"
 
 
 def shapes(text: str) -> list[str]:

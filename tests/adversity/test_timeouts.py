@@ -27,7 +27,7 @@ ENDLESS = {
 }
 
 
-# Each of them waits for the execution's row; the first two do nothing else.
+# All of these calls wait for the execution's row. The first two need no other lock.
 WAITING_CALLS: list[Callable[[Engine, Lease], Awaitable[Any]]] = [
     lambda engine, lease: engine.leases.fail(lease.fence, "no"),
     lambda engine, lease: engine.operator.cancel(lease.execution_id),

@@ -1,4 +1,4 @@
-"""Suspends and signals in a conflict or behind a lock are retried, then `Unavailable`, and safe to repeat.
+"""Suspends and signals are retried after a conflict or behind a lock, then raise `Unavailable`, and can be repeated.
 
 A conflict is never reported as a lost lease, and a lost lease is reported immediately.
 """
@@ -64,7 +64,7 @@ async def test_lasting_conflict_is_tried_ten_times_and_can_be_retried(
     async with inject_conflicts(store, code), nothing_written(store):
         await refused(call(engine), "retry_exhausted", Unavailable)
         [row] = await store.query("SELECT last_value AS tries FROM ff.quarrels")
-    assert row["tries"] in (10, 11), "one statement without a transaction comes before the ten with one"
+    assert row["tries"] in (10, 11), "ten tries in a transaction, and one before them without a transaction"
     assert isinstance(await call(engine), done)
     await assert_waits_sound(store)
 
@@ -90,7 +90,7 @@ async def test_lost_lease_is_reported_by_the_first_try(store: TestStore, engine:
     side = Engine(replace(engine._context, store=counting, batchers={}))
     async with nothing_written(store):
         await refused(side.leases.suspend(lease.fence, waitpoints), "lease_revoked")
-    assert counting.tries == [1], "the refusal under the lock"
+    assert counting.tries == [1], "one transaction was tried, which refused the call under the lock"
 
 
 class CountingStore:

@@ -123,7 +123,7 @@ def find_problems(flow: FlowPicture) -> list[str]:
 def flow_outcome(flow: FlowPicture) -> str:
     """Return the expected outcome of a flow whose members have all ended.
 
-    It is failed if no downstream member handled a bad outcome.
+    The flow has failed if a member ended badly and no downstream member handled that.
     """
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:
@@ -134,7 +134,7 @@ def flow_outcome(flow: FlowPicture) -> str:
 
 
 def find_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
-    """Yield the errors in the change between two pictures with one call between them. The call may be a replay."""
+    """Yield the errors in the change that one call, possibly a replay, made between two pictures."""
     into = after.edges_into()
     for id_, now in after.members.items():
         was, group = before.members.get(id_), after.groups.get((id_, 0))

@@ -92,7 +92,7 @@ class StoppedCall:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the call ended without a transaction to stop."""
+        """True if the call has ended, because it had no transaction to stop."""
         return self._task is not None and self._task.done()
 
     async def commit(self) -> Any:

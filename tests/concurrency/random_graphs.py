@@ -186,7 +186,7 @@ class Run:
     async def _claim(self, name: str) -> None:
         """Claim a member and patch the last picture.
 
-        A claim changes no other member, and the next picture reveals a wrong start.
+        A claim changes no other member. The next full picture would show a member that must not have started.
         """
         id_ = self.members[name]
         self.leases[name] = await self.engine.leases.claim_execution(id_, "w", lease_ttl="1d")

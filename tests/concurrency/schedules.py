@@ -1,7 +1,7 @@
 """Run two calls on two PostgreSQL connections, statement by statement, in every order.
 
 Each call stops before every statement until the schedule lets it continue. A call that waits for a lock is skipped
-until the lock is free. The tests run all orders, or those with a limited number of switches away from a call that could
+until the lock is free. The tests run all orders, or only those with few switches. A switch leaves a call that could
 continue. Most faults need one or two switches. A test fails if there are more orders than it can run.
 """
 
@@ -75,7 +75,7 @@ class Walker:
 
     async def settle(self) -> None:
         """Wait until the call stops before a statement, has ended, or waits for a lock."""
-        assert self._task is not None, "it has begun"
+        assert self._task is not None, "the call has begun"
         ends = time.monotonic() + _PATIENCE_S
         asks = asyncio.ensure_future(self._asks.wait())
         self.is_blocked = False
@@ -155,14 +155,13 @@ async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: O
         for walker in walkers:
             if walker.is_blocked:
                 await walker.settle()
-    assert all(walker.has_ended for walker in walkers), "both wait for a lock"
+    assert all(walker.has_ended for walker in walkers), "both calls wait for a lock"
 
 
 async def _runnable(walkers: tuple[Walker, Walker]) -> list[int]:
     """Return the calls that can continue.
 
-    A short lock, such as that of a notification, is waited for. The wait is shorter than the deadlock timeout of the
-    server.
+    Wait for short locks, such as that of a notification, but for less than the deadlock timeout of the server.
     """
     ends = time.monotonic() + _MOMENT_S
     while True:

@@ -1,6 +1,4 @@
-"""Test that racing key rotations leave one active key, report the truth, and never issue a token that is already
-invalid.
-"""
+"""Test that racing key rotations leave one active key, return correct results, and issue no invalid token."""
 
 from __future__ import annotations
 

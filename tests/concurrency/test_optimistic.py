@@ -1,7 +1,7 @@
-"""Test the optimistic path of suspends and signals.
+"""Test the optimistic path of signals.
 
-They read without a lock and write only if the execution has not changed. Every change of a wait must therefore also
-write the row of its execution, and every change between read and write must be detected.
+A signal reads without a lock and writes only if the execution has not changed. Every change of a wait must therefore
+also write the row of its execution, and every change between read and write must be detected.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def test_change_between_snapshot_and_signal_is_detected(
     async with opened(store, VirtualClock()) as rival:
         held = disturb_next_write(monkeypatch, lambda: meanwhile(rival, wait))
         result = await result_of(engine.signals.deliver(wait.token, "yes"))
-    assert held[0] == 0, "the row was touched"
+    assert held[0] == 0, "the write must skip the changed row"
     assert (result.code if isinstance(result, FlowFabricError) else None) == code
     await assert_waits_sound(store)
 
@@ -129,7 +129,7 @@ async def test_key_cut_off_after_the_snapshot_still_verifies_the_signal(
         held = disturb_next_write(monkeypatch, lambda: rival.keys.rotate("second", grace="0s"))
         sent = await engine.signals.deliver(waits[0].token, "yes")
         late = await result_of(engine.signals.deliver(waits[1].token, "yes"))
-    assert held == [1], "the second one got no further than its look"
+    assert held == [1], "only the first signal reaches its write"
     assert isinstance(sent, Accepted)
     assert getattr(late, "code", late) == "invalid_token"
     await assert_waits_sound(store, [sent.signal_id])

@@ -72,7 +72,7 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(
     assert (set(ledgers["ends"].seen), ledgers["ends"].repeated()) == (ends, 0)
     if on_postgres:
         missed = ledgers["naive"].missed(every) / len(every)
-        assert missed > 0, f"the naive reader missed only {missed:.1%}: the storm is not fierce enough"
+        assert missed > 0, f"the naive reader missed only {missed:.1%}, so the load is too light to show anything"
 
 
 def count_errors(ledgers: dict[str, Ledger], every: set[Seen], ends: set[Seen]) -> str:

@@ -1,4 +1,4 @@
-"""Invariants of every wait, independent of the order of racing calls, checked with the pure evaluator."""
+"""Check the invariants of every wait with the pure evaluator, independent of the order of racing calls."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ def _assert_execution(
 
 
 def _assert_resumed_once(suspension: Row, resumed: list[Row]) -> None:
-    """Assert that waits closed by signals or operators resumed once, and those closed by an end never."""
+    """Assert that waits closed by signals or operators resumed once, and waits closed by the execution's end never."""
     times = sum(_details(row).get("suspension") == str(suspension["id"]) for row in resumed)
     allowed = {None: (0,), "signals": (1,), "operator": (1,), "timeout": (0, 1), "ended": (0,)}
     assert times in allowed[suspension["closed_by"]], (suspension, resumed)
 
 
 def _assert_judged(suspension: Row, waitpoints: list[Row], signals: list[Row]) -> None:
-    """Assert that flags match the evaluator, and that the condition holds exactly if signals closed the wait."""
+    """Assert that the stored flags match the evaluator, and that the condition holds exactly if signals closed the
+    wait.
+    """
     condition, number = from_json(json.loads(suspension["condition"])), suspension["number"]
     bound = {str(row["id"]) for row in waitpoints if row["suspension"] == number and row["state"] == "active"}
     own = [row for row in signals if row["suspension"] == number and row["waitpoint_id"] is not None]

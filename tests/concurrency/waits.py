@@ -39,7 +39,7 @@ async def suspended(engine: Engine, *waitpoints: Any, **options: Any) -> Wait:
     result = await engine.leases.suspend(lease.fence, waitpoints or ["boss"], **options)
     assert isinstance(result, Suspended)
     token = result.waitpoints[0].token
-    assert token is not None, "the first one is addressed"
+    assert token is not None, "the first waitpoint has a token"
     return Wait(lease, result.suspension_id, token)
 
 

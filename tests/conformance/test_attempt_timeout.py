@@ -1,4 +1,4 @@
-"""Tests of the attempt timeout, which retries or ends an attempt and does not run while it is interrupted."""
+"""Tests of the attempt timeout, which retries or ends an attempt and is paused while the attempt is interrupted."""
 
 from __future__ import annotations
 

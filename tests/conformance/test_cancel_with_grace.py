@@ -1,4 +1,4 @@
-"""Tests of cancel with `children` and with `grace`, which asks a worker to stop before it is stopped."""
+"""Tests of cancel with `children`, and with `grace`, which gives the worker time to stop before the cancel."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ExpectedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """A reconciler's effect on leased work with this policy after this duration."""
+    """The effect that a duty has on leased work with this policy after this duration."""
 
     policy: Policy
     after: str

@@ -1,4 +1,4 @@
-"""Tests of explain for flow members, which names their upstreams and the states of these."""
+"""Tests of explain for flow members, which names the upstream members and their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of held, which lists the live leases of a worker instance so that a lost claim reply is recovered."""
+"""Tests of held, which lists the live leases of a worker instance, for a worker that lost the reply to a claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the key ring: seeding, rotation with a grace, and collection of keys that verify nothing."""
+"""Tests of the key ring: seeding, rotation with a grace, and collection of keys that no longer verify tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a key ring in a file or an environment variable, of which the store keeps no secret."""
+"""Tests of a key ring in a file or an environment variable, whose secrets the store does not keep."""
 
 from __future__ import annotations
 

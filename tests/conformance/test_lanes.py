@@ -1,4 +1,4 @@
-"""Tests of lanes. A paused lane is not claimed from, a draining one accepts no new work."""
+"""Tests of lanes. Work in a paused lane is not claimed, and a draining lane accepts no new work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_paused_lane_does_not_affect_other_lanes_or_running_work(engine: E
     assert (await engine.executions.describe(running)).state == "completed"
 
 
-async def test_draining_lane_is_claimed_from_and_accepts_no_new_work(engine: Engine) -> None:
+async def test_work_in_a_draining_lane_is_claimed_and_new_work_is_refused(engine: Engine) -> None:
     existing = await submitted(engine, key="once")
     assert await engine.lanes.drain("default") is LaneState.DRAINING
     assert await engine.executions.submit("job", b"in", key="once") == Duplicate(existing)

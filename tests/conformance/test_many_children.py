@@ -1,4 +1,4 @@
-"""Tests of cancels that end more members or children than one transaction, where a duty ends the rest."""
+"""Tests of cancels of more members or children than fit into one transaction. A duty ends the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of named subscribers, which resume at their cursor, one process at a time, at least once."""
+"""Tests of named subscribers. One process at a time uses a name, resumes at its cursor, and misses no event."""
 
 from __future__ import annotations
 

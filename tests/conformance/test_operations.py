@@ -1,4 +1,4 @@
-"""`Context.call` is the one entry to operations: an observer sees each of them, and each counts its paths."""
+"""Tests of `Context.call`, the one entry to operations. An observer sees each operation, and each counts its paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conformance.test_namespaces import OPERATIONS, Target
 from tests.scenarios import leased, submitted
 
 SOURCE = Path(flowfabric.__file__).parent
-# What the façade calls that has no id to aim at, beside what the test of namespaces lists.
+# Operations that take no id. OPERATIONS, from the test of namespaces, lists those that do.
 UNAIMED = {
     "submit", "ensure_routes", "submit_flow", "add_member", "claim", "held", "list_executions", "count_by_state",
     "backlog", "erase_next", "list_flows", "list_suspended", "deliver_signal", "unhold_next", "set_lane", "list_lanes",
@@ -106,7 +106,7 @@ async def call_what_needs_no_target(engine: Engine) -> None:
 
 
 def operation_names() -> set[str]:
-    """The names of all operations, read from the source."""
+    """Return the names of all operations, read from the source."""
     names: set[str] = set()
     for file in (SOURCE / "ops").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

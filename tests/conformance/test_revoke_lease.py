@@ -1,4 +1,4 @@
-"""Tests of revoke_lease, which ends a live lease and reports why it did nothing otherwise."""
+"""Tests of revoke_lease, which ends a live lease, or reports why there was nothing to end."""
 
 from __future__ import annotations
 

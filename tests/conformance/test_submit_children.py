@@ -1,4 +1,4 @@
-"""Tests of submit_children, by which a lease holder creates child executions once each in a fenced commit."""
+"""Tests of submit_children, by which a lease holder creates each child execution once, in a fenced commit."""
 
 from __future__ import annotations
 

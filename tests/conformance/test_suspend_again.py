@@ -1,4 +1,6 @@
-"""Tests that earlier waits of an execution do not affect later ones, nor later ones a repeated call."""
+"""Tests that earlier waits of an execution do not affect later ones, and that later waits do not affect a repeated
+call.
+"""
 
 from __future__ import annotations
 

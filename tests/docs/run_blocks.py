@@ -30,7 +30,7 @@ def run(page: Path) -> int:
 
 
 def run_blocks(page: Path, blocks: list[Fence]) -> int:
-    """Run these blocks as those of the page, and return the number of Python blocks."""
+    """Run these blocks as if they were on the page, and return the number of Python blocks."""
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(page)}
     count = 0
     for block, following in zip_longest(blocks, blocks[1:]):

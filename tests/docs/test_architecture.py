@@ -1,4 +1,4 @@
-"""The architecture pages name files that exist, draw a diagram each, and start with a short overview."""
+"""The architecture pages name existing files, have one diagram each, and start with a short overview."""
 
 from __future__ import annotations
 

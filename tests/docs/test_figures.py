@@ -34,7 +34,7 @@ def test_every_picture_belongs_to_the_run_and_is_used() -> None:
 def test_picture_is_small_and_supports_dark_mode(picture: Path) -> None:
     text = picture.read_text(encoding="utf-8")
     assert len(text) < MAX_BYTES and "prefers-color-scheme:dark" in text
-    assert "viewBox" in ET.fromstring(text).attrib, "it must scale with the page"
+    assert "viewBox" in ET.fromstring(text).attrib, "the picture must scale with the page"
 
 
 @pytest.fixture

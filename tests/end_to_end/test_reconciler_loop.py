@@ -162,7 +162,7 @@ async def test_timers_fire_in_order_of_their_due_time(store: TestStore) -> None:
     async with opened(store) as engine, engine.reconcilers.run_in_background():
         ids = [await submitted(engine, delay=f"{delay}ms") for delay in (3_600_000, 260, 100, 180)]
         times = [await wait_for_event(engine, id_, "ready") for id_ in ids[1:]]
-    # On a busy machine one tick may fire two of them at the same time.
+    # On a busy machine one tick may fire two timers at the same time.
     assert times[1] <= times[2] <= times[0]
 
 

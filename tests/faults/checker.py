@@ -71,7 +71,7 @@ def _lost_submits(findings: Findings) -> Iterator[str]:
         if line["what"] != "acknowledged":
             continue
         if line["execution"] not in findings.executions:
-            yield f"{line['execution']}: its submit was acknowledged, and it is not there"
+            yield f"{line['execution']}: its submit was acknowledged, but it is not stored"
         if line["asked"] in acknowledged and acknowledged[line["asked"]] != line["execution"]:
             yield f"{line['asked']}: one submission became two executions"
         acknowledged[line["asked"]] = line["execution"]
@@ -88,11 +88,11 @@ def _witness_against_store(findings: Findings) -> Iterator[str]:
     for line in findings.witness:
         execution = line.get("execution", "")
         if line["what"] == "began" and line["lease"] not in leases:
-            yield f"{execution}: worked on under lease {line['lease']}, which no event knows"
+            yield f"{execution}: worked on under lease {line['lease']}, of which there is no event"
         if line["what"] == "completed" and findings.winner(execution) != line["result"]:
             yield f"{execution}: {line['result']} was acknowledged, {findings.winner(execution)} is stored"
         if line["what"] == "recorded" and line["step"] not in findings.steps[execution]:
-            yield f"{execution}: step {line['step']} was acknowledged, and it is not there"
+            yield f"{execution}: step {line['step']} was acknowledged, but it is not stored"
         if line["what"] == "answered" and line["signals"] != findings.signals[execution]:
             yield f"{execution}: the worker received {line['signals']}, but {findings.signals[execution]} are stored"
         if line["what"] == "refused" and _completed_by(findings, execution) == (line["epoch"], line["lease"]):

@@ -45,7 +45,7 @@ class Bench:
     camera: Camera
 
     async def whole(self, operation: Operation, fault: Fault) -> Whole:
-        """Run the operation undisturbed; `fault` only counts."""
+        """Run the operation undisturbed. Here `fault` only counts the points at which it could fail."""
         await wipe(self.camera)
         since, subject = await self._arranged(operation)
         before = await picture(self.camera, since)
@@ -54,7 +54,7 @@ class Bench:
         after = await picture(self.camera, since)
         assert await self._outcome(operation, subject) is None
         await quiet()
-        assert await picture(self.camera, since) == after, "it is not safe to repeat"
+        assert await picture(self.camera, since) == after, "a repeated call must not change anything"
         return Whole(before, after)
 
     async def disturbed(self, operation: Operation, fault: Fault) -> Shots:
@@ -68,7 +68,7 @@ class Bench:
             return Shots(after, after, None)
         again = await self._outcome(operation, subject)
         await quiet()
-        assert again is None, f"repeated after {error!r} it raised {again!r}"
+        assert again is None, f"the call repeated after {error!r} raised {again!r}"
         return Shots(after, await picture(self.camera, since), error)
 
     async def _arranged(self, operation: Operation) -> tuple[Any, Any]:
@@ -92,7 +92,7 @@ class Bench:
 async def opened_bench(
     store: TestStore, clock: VirtualClock, disturbed_engine: Engine | None = None
 ) -> AsyncIterator[Bench]:
-    """Yield a bench on the store. By default one engine arranges the state and is disturbed."""
+    """Yield a bench on the store. By default the engine that arranges the state is also the disturbed one."""
     async with opened(store, clock) as engine:
         camera = await camera_on(store)
         yield Bench(engine, disturbed_engine or engine, clock, camera)
@@ -100,12 +100,12 @@ async def opened_bench(
 
 
 def check(point: str, whole: Whole, shots: Shots) -> None:
-    """Assert all or nothing, nothing only if the caller got an error, and one complete effect after the repeat."""
+    """Assert that the effect is complete, or absent if the caller got an error, and complete after the repeat."""
     is_expected = shots.error is None or isinstance(shots.error, (Unavailable, asyncio.CancelledError))
     assert is_expected, f"{point}: raised {shots.error!r}"
     allowed = (whole.before, whole.after) if shots.error else (whole.after,)
-    assert shots.after in allowed, f"{point}: half a write"
-    assert shots.repeated == whole.after, f"{point}: repeated, it did something else"
+    assert shots.after in allowed, f"{point}: the call was written in part"
+    assert shots.repeated == whole.after, f"{point}: the repeated call had another effect"
 
 
 async def settled(engine: Engine) -> None:

@@ -59,7 +59,7 @@ def fork_server() -> Iterator[ForkServer]:
     """Yield a running fork server. Its workers end with the block."""
     command = [sys.executable, "-m", "tests.faults.fork_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None, "asked for as pipes"
+        assert process.stdin is not None and process.stdout is not None, "the process was started with pipes"
         yield ForkServer(process.stdin, process.stdout)
 
 

@@ -1,11 +1,11 @@
-"""The ledgers that a run is judged by, and what its processes share.
+"""The ledgers by which a run is judged, and the flags that its processes share.
 
     client ledger    every submit and whether it was acknowledged; written through to the disk
-    witness ledger   what each handler run did, one append-only file per process
-    fenced service   the outside world: takes effects, and refuses one whose fence is older than the newest it saw
+    witness ledger   the actions of each handler run, one append-only file per process
+    fenced service   an external system that refuses effects whose fence is older than the newest it has seen
     flags            one byte per worker in shared memory: whether it is inside a transaction right now
 
-A process that is killed leaves whole lines only, because each is one write.
+A killed process leaves only complete lines, because each line is one write.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """The first line of the failure, which shows that it is the right one."""
+        """The first line of the failure, so that a reader can check that the fault caused it."""
         return next((line[1:].strip() for line in self.output.splitlines() if line.startswith("E  ")), "")
 
 

@@ -15,7 +15,7 @@ import asyncpg
 
 from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 
-# Routes are names with a number. They are committed separately, and an unused one is harmless.
+# Routes are left out. They are committed separately, and an unused route is harmless.
 TABLES = (
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "suspension", "waitpoint",
     "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker",

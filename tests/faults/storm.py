@@ -44,7 +44,7 @@ class Kill:
 
 @dataclass
 class Crew:
-    """Worker processes on one store. Each has a slot, and a killed one is replaced."""
+    """Worker processes on one store. Each process has a slot, and a killed process is replaced."""
 
     forks: ForkServer
     run: Run

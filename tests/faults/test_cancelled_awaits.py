@@ -67,7 +67,9 @@ async def call_directly(call: Call) -> BaseException | None:
 
 
 async def all_connections_returned(engine: Engine) -> bool:
-    """Return True if all connections are back in the pool. A notification may hold one briefly. SQLite has no pool."""
+    """Return True if all connections are back in the pool. A notification may hold a connection briefly. SQLite has no
+    pool.
+    """
     pool: Any = getattr(engine._context.store, "_pool", None)
     for _ in range(250):
         if pool is None or pool.idle == pool.size:

@@ -47,7 +47,7 @@ class Loss:
         self.begun = asyncio.Event()
         self._engine = engine
         self._id = id_
-        # SQLite's writer thread runs a body in one go, so there the thread waits.
+        # On SQLite a body cannot suspend, so it blocks the writer thread.
         self._blocking = blocking
         self._thread_gate = threading.Event()
         self._gate = asyncio.Event()

@@ -49,7 +49,7 @@ async def test_every_writing_call_and_duty_is_in_the_fault_list(tmp_path: Path, 
     reads = {f"{group}.{name}" for group, names in READS.items() for name in names.split()}
     assert facade - seen - reads - ELSEWHERE.keys() == set()
     assert duties - seen == set()
-    assert (reads | ELSEWHERE.keys()) - facade == set(), "these are gone"
+    assert (reads | ELSEWHERE.keys()) - facade == set(), "these names no longer exist"
 
 
 async def watched(call: Call, engine: Engine, seen: set[str]) -> BaseException | None:

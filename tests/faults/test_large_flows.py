@@ -62,7 +62,7 @@ async def test_fan_in_of_ten_thousand_completes(
 async def test_fan_in_completes_with_members_ending_in_several_engines(
     store: TestStore, scoreboard: Callable[[str], None]
 ) -> None:
-    """All of them need the lock of the flow at the same time."""
+    """All completions need the lock of the flow at the same time."""
     number = 9_999
     names = [f"m{place}" for place in range(number)]
     async with opened(store) as first, opened(store) as second, opened(store) as third, opened(store) as fourth:
@@ -99,7 +99,7 @@ async def test_winner_and_hundred_losers_end_in_one_transaction_or_not_at_all(st
             with contextlib.suppress(Unavailable):
                 await engine.leases.complete(lease.fence, b"")
             fuse.disarm()
-        assert at > 4, "it failed at each of its statements before"
+        assert at > 4, "the call has failed at several statements before it succeeded"
         assert await counted(store) == {"completed": 1, "cancelled": 100, "waiting": 1}
     await assert_flows_sound(store)
 

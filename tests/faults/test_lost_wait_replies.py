@@ -67,7 +67,7 @@ async def test_repeat_after_a_lost_reply_returns_the_stored_result(
 
 
 async def place_of_commit(bench: Bench, fuse: Fuse, operation: Operation) -> int:
-    """Return the number of the statement that commits: without a transaction, the one that writes."""
+    """Return the number of the statement that commits. Without a transaction, this is the statement that writes."""
     _, subject = await bench._arranged(operation)
     fuse.arm(0)
     await operation.act(bench.engine, subject)

@@ -15,8 +15,9 @@ from tests.sizes import Size
 from tests.stores import TestStore
 
 RETRIED = ("serialization", "deadlock")
-# How a statement fails: with the store or alone, before or after its execution. In a short run every fourth statement
-# of an operation fails, in one of these ways. Statements of flows, which are many, fail in one way in a full run.
+# The ways in which a statement fails: with the whole store or alone, before or after its execution. In a short run
+# every fourth statement of an operation fails in one of these ways. In a full run every statement fails in each way,
+# except statements of flows, which fail in one way because there are many.
 WAYS = [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
 
 

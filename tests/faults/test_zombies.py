@@ -91,8 +91,8 @@ class Graveyard:
 def await_stop(pid: int, ends: float) -> None:
     """Wait until all threads of the process are stopped.
 
-    `kill` only sends the signal; until every thread has stopped, one may begin a transaction and commit it legally
-    after it is woken.
+    `kill` only sends the signal. A thread that has not stopped yet may begin a transaction, and commit it legally after
+    it is woken.
     """
     while not all(state in "TZ" for state in thread_states(pid)):
         assert time.monotonic() < ends, "a worker does not stop"

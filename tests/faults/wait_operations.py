@@ -128,7 +128,7 @@ async def retired(engine: Engine, clock: VirtualClock) -> None:
 
 
 def _slot(held_lease: Lease, waitpoint: OpenWaitpoint, suspension_id: UUID | None = None) -> Slot:
-    assert waitpoint.token is not None, "it was just minted"
+    assert waitpoint.token is not None, "the token was just minted"
     return Slot(held_lease.fence, waitpoint.id, waitpoint.token, suspension_id, uuid4())
 
 

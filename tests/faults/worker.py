@@ -212,7 +212,8 @@ class Worker:
     async def was_answered(self, engine: Engine, lease: Lease) -> bool:
         """Wait for one signal.
 
-        Return False if the lease was given up for it. A later attempt sees how the wait ended and records it.
+        Return False if the worker gave up its lease to wait. A later attempt then sees how the wait ended and records
+        it.
         """
         await self.stop_at("claimed")
         result = await self.retry_until_available(lambda: engine.leases.suspend(lease.fence, [WAITPOINT], key="wait"))

@@ -36,7 +36,7 @@ class BatchMoves(BaseMachine):
         is_doubled=st.booleans(),
     )
     def submit_many(self, namespace: str, submissions_fields: list[Arguments], is_doubled: bool) -> None:
-        """Submit several executions in one call, sometimes each of them is_doubled."""
+        """Submit several executions in one call, sometimes each of them twice."""
         submissions = [
             self._submission(**submission_fields)
             for submission_fields in submissions_fields
@@ -61,7 +61,7 @@ class BatchMoves(BaseMachine):
 
     @move(2, chosen=st.lists(recent, min_size=1, max_size=4), stale=st.booleans(), renewed=st.booleans())
     def hold_many(self, chosen: list[int], stale: bool, renewed: bool) -> None:
-        """Renew or complete several leases in one call, some of them is_doubled and some of them lost long ago."""
+        """Renew or complete several leases in one call, some of them twice and some of them lost long ago."""
         fences = [fence for which in chosen if (fence := self.live_fence(which))]
         if stale:
             fences += self.fences[:2]

@@ -102,7 +102,7 @@ class BaseMachine(RuleBasedStateMachine):
         return expected
 
     def query(self, path: str, namespace: str, **arguments: Any) -> dict[str, Any]:
-        """Return the outcomes of a call that the model does not outcome, by side."""
+        """Return the outcomes by side of a call that the model does not cover."""
         return self._sides.call(path, namespace, arguments)
 
     @property
@@ -143,7 +143,7 @@ class BaseMachine(RuleBasedStateMachine):
         assert self._check_stored_rows() == after, "I-50: a second tick changed something"
 
     def live_fence(self, which: int) -> Fence | None:
-        """Return the fence of an unexpired live lease, 0 for the latest one."""
+        """Return the fence of an unexpired live lease, counted back from the latest one."""
         leased = [execution for execution in self.model.world.executions.values() if execution.lease]
         live = [
             execution.fence for execution in leased if execution.lease and execution.lease.expires_at > self.clock.now()
@@ -161,7 +161,7 @@ class BaseMachine(RuleBasedStateMachine):
         return self.model.world.executions.get(id_)
 
     def namespace_of(self, id_: UUID, foreign: bool = False) -> str:
-        """Return the namespace of the execution, or the other one."""
+        """Return the namespace of the execution, or the namespace that it is not in."""
         execution = self.execution(id_)
         own = execution.namespace if execution else NAMESPACES[0]
         return other(own) if foreign else own
@@ -229,7 +229,7 @@ class BaseMachine(RuleBasedStateMachine):
         return sqlite
 
     def _check_views(self, id_: UUID) -> None:
-        """I-15: check that describe and result follow from the stored rows, once for each combination."""
+        """I-15: check that describe and result follow from the stored rows. Check each combination of states once."""
         execution = self.execution(id_)
         if execution is None or (execution.vector, execution.policy.on_lease_loss) in self._checked_views:
             return

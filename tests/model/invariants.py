@@ -26,7 +26,7 @@ _ALLOWED = {
 
 
 def check_rows(rows: Rows) -> None:
-    """Check what must always be true of the rows."""
+    """Check the invariants that hold for the rows at any time."""
     histories = group_events(rows)
     for execution in rows["execution"]:
         history = histories.pop(execution["id"], [])
@@ -131,7 +131,7 @@ def _check_execution(row: Row, history: list[Row]) -> None:
         "I-01: an execution is owned exactly while it is active"
     )
     versions = [event["version"] for event in history]
-    assert versions == list(range(1, row["version"] + 1)), "I-20: one event per version, without a gap"
+    assert versions == list(range(1, row["version"] + 1)), "I-20: each version has one event, without a gap"
     if history:
         last = history[-1]
         now = (row["state"], row["epoch"], row["generation"])
@@ -159,7 +159,7 @@ def _check_history(history: list[Row]) -> None:
             )
         previous = event["state"]
     ends = Counter(event["generation"] for event in history if event["family"] == "completion")
-    assert all(count == 1 for count in ends.values()), "I-12: one terminal event per generation"
+    assert all(count == 1 for count in ends.values()), "I-12: a generation has one terminal event"
     begins = [event["epoch"] for event in history if event["name"] in _BEGINS]
     assert all(first < second for first, second in pairwise(begins)), "I-02: every lease has a higher epoch"
     times = [event["at"] for event in history]
@@ -177,11 +177,11 @@ def _check_counts(row: Row, history: list[Row], rows: Rows) -> None:
     all_names = Counter(event["name"] for event in history)
     allowed = 1 + all_names["retry_scheduled"] + all_names["expired"] + all_names["revoked"] + all_names["replayed"]
     attempts = [attempt for attempt in rows["attempt"] if attempt["execution_id"] == row["id"]]
-    assert len(attempts) <= allowed, "I-18: attempts are limited by the events that start one"
+    assert len(attempts) <= allowed, "I-18: every attempt was started by an event"
     assert [
         attempt["attempt_index"] for attempt in sorted(attempts, key=lambda attempt: attempt["attempt_index"])
     ] == list(range(len(attempts))), "I-18: attempts are numbered without a gap"
-    assert row["attempt_index"] <= len(attempts), "I-18: at most one attempt is not history yet"
+    assert row["attempt_index"] <= len(attempts), "I-18: at most one attempt has not ended"
 
 
 def _check_leases(rows: Rows) -> None:

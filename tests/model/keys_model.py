@@ -64,7 +64,7 @@ class Keys:
 
 
 def active_key(world: World) -> RingKey:
-    """Return the key that mints."""
+    """Return the active key, which signs new tokens."""
     return next(key for key in world.ring.keys if key.retired_at is None)
 
 
@@ -99,7 +99,7 @@ def _cut_off(world: World, key: RingKey) -> int:
     """Return how many open waitpoints accept signals for longer than their token's key verifies."""
     slots = (slot for execution in world.executions.values() for slot in execution.slots if slot.kid == key.kid)
     ends = [(slot.expires_at, slot.token_ends_at) for slot in slots if slot.is_open]
-    assert key.verifies_until is not None, "it has just been retired"
+    assert key.verifies_until is not None, "the key has just been retired"
     return sum(all(end is None or end > key.verifies_until for end in both) for both in ends)
 
 

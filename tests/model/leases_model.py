@@ -144,7 +144,7 @@ class Leases:
     def renew(self, namespace: str, *, fence: Fence) -> Renewed:
         """Extend a lease by its ttl from now, never shortening it."""
         lease = self._world.find_owned(namespace, fence).lease
-        assert lease is not None, "its fence owns it"
+        assert lease is not None, "the fence owns the live lease"
         lease.expires_at = max(lease.expires_at, self._world.now + lease.ttl)
         return Renewed(lease.expires_at)
 
@@ -158,7 +158,7 @@ class Leases:
         return [complete(fence=fence, result=result) for fence, result in results]
 
     def progress(self, namespace: str, *, fence: Fence, percent: int | None, message: str | None) -> None:
-        """Record progress. An absent value keeps the last one."""
+        """Record progress. A value that is not given stays as it was."""
         execution = self._world.find_owned(namespace, fence)
         execution.percent = execution.percent if percent is None else percent
         execution.message = execution.message if message is None else message

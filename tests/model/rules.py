@@ -70,7 +70,7 @@ class ClientMoves(BaseMachine):
     def submit(self, body: Arguments, namespace: str, deadline: timedelta | None, **submit_options: Any) -> None:
         at = None if deadline is None else self.clock.now() + deadline
         arguments = body | submit_options | {"deadline": at}
-        # It is not specified what a submit does with the id of a purged execution whose events remain.
+        # The specification does not define a submit with the id of a purged execution whose events remain.
         if submit_options["id"] not in self.model.world.gone:
             if submit_options["id"] or submit_options["key"]:
                 self._submitted.append((namespace, arguments))
@@ -83,7 +83,7 @@ class ClientMoves(BaseMachine):
         foreign=rarely,
     )
     def submit_again(self, which: int, change: Arguments, foreign: bool) -> None:
-        """I-17: submit the same body under its key or id, another body, or the same in another namespace."""
+        """I-17: repeat a submit by its key or id, with the same body or another one, or in another namespace."""
         if not self._submitted:
             return
         namespace, arguments = self._submitted[-1 - which % len(self._submitted)]

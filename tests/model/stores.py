@@ -198,7 +198,9 @@ class Side:
         await self._database.close()
 
     def _name_waitpoints(self, rows: list[Row]) -> None:
-        """Give symbols to new waitpoints. A step adds at most one per execution and key, so they can be numbered."""
+        """Give symbols to new waitpoints. A step adds at most one waitpoint per execution and key, so they can be
+        numbered.
+        """
         waitpoints = [(UUID(row["id"]), self._get_symbol(UUID(row["execution_id"])), row["key"]) for row in rows]
         for id_, execution_id, key in waitpoints:
             if id_ not in self._symbols:
@@ -285,7 +287,7 @@ class Side:
                 return value
 
     def _find_symbol(self, id_: UUID) -> UUID:
-        """Return the symbol of an id. All ids in rows appeared in outcomes before; any other becomes zero."""
+        """Return the symbol of an id, or zero if the id has not appeared in an outcome."""
         return self._symbols.get(id_, id_ if id_.int < _CHOSEN else UUID(int=0))
 
 

@@ -1,4 +1,4 @@
-"""Strategies for the arguments and calls of moves. They draw from few values, so that these often match."""
+"""Strategies for the arguments and calls of moves. They draw from few values, so that drawn values are often equal."""
 
 from __future__ import annotations
 

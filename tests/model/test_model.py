@@ -9,9 +9,9 @@ outcome, every refusal and every stored row.
 - `checks.py` makes one call on all sides. It then checks that outcomes and rows (`projection.py`) are equal and that
 the invariants of the reliability reference hold for the rows alone (`invariants.py`, `wait_invariants.py`).
 
-Every fence and token that was ever returned is kept and presented again, long after it was lost. Time stands still
-unless a move advances it, also to the microsecond of a due time and the one before it. Only ids are random, and they
-are compared by the order in which they appear.
+Every fence and token that was ever returned is kept and presented again, long after it was lost. Time passes only when
+a move advances the clock, sometimes exactly to a due time or to the microsecond before it. Only ids are random, and
+they are compared by the order in which they appear.
 
 Hypothesis shrinks a failure to a short program of moves and prints the blob that repeats it. A normal run draws the
 same examples every time. A full run draws different ones, for about twenty seconds with each machine.

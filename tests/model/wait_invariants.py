@@ -26,7 +26,7 @@ class _SignalFacts:
 
 
 def check_wait_rows(rows: Rows, now_us: int) -> None:
-    """Check what must always be true of the rows."""
+    """Check the invariants that hold for the rows of waits at any time."""
     suspensions, waitpoints, signals = (_by_execution(rows[table]) for table in ("suspension", "waitpoint", "signal"))
     for execution in rows["execution"]:
         id_ = execution["id"]
@@ -37,7 +37,7 @@ def check_wait_rows(rows: Rows, now_us: int) -> None:
         assert (key["secret"] is None) == (key["collected_at"] is not None), "I-31: only collecting destroys a secret"
         if key["collected_at"] is not None:
             assert key["verifies_until"] <= key["collected_at"] <= now_us, "I-31: no key is collected in its window"
-    assert sum(key["active"] is not None for key in rows["signing_key"]) <= 1, "one key mints"
+    assert sum(key["active"] is not None for key in rows["signing_key"]) <= 1, "at most one key is active"
 
 
 def check_wait_step(before: Rows, after: Rows, now_us: int) -> None:
@@ -99,15 +99,19 @@ def _check_suspensions(execution: Row, suspensions: list[Row], signals: list[Row
 def _check_waitpoints(execution: Row, waitpoints: list[Row], suspensions: list[Row]) -> None:
     opened, waits = _open(waitpoints), _open(suspensions)
     assert execution["state"] not in TERMINAL or not opened, "I-29: a waitpoint is open after the end"
-    assert len({row["key"] for row in opened}) == len(opened), "an open key is unique"
+    assert len({row["key"] for row in opened}) == len(opened), "open waitpoints have different keys"
     for row in opened:
         bound = row["state"] == "active"
-        assert not bound or [wait["number"] for wait in waits] == [row["suspension"]], "I-29: bound to no open wait"
+        assert not bound or [wait["number"] for wait in waits] == [row["suspension"]], (
+            "I-29: an active waitpoint belongs to the open wait"
+        )
     assert execution["plain"] == 0 or not (waitpoints or suspensions), "an execution with waits is not standalone"
 
 
 def _check_signals(execution: Row, signals: list[Row]) -> None:
-    assert sorted(row["seq"] for row in signals) == list(range(1, execution["signal_seq"] + 1)), "I-26: a gap"
+    assert sorted(row["seq"] for row in signals) == list(range(1, execution["signal_seq"] + 1)), (
+        "I-26: signals are numbered without a gap"
+    )
     assert len({row["id"] for row in signals}) == len(signals), "I-27: a signal is stored once"
     keys = [(row["waitpoint_id"], row["key"]) for row in signals if row["key"] is not None]
     assert len(keys) == len(set(keys)), "I-27: a key is accepted once at a waitpoint"

@@ -105,7 +105,7 @@ class SignalMoves(BaseMachine):
 
     @move(2, target=targets, which=st.integers(0, 3), name=names, suffix=st.sampled_from([None, "1"]))
     def approve(self, target: Target, which: int, **fields: Any) -> None:
-        """Approve a waitpoint of the execution by its key, or one that may not exist."""
+        """Approve the waitpoint of the execution with this key, which may not exist."""
         execution = self.execution(self.target("signals.approve", target))
         keys = [slot.key for slot in execution.slots if slot.is_open or target.any_state] if execution else []
         self._send_to("signals.approve", target, fields | {"waitpoint": keys[which % len(keys)] if keys else "a"})

@@ -1,7 +1,7 @@
 """The wait records of the reference model, and its own evaluation of conditions.
 
-A leaf of a condition requires a number of distinct values. The signals that bring the first of each value count, up to
-that number. The model evaluates this again over all signals each time.
+A leaf of a condition requires a number of distinct values. A signal counts if it brings a new value, up to that number.
+The model evaluates all signals again each time.
 """
 
 from __future__ import annotations

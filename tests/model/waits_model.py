@@ -293,7 +293,7 @@ def _repeat_waitpoint(world: World, execution: Execution, earlier: Wait, first: 
 
 
 def _names(execution: Execution, slot: Slot) -> tuple[str, ...] | None:
-    """Return the names of the signals that help at a waitpoint, or None for any name or without an open suspension."""
+    """Return the signal names that count at a waitpoint. None means any name, or that no suspension is open."""
     wait = execution.wait
     if wait is None or slot.suspension != wait.number:
         return None

@@ -110,7 +110,8 @@ class World:
 
     def find_owned(self, namespace: str, fence: Fence) -> Execution:
         """Return the execution if the fence is that of its unexpired live lease. Otherwise reject, in this order: the
-        former fence with its code, an expired live lease, stale fences, and any other."""
+        former fence with its code, an expired live lease, stale fences, and all other fences.
+        """
         execution = self.find(namespace, fence.execution_id)
         former = execution.former
         if execution.lease and execution.fence == fence and execution.lease.expires_at > self.now:
@@ -300,8 +301,9 @@ class World:
                 self.grants[name] = replace(grant, expires_at=grant.granted_at)
 
     def record(self, execution: Execution, steps: list[Step]) -> None:
-        """Record steps. Open ones may change and final ones may only be repeated; one contradiction rejects the whole
-        call."""
+        """Record steps. Open steps may change, and final steps may only be repeated. One contradiction rejects the
+        whole call.
+        """
         for step in steps:
             recorded = find_step(execution, step.name)
             if (

@@ -139,7 +139,7 @@ def find_executed(part: Part, executed: Executed) -> tuple[str, Any]:
         if text == part.text or (items and text.startswith(before) and text.endswith(after)):
             return text, arguments
     if items:
-        # This update ran only with fewer columns.
+        # The engine ran this update only with fewer columns.
         assert "\nSET\n" in part.text, f"this batch never ran: {part.text}"
         return part.over(1), ([None] * len(part.parameters),)
     return part.text, (dict.fromkeys(part.parameters),)
@@ -173,7 +173,7 @@ def test_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
     tables = ("execution", "submission_key", "flow")
     heads = [step for table in tables for step in find_reads(plans["next_due"], table)]
     times = [step for step in heads if "ff_execution_queue (route_id=?)" not in step]
-    assert (len(heads), len(times)) == (10, 9)  # The other one checks for waiting executions.
+    assert (len(heads), len(times)) == (10, 9)  # The tenth read checks for waiting executions.
     assert all(re.search(r"_at>\?\)$", step) for step in times)
 
 

@@ -92,9 +92,9 @@ def _made(place: Place) -> Iterator[Raised]:
 
 
 def _with_code(place: Place, kind: str, code: ast.expr | None, message: ast.expr | None) -> Iterator[Raised]:
-    """Yield the errors of one place. A code passed by a caller is combined with the message of the same caller."""
+    """Yield the errors of one place. If callers pass the code, each code is combined with that caller's message."""
     if place.function is not None and place.function.name == "refusal":
-        return  # Its callers pass the code and are read separately.
+        return  # The callers of this function pass the code, and are read separately.
     for word in words(code, place):
         said = texts(message, place) or _messages(place, code, message, word)
         advice = advice_beside(word, place)

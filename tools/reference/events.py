@@ -75,7 +75,7 @@ def page() -> str:
 
 
 def names() -> list[tuple[str, str]]:
-    """Return family and name of every event, both of transitions and of other changes."""
+    """Return the family and name of every event, including events that do not belong to a transition."""
     found = {transition.event for transition in TRANSITIONS}
     for place in places():
         if place.name == "Event":

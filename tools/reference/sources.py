@@ -119,7 +119,7 @@ def default_of(place: Place, name: str) -> ast.expr | None:
 
 
 def advice_beside(word: str, place: Place) -> str | None:
-    """Return the last text in the table row that contains this word, if the call is made from such rows."""
+    """Return the last text of the table row that contains this word, if the call takes its arguments from such rows."""
     for _, rows in _unpackings(place):
         for row in rows:
             said = [item.value for item in row.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
@@ -182,7 +182,7 @@ def _table(name: str, place: Place) -> set[str]:
 
 
 def _unpacked(name: str, place: Place) -> set[str]:
-    """Return the possible values of a name that is unpacked from table rows, in a loop or from a look-up."""
+    """Return the possible values of a name that a loop or a look-up unpacks from table rows."""
     for target, rows in _unpackings(place):
         names = [item.id if isinstance(item, ast.Name) else "" for item in target.elts]
         if name in names:

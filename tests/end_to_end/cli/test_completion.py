@@ -1,4 +1,4 @@
-"""Shell completion. Each installed shell completes real command lines; bash is always there."""
+"""Each installed shell completes real command lines. bash is always installed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*command_line: str, folder: Path, stdin: str = "") -> str:
-    """Return the output of a shell, which must neither fail nor complain."""
+    """Return the output of a shell, which must neither fail nor print an error."""
     process = subprocess.run(
         command_line, input=stdin, cwd=folder / "work", capture_output=True, text=True, check=True, timeout=60
     )
@@ -89,7 +89,7 @@ def run(*command_line: str, folder: Path, stdin: str = "") -> str:
 
 
 def complete_in_bash(*words: str, folder: Path) -> list[str]:
-    """Return what bash offers for the last of these words."""
+    """Return the completions that bash offers for the last of these words."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = ASK_BASH.format(script=read_script("bash"), words=quoted)
     return run("bash", "--norc", "-c", script, folder=folder).split()
@@ -101,7 +101,7 @@ def test_bash_completes(line: str, matches: list[str], folder: Path) -> None:
 
 
 def complete_in_zsh(line: str, setup: str, folder: Path) -> list[str]:
-    """Return what an interactive zsh offers at the end of a line."""
+    """Return the completions that an interactive zsh offers at the end of a line."""
     matches = folder / "matches"
     matches.touch()
     (folder / "_flowfabric").write_text(read_script("zsh"), encoding="utf-8")

@@ -193,7 +193,7 @@ def run_on_terminal(
             raise AssertionError(f"the process shows nothing new after {output!r}")
         try:
             piece = os.read(controller, 4096)
-        except OSError:  # The other end is closed.
+        except OSError:  # The process has closed its end of the terminal.
             break
         if not piece:
             break

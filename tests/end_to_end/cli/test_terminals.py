@@ -74,7 +74,7 @@ def _read(terminal: int, pieces: list[bytes]) -> None:
     while True:
         try:
             pieces.append(os.read(terminal, 4096))
-        except OSError:  # The other end is closed.
+        except OSError:  # The command has ended, and the terminal is closed.
             return
 
 

@@ -1,4 +1,4 @@
-"""`app.run`: a worker in the foreground, or one task with everything it needs."""
+"""`app.run` runs a worker in the foreground, or one task with all work that it needs."""
 
 from __future__ import annotations
 

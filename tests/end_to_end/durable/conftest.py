@@ -1,4 +1,4 @@
-"""Kits on an empty store; in memory in every run, on PostgreSQL in long runs."""
+"""Kits on an empty store: in memory in every run, and on PostgreSQL in long runs."""
 
 from __future__ import annotations
 

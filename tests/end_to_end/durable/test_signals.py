@@ -339,7 +339,7 @@ async def test_a_program_takes_every_path_of_suspend_and_of_signals(app: App, ki
     handles = [await kit.start(task) for _ in range(2)]
     for handle in handles:
         await kit.signal(handle, paid, 1)
-        # A key at a named waitpoint can be looked up only after the waitpoint is known, so it needs a lock.
+        # A signal by name with a key needs a lock, because its key can be looked up only when its waitpoint is known.
         await kit.signal(handle, paid_back, 2, key="once")
 
     assert [await kit.finish(handle) for handle in handles] == [3, 3]

@@ -174,7 +174,7 @@ async def test_code_that_swallows_unwind_forever_is_dropped(
     with caplog.at_level(logging.ERROR, "flowfabric"):
         handle = await kit.start(stubborn)
 
-    assert len(swallowed) == 100, "at the wait and at the later calls"
+    assert len(swallowed) == 100, "one warning at the wait and one at the later calls"
     assert "stubborn keeps swallowing Unwind and is abandoned" in caplog.text
     assert (await handle.status()).state is State.DELAYED
 

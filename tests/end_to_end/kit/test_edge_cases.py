@@ -1,4 +1,4 @@
-"""Edge cases of durable functions: too large, too late, abandoned, changed, or plain code."""
+"""Edge cases of durable functions, such as large results, timeouts, abandoned steps and changed code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from flowfabric import (
 )
 from flowfabric.testing import Kit, sweep
 
-# Every test here is a sweep, so only long runs include them. The programs are report in every run.
+# Every test here is a sweep, so only long runs include them. The tests of the programs run a sweep in every run.
 pytestmark = pytest.mark.long
 
 effects: list[str] = []

@@ -39,7 +39,7 @@ from flowfabric import (
 from flowfabric.testing import Kit, sweep
 from flowfabric.testing.sweep import Program
 
-# Every test here is a sweep, so only long runs include them. The programs are swept in every run.
+# Every test here is a sweep, so only long runs include them. The tests of the programs run a sweep in every run.
 pytestmark = pytest.mark.long
 
 effects: list[str] = []

@@ -53,7 +53,7 @@ def register_tasks(app: App, colour: str) -> None:
 
 
 async def until_suspended(engine: Engine, number: int) -> None:
-    """Wait until `number` executions are count_suspended."""
+    """Wait until `number` executions are suspended."""
 
     async with asyncio.timeout(20 + number / 20):
         while await count_suspended(engine) != number:  # noqa: ASYNC110 - only the store knows
@@ -61,7 +61,7 @@ async def until_suspended(engine: Engine, number: int) -> None:
 
 
 async def until_idle(worker: Worker) -> None:
-    """Wait until no slot is in use, since a thread ends shortly after its execution is count_suspended."""
+    """Wait until no slot is in use, since a thread ends shortly after its execution is suspended."""
 
     async with asyncio.timeout(10):
         while worker.busy:  # noqa: ASYNC110 - the worker has no event for this

@@ -1,4 +1,4 @@
-"""Tests for the peers that job start times are compared with."""
+"""Tests that each start time is compared with the right peers."""
 
 from __future__ import annotations
 

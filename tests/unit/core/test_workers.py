@@ -42,7 +42,7 @@ def test_expired_instance_may_be_registered_by_another_worker() -> None:
     assert caught.value.code == "instance_reassigned"
 
 
-def test_what_unoffered_capabilities() -> None:
+def test_unoffered_capabilities_are_those_that_no_worker_has() -> None:
     worker = decide_registration(None, REGISTRATION, "default", NOW)
     assert unoffered_capabilities(("eu", "gpu"), [worker]) == ("eu",)
     assert unoffered_capabilities((), [worker]) == ()

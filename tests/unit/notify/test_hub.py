@@ -53,7 +53,7 @@ async def test_notification_before_the_wait_is_kept_and_counts_once() -> None:
         waiter.clear()
         assert not await was_notified(waiter)
     registry.notify(CommitHints(anything=True))
-    assert not await was_notified(waiter), "it is no longer registered"
+    assert not await was_notified(waiter), "the waiter is no longer registered"
     assert len(registry) == 0
 
 
@@ -143,14 +143,14 @@ async def test_disabled_announcer_sends_nothing() -> None:
     assert notifier.hints == []
 
 
-def test_due_time_is_announced_if_others_would_look_too_late() -> None:
+def test_due_time_is_announced_if_other_processes_would_poll_too_late() -> None:
     times = KnownDueTimes(horizon_s=10)
-    assert not times.should_announce(11, now_s=0), "every process looks before that"
+    assert not times.should_announce(11, now_s=0), "every process polls before that time"
     assert times.should_announce(5, now_s=0)
-    assert not times.should_announce(6, now_s=0), "every process looks at 5 and finds it"
+    assert not times.should_announce(6, now_s=0), "every process polls at 5 and finds it"
     assert times.should_announce(4, now_s=0)
     assert not times.should_announce(0.5, now_s=3.9)
-    assert times.should_announce(0.5, now_s=4.0), "they have looked at 4"
+    assert times.should_announce(0.5, now_s=4.0), "the other processes polled at 4"
     assert times.should_announce(-3, now_s=5.0)
 
 

@@ -13,7 +13,7 @@ from flowfabric import sync
 
 ROOT = Path(__file__).parents[3]
 
-# Names without a sync version: either `.sync` leads to one, or both layers share them.
+# Public names that `flowfabric.sync` does not need.
 ASYNC_ONLY = {"Delivery", "Durable", "Duration", "connect", "logger"}
 
 

@@ -207,7 +207,7 @@ def test_attempt_timeout_is_a_retryable_failure() -> None:
     assert attempt is not None and after.former is not None
     assert (attempt.failure_class, attempt.failure_category) == ("timeout", "attempt_timeout")
     assert "60 s" in (attempt.failure_message or "")
-    assert after.former.digest is None, "it must not match a repeated request of the worker"
+    assert after.former.digest is None, "the timeout must not match a repeated request of the worker"
 
 
 @pytest.mark.parametrize(

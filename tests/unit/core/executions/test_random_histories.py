@@ -94,7 +94,7 @@ def _check_lifecycle(before: Execution, after: Execution) -> None:
         assert after.generation == before.generation + 1, "only a replay leaves a terminal state"
     else:
         assert after.generation == before.generation
-    assert before.started_at in (None, after.started_at), "it is set once"
+    assert before.started_at in (None, after.started_at), "the start time is set only once"
     assert after.attempt_index in (before.attempt_index, before.attempt_index + 1)
     assert after.created_at == before.created_at
 
@@ -204,7 +204,7 @@ def _check_attempts(simulation: SimulatedExecution) -> None:
     assert len(failures) <= policy.max_retries + 1
     assert all(attempt.started_at <= attempt.ended_at for attempt in simulation.attempts)
     successes = [attempt for attempt in simulation.attempts if attempt.outcome is AttemptOutcome.SUCCESS]
-    assert len({attempt.generation for attempt in successes}) == len(successes), "one generation, one success"
+    assert len({attempt.generation for attempt in successes}) == len(successes), "each generation succeeds at most once"
 
 
 PATHS = [

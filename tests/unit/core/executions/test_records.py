@@ -1,4 +1,4 @@
-"""Tests for the fence of an execution and the stored words of attempts."""
+"""Tests for the fence of an execution, and for the stored origins and outcomes of attempts."""
 
 from __future__ import annotations
 
