@@ -120,10 +120,14 @@ def faults(arguments: list[str]) -> int:
 
 
 def run_in_two_parts(processes: str, markers: str, arguments: list[str]) -> int:
-    """Run the tests with these markers in several processes, then those marked `alone` in one process."""
+    """Run the tests with these markers in several processes, then those marked `alone` in one process.
+
+    Each is a child process that pytest replaces if a test hangs or crashes.
+    """
     also = f"{markers} and " if markers else ""
     parallel = ("-n", processes, "--dist", "worksteal", "-m", f"{also}not alone")
-    exit_codes = [run(PYTHON, "-m", "pytest", "-q", *part, *arguments) for part in (parallel, ("-m", f"{also}alone"))]
+    alone = ("-n", "1", "-m", f"{also}alone")
+    exit_codes = [run(PYTHON, "-m", "pytest", "-q", *part, *arguments) for part in (parallel, alone)]
     # Arguments such as -k may leave one of the parts without tests.
     failed = [code for code in exit_codes if code not in (0, NO_TESTS)]
     return failed[0] if failed else min(exit_codes)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).parent.parent
+MAX_LIFETIME_S = 100.0
 
 
 class Child:
@@ -41,16 +43,28 @@ class Child:
 
 @contextmanager
 def children(module: str, *arguments: Sequence[str]) -> Iterator[list[Child]]:
-    """Start one child per argument list and wait until all are ready. Kill the remaining ones after the block."""
+    """Start one child per argument list and wait until all are ready. Kill the remaining ones after the block.
+
+    A child that hangs is killed after a while, which ends every read from it.
+    """
     started = [_start(module, words) for words in arguments]
+    killer = threading.Timer(MAX_LIFETIME_S, _kill, started)
+    killer.daemon = True
+    killer.start()
     try:
         for child in started:
             assert child.read_reply() == "ready"
         yield started
     finally:
+        killer.cancel()
         for child in started:
             with child.process:
                 child.process.kill()
+
+
+def _kill(*started: Child) -> None:
+    for child in started:
+        child.process.kill()
 
 
 def _start(module: str, words: Sequence[str]) -> Child:

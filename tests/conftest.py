@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.postgres_server import PostgresServer, postgres_server
 from tests.sizes import Size
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore
 
-LINES = pytest.StashKey[list[str]]()
+pytest_plugins = ["tests.timeouts"]
 
 # A plain run uses the same examples every time. `--all` searches for new ones.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
@@ -58,18 +59,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash.get(LINES, []):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    lines = [
+        f"{report.head_line}: {line}"
+        for report in reports
+        if report.when == "call"
+        for name, line in report.user_properties
+        if name == "scoreboard"
+    ]
+    if lines:
         terminalreporter.section("scoreboard")
         for line in lines:
             terminalreporter.write_line(line)
 
 
 @pytest.fixture
-def scoreboard(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def scoreboard(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Return a function that adds a line to the scoreboard, which is printed after the tests."""
-    lines = request.config.stash.setdefault(LINES, [])
-    return lambda line: lines.append(f"{request.node.name}: {line}")
+    return partial(record_property, "scoreboard")
 
 
 @pytest.fixture(scope="session")

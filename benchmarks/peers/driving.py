@@ -112,6 +112,9 @@ class Coroutines:
             if task.done():
                 task.result()
         self._turn.end(min(self._sent - sent, self._done - done) * per_job)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     async def starts(self, submit: Callable[[int], Awaitable[object]]) -> None:
         """Measure the time from each submit to the start of its job."""

@@ -37,12 +37,16 @@ class Whole:
 
 @dataclass(frozen=True)
 class Bench:
-    """An engine that arranges the state, an engine whose call is disturbed, and a camera on their store."""
+    """An engine that arranges the state, an engine whose call is disturbed, and a camera on their store.
+
+    `earlier` holds the tasks that existed before.
+    """
 
     engine: Engine
     disturbed_engine: Engine
     clock: VirtualClock
     camera: Camera
+    earlier: set[asyncio.Task[Any]]
 
     async def whole(self, operation: Operation, fault: Fault) -> Whole:
         """Run the operation undisturbed. Here `fault` only counts the points at which it could fail."""
@@ -50,10 +54,10 @@ class Bench:
         since, subject = await self._arranged(operation)
         before = await picture(self.camera, since)
         assert await fault(lambda: self._outcome(operation, subject)) is None
-        await quiet()
+        await quiet(self.earlier)
         after = await picture(self.camera, since)
         assert await self._outcome(operation, subject) is None
-        await quiet()
+        await quiet(self.earlier)
         assert await picture(self.camera, since) == after, "a repeated call must not change anything"
         return Whole(before, after)
 
@@ -62,12 +66,12 @@ class Bench:
         await wipe(self.camera)
         since, subject = await self._arranged(operation)
         error = await fault(lambda: self._outcome(operation, subject))
-        await settled(self.disturbed_engine)
+        await settled(self.disturbed_engine, self.earlier)
         after = await picture(self.camera, since)
         if error is None:
             return Shots(after, after, None)
         again = await self._outcome(operation, subject)
-        await quiet()
+        await quiet(self.earlier)
         assert again is None, f"the call repeated after {error!r} raised {again!r}"
         return Shots(after, await picture(self.camera, since), error)
 
@@ -93,9 +97,10 @@ async def opened_bench(
     store: TestStore, clock: VirtualClock, disturbed_engine: Engine | None = None
 ) -> AsyncIterator[Bench]:
     """Yield a bench on the store. By default the engine that arranges the state is also the disturbed one."""
+    earlier = asyncio.all_tasks()
     async with opened(store, clock) as engine:
         camera = await camera_on(store)
-        yield Bench(engine, disturbed_engine or engine, clock, camera)
+        yield Bench(engine, disturbed_engine or engine, clock, camera, earlier)
         await camera.close()
 
 
@@ -108,9 +113,9 @@ def check(point: str, whole: Whole, shots: Shots) -> None:
     assert shots.repeated == whole.after, f"{point}: the repeated call had another effect"
 
 
-async def settled(engine: Engine) -> None:
+async def settled(engine: Engine, earlier: set[asyncio.Task[Any]]) -> None:
     """Wait until the leftovers of an ended call are done: tasks, and jobs of SQLite's writer."""
-    await quiet()
+    await quiet(earlier)
     await engine._context.store.run(_nothing)
 
 
@@ -118,12 +123,14 @@ async def _nothing(_: object) -> None:
     return None
 
 
-async def quiet() -> None:
-    """Wait until every other task has ended, except listeners, which run until their engine is closed.
+async def quiet(earlier: set[asyncio.Task[Any]]) -> None:
+    """Wait until all tasks have ended, except earlier ones, and listeners, which run until their engine is closed.
 
-    All tests of a process share one event loop, so there may be listeners of other engines.
+    All tests of a process share one event loop, and the tasks of others may never end.
     """
-    while others := {task for task in asyncio.all_tasks() if task.get_name() != "flowfabric-listener"} - {
-        asyncio.current_task()
+    while tasks := {
+        task
+        for task in asyncio.all_tasks() - earlier - {asyncio.current_task()}
+        if task.get_name() != "flowfabric-listener"
     }:
-        await asyncio.wait(others)
+        await asyncio.wait(tasks)

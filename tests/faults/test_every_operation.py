@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from functools import wraps
@@ -50,6 +51,13 @@ async def test_every_writing_call_and_duty_is_in_the_fault_list(tmp_path: Path, 
     assert facade - seen - reads - ELSEWHERE.keys() == set()
     assert duties - seen == set()
     assert (reads | ELSEWHERE.keys()) - facade == set(), "these names no longer exist"
+
+
+async def test_tasks_of_other_tests_are_not_waited_for(tmp_path: Path, clock: VirtualClock) -> None:
+    endless = asyncio.create_task(asyncio.Event().wait())
+    async with opened_bench(SqliteTestStore(tmp_path), clock) as bench, asyncio.timeout(30):
+        await bench.whole(EVERY_OPERATION["submit"], lambda call: call())
+    assert endless.cancel()
 
 
 async def watched(call: Call, engine: Engine, seen: set[str]) -> BaseException | None:

@@ -68,6 +68,7 @@ def test_backlog_from_before_the_turn_is_not_counted() -> None:
     threading.Thread(target=run_backlog).start()
     never = threading.Event()
     driver.rate(never.wait)
+    never.set()
     assert fake.jobs == 0
 
 
@@ -82,6 +83,7 @@ async def test_coroutine_driver_submits_and_counts_batches() -> None:
             driver.ran()
 
     await driver.rate(submit, batch=25)
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "the callers have ended"
     assert fake.jobs > 0 and fake.jobs % 25 == 0
     assert batches == {25}
 
