@@ -11,7 +11,7 @@ from flowfabric.core.events.subscribers import EventFilter, EventPage, OutboxSta
 from flowfabric.core.executions.records import Event
 from flowfabric.core.retention import DeletedExecution
 from flowfabric.store.commit_hints import CommitHints
-from flowfabric.store.rows import event_parameters, to_datetime, to_event, to_json, to_uuid
+from flowfabric.store.rows import event_parameters, row_reader, to_datetime, to_event, to_json, to_uuid
 from flowfabric.store.session import Row, Session
 
 
@@ -198,14 +198,4 @@ def _to_deleted_execution(row: Row) -> DeletedExecution:
     )
 
 
-def _to_subscriber(row: Row) -> Subscriber:
-    return Subscriber(
-        namespace=row["namespace"],
-        name=row["name"],
-        position=_to_position(row["event_xid"], row["event_id"]),
-        holder=to_uuid(row["holder"]),
-        held_until=to_datetime(row["held_until"]),
-        created_at=to_datetime(row["created_at"]),
-        seen_at=to_datetime(row["seen_at"]),
-        expired_at=to_datetime(row["expired_at"]),
-    )
+_to_subscriber = row_reader(Subscriber, position=lambda row: _to_position(row["event_xid"], row["event_id"]))

@@ -13,7 +13,16 @@ from flowfabric.core.fast_dataclass import record
 from flowfabric.core.retention import PurgeBatch
 from flowfabric.core.waits.records import WaitChanges
 from flowfabric.store.records import Listing
-from flowfabric.store.rows import save_parameters, to_datetime, to_execution, to_grant, to_json, to_uuid
+from flowfabric.store.rows import (
+    parameters_of,
+    save_parameters,
+    to_datetime,
+    to_execution,
+    to_grant,
+    to_json,
+    to_uuid,
+    worker_columns,
+)
 from flowfabric.store.session import Batch, Parameters, Row, Session
 
 
@@ -171,15 +180,7 @@ class GrantStore:
 
     async def add(self, grant: Grant) -> None:
         """Store a grant."""
-        await self._session.fetch(
-            "add_grant",
-            id=grant.id,
-            execution_id=grant.execution_id,
-            worker=grant.worker.name,
-            instance=grant.worker.instance,
-            granted_at=grant.granted_at,
-            expires_at=grant.expires_at,
-        )
+        await self._session.fetch("add_grant", **_grant_columns(grant), **worker_columns(grant.worker))
 
     async def get(self, id_: UUID) -> Grant | None:
         """Return a grant by its id."""
@@ -200,6 +201,7 @@ class GrantStore:
         return bool(await self._session.fetch("consume_grant", id=id_, lease_id=lease_id))
 
 
+_grant_columns = parameters_of(Grant, without=["worker", "consumed_by"])
 _DELETE_STATEMENTS = (
     "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
     "delete_suspensions", "delete_executions",
