@@ -12,6 +12,7 @@ from flowfabric.core.executions.states import State
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.retention import PurgeBatch
 from flowfabric.core.waits.records import WaitChanges
+from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.records import Listing
 from flowfabric.store.rows import (
     parameters_of,
@@ -23,7 +24,7 @@ from flowfabric.store.rows import (
     to_uuid,
     worker_columns,
 )
-from flowfabric.store.session import Batch, Parameters, Row, Session
+from flowfabric.store.session import AggregateStore, Batch, Parameters, Row, Session
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -36,11 +37,11 @@ class WriteSet:
     waits: Sequence[WaitChanges] = ()
 
 
-class ExecutionStore:
+class ExecutionStore(AggregateStore):
     """Reads, locks and saves execution rows."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, hints: CommitHints) -> None:
+        super().__init__(session, hints)
         self._locked: dict[UUID, Execution] = {}
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
@@ -132,11 +133,8 @@ def _by_id(rows: Sequence[Row]) -> dict[UUID, Execution]:
     return {execution.id: execution for execution in executions}
 
 
-class IdempotencyKeyStore:
+class IdempotencyKeyStore(AggregateStore):
     """Idempotency keys of submissions."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def take(
         self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
@@ -172,11 +170,8 @@ class IdempotencyKeyStore:
         return len(await self._session.fetch_each("drop_key", parameters))
 
 
-class GrantStore:
+class GrantStore(AggregateStore):
     """Grants for taking over executions."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, grant: Grant) -> None:
         """Store a grant."""
@@ -208,11 +203,8 @@ _DELETE_STATEMENTS = (
 )  # fmt: skip
 
 
-class PurgeStore:
+class PurgeStore(AggregateStore):
     """Locks and removes many executions with few statements."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock_free(self, ids: Sequence[UUID]) -> list[PurgeBatch]:
         """Lock and return the executions to remove. Skip rows that other transactions have locked."""

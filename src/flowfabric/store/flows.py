@@ -21,7 +21,6 @@ from flowfabric.core.flows.records import (
 )
 from flowfabric.core.flows.resolution import EdgeContext
 from flowfabric.core.waits.records import Waitpoint
-from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.records import NO_CLOSING, BadEnd, Closing, MemberTermination, Release
 from flowfabric.store.rows import (
     cancel_columns,
@@ -34,17 +33,14 @@ from flowfabric.store.rows import (
     to_json,
     to_uuid,
 )
-from flowfabric.store.session import Row, Session
+from flowfabric.store.session import AggregateStore, Row
 from flowfabric.store.waits import closing_statements, to_waitpoint
 
 _BAD_ENDS = [State.FAILED, State.EXPIRED, State.CANCELLED]
 
 
-class EdgeStore:
+class EdgeStore(AggregateStore):
     """Edges and edge groups."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def open_from(self, ids: Sequence[UUID]) -> list[EdgeContext]:
         """Return the open edges from executions, each with its group and downstream member."""
@@ -104,12 +100,8 @@ class EdgeStore:
         return [_to_edge(row) for row in edges], [_to_group(row) for row in groups]
 
 
-class MemberStore:
+class MemberStore(AggregateStore):
     """Members of flows."""
-
-    def __init__(self, session: Session, hints: CommitHints) -> None:
-        self._session = session
-        self._hints = hints
 
     async def facts(self, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
         """Return facts about executions without locking them. The lock of the flow covers them."""
@@ -167,14 +159,8 @@ class MemberStore:
         return [_to_member(row) for row in await self._session.fetch("children_of", ids=list(ids))]
 
 
-class FlowStore:
-    """Flow rows, with their edges and members."""
-
-    def __init__(self, session: Session, hints: CommitHints) -> None:
-        self._session = session
-        self._hints = hints
-        self.edges = EdgeStore(session)
-        self.members = MemberStore(session, hints)
+class FlowStore(AggregateStore):
+    """Flow rows."""
 
     async def add(self, flows: Sequence[FlowRecord]) -> set[UUID]:
         """Store new flows whose ids are free. Return their ids."""

@@ -8,14 +8,11 @@ from flowfabric.core.executions.records import Route
 from flowfabric.core.executions.views import ApproximateCount, Backlog
 from flowfabric.store.records import LaneState
 from flowfabric.store.rows import to_names
-from flowfabric.store.session import Session
+from flowfabric.store.session import AggregateStore
 
 
-class LaneStore:
+class LaneStore(AggregateStore):
     """The state of lanes."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
         """Set the state of a lane. Return False if it already has that state."""
@@ -34,11 +31,8 @@ class LaneStore:
         return {row["lane"]: LaneState(row["state"]) for row in rows}
 
 
-class RouteStore:
+class RouteStore(AggregateStore):
     """Routes by id. A route is a combination of namespace, lane, kind and required capabilities."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def ensure(self, route: Route) -> int:
         """Return the id of a route, creating it if necessary."""

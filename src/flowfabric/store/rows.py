@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import EnumType
@@ -238,6 +238,16 @@ def _former_columns(former: FormerLease | None) -> dict[str, object]:
         "former_digest": former and former.digest,
         "former_until": former and former.until,
     }
+
+
+def fence_parameters(fence: Fence) -> dict[str, object]:
+    """Return the parameters by which a guarded statement checks a lease."""
+    return {"execution_id": fence.execution_id, "epoch": fence.epoch, "lease_id": fence.lease_id}
+
+
+def matched_ids(returned: Sequence[Row], ids: Sequence[UUID]) -> set[UUID]:
+    """Return which of the distinct ids a guarded statement returned; usually all of them."""
+    return set(ids) if len(returned) == len(ids) else {to_uuid(row["id"]) for row in returned}
 
 
 def insert_parameters(new: NewExecution) -> dict[str, object]:

@@ -8,17 +8,14 @@ from datetime import datetime
 from flowfabric.core.tokens.key_ring import Key, KeyRing
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.store.rows import picker, row_reader
-from flowfabric.store.session import Row, Session
+from flowfabric.store.session import AggregateStore, Row
 
 READ_RING = "key_ring"
 READ_AND_SHARE_RING = "share_active_key"
 
 
-class SigningKeyStore:
+class SigningKeyStore(AggregateStore):
     """The key ring."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def read(self) -> KeyRing:
         """Return all keys."""

@@ -30,15 +30,12 @@ from flowfabric.store.rows import (
     to_microseconds,
     to_uuid,
 )
-from flowfabric.store.session import Batch, Parameters, Row, Session
+from flowfabric.store.session import AggregateStore, Batch, Parameters, Row, Session
 from flowfabric.store.signing_keys import READ_AND_SHARE_RING, READ_RING, to_key_ring, to_shared_key_ring
 
 
-class WaitStore:
+class WaitStore(AggregateStore):
     """Reads and writes suspensions, waitpoints and signals."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
         """Write the changes of decisions, or raise.

@@ -8,14 +8,11 @@ from datetime import datetime
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.core.workers import WorkerInfo
 from flowfabric.store.rows import parameters_of, row_reader, to_datetime, to_microseconds, to_names
-from flowfabric.store.session import Session
+from flowfabric.store.session import AggregateStore
 
 
-class WorkerStore:
+class WorkerStore(AggregateStore):
     """Worker instances as they registered themselves."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock(self, namespace: str, instance: str) -> WorkerInfo | None:
         """Lock and return a worker."""

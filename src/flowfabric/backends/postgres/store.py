@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translate
-from flowfabric.backends.postgres.hot_path import PostgresHotStatements, PostgresOptimisticStore
+from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
 from flowfabric.backends.postgres.pool import (
@@ -203,7 +203,7 @@ class PostgresStore:
         return result
 
     def _transaction(self, connection: Connection) -> Transaction:
-        return Transaction(self._session(connection), PostgresHotStatements, PostgresOptimisticStore)
+        return PostgresTransaction(self._session(connection))
 
     def _session(self, connection: DriverConnection) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)

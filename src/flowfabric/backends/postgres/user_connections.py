@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translate
-from flowfabric.backends.postgres.hot_path import PostgresHotStatements, PostgresOptimisticStore
+from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.notify import channel_name, to_payload
 from flowfabric.backends.postgres.pool import TransactionOptions, run_in_transaction
 from flowfabric.backends.postgres.session import DriverConnection, PostgresSession
@@ -62,11 +62,11 @@ class StoreLocation:
     schema: str
 
 
-class PostgresJoinedTransaction(JoinedTransaction):
+class PostgresJoinedTransaction(PostgresTransaction, JoinedTransaction):
     """A transaction on the caller's connection. Its commit delivers the notification."""
 
     def __init__(self, session: Session, schema: str) -> None:
-        super().__init__(session, PostgresHotStatements, PostgresOptimisticStore)
+        super().__init__(session)
         self._channel = channel_name(schema)
 
     async def notify_on_commit(self, hints: CommitHints) -> None:
@@ -337,11 +337,11 @@ class UserTransactionPool:
         )
 
 
-class PostgresSharedTransaction(SharedTransaction):
+class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
     """A transaction on a connection that user code works on too."""
 
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection[Any]) -> None:
-        super().__init__(session, PostgresHotStatements, PostgresOptimisticStore)
+        super().__init__(session)
         self._connection = connection
 
     async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:

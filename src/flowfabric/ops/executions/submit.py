@@ -23,9 +23,8 @@ from flowfabric.core.fast_dataclass import record
 from flowfabric.core.policy import span
 from flowfabric.core.waits.records import make_standing_waitpoints
 from flowfabric.ops.operation import BatchOperation
-from flowfabric.store import rows
-from flowfabric.store.hot_path import matched_ids
 from flowfabric.store.records import LaneState, NewExecution
+from flowfabric.store.rows import insert_parameters, matched_ids
 from flowfabric.store.transaction import Transaction
 
 _DELAYED = BlockingReason.WAITING_FOR_DELAY
@@ -111,7 +110,7 @@ async def insert_executions(tx: Transaction, new: Sequence[NewExecution]) -> set
     """
     inserted = await tx.session.fetch_batch(
         "insert_executions",
-        [rows.insert_parameters(execution) for execution in new],
+        [insert_parameters(execution) for execution in new],
         namespace=new[0].namespace,
         now=tx.session.bound_now,
     )

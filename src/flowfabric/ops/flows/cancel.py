@@ -101,7 +101,7 @@ async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: da
     facts = await _lock_members(tx, flow, candidates) if candidates else {}
     ids = list(facts)
     if ids:
-        await tx.flows.members.end([_termination(flow, id_) for id_ in ids], now)
+        await tx.members.end([_termination(flow, id_) for id_ in ids], now)
         await tx.waits.end(ids, now)
     remaining = len(await _live_members(tx, flow, _MAX_COUNTED)) if len(candidates) == limit else 0
     if flow.is_frozen:
@@ -119,13 +119,13 @@ async def _live_members(tx: Transaction, flow: FlowRecord, limit: int) -> list[U
     if flow.cancel is None or flow.cancel.policy is CancelPolicy.FLOW_ONLY:
         return []
     only_unstarted = flow.cancel.policy is CancelPolicy.CANCEL_PENDING
-    return await tx.flows.members.live(flow.id, only_unstarted=only_unstarted, limit=limit)
+    return await tx.members.live(flow.id, only_unstarted=only_unstarted, limit=limit)
 
 
 async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
     """Lock members and return their facts. A policy may exclude members that have started."""
-    await tx.flows.members.lock(ids)
-    facts = await tx.flows.members.facts(ids)
+    await tx.members.lock(ids)
+    facts = await tx.members.facts(ids)
     spares_started = flow.cancel is not None and flow.cancel.policy is CancelPolicy.CANCEL_PENDING
     return {id_: facts[id_] for id_ in ids if not (spares_started and facts[id_].started)}
 
@@ -133,7 +133,7 @@ async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) 
 async def _cancel_rest(tx: Transaction, flow: FlowRecord, now: datetime) -> int:
     """Cancel the remaining siblings of decided groups, and return how many."""
     resolution = Resolution(now)
-    for group in await tx.flows.edges.sweeping_groups([flow.id]):
+    for group in await tx.edges.sweeping_groups([flow.id]):
         resolution.sweep(group)
     flow = replace(flow, sweep_at=None, changed_at=now)
     await tx.flows.put([flow])

@@ -46,7 +46,7 @@ async def read_descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Desce
     ancestors = {root: root for root in roots}
     parents: Sequence[UUID] = roots
     while parents:
-        children = await tx.flows.members.children_of(parents)
+        children = await tx.members.children_of(parents)
         ancestors |= {child.id: ancestors[child.parent_id] for child in children if child.parent_id is not None}
         descendants += [Descendant(child, ancestors[child.id]) for child in children if not child.state.is_terminal]
         parents = [child.id for child in children if child.has_children]
@@ -65,12 +65,12 @@ async def end_descendants(
     first, rest = descendants[:MAX_CANCELLED], descendants[MAX_CANCELLED:]
     ids = [descendant.member.id for descendant in first]
     details = {ancestor: _details(command, ancestor) for ancestor in {descendant.ancestor for descendant in first}}
-    await tx.flows.members.lock([descendant.member.id for descendant in descendants])
+    await tx.members.lock([descendant.member.id for descendant in descendants])
     terminations = [_termination(descendant.member.id, command, details[descendant.ancestor]) for descendant in first]
-    await tx.flows.members.end(terminations, now)
+    await tx.members.end(terminations, now)
     await tx.waits.end(ids, now)
     if rest:
-        await tx.flows.members.request_cancel([descendant.member.id for descendant in rest], command.request(now))
+        await tx.members.request_cancel([descendant.member.id for descendant in rest], command.request(now))
     # The end of their parent may have been written before, so the flow is read again.
     flows = await tx.flows.lock(None, [flow_id])
     resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})

@@ -87,10 +87,10 @@ async def _complete(tx: Transaction, resolution: Resolution, flow_ids: Sequence[
     while not resolution.is_settled:
         wanted = resolution.missing_edges()
         if wanted and rounds < _MAX_ROUNDS:
-            resolution.add_edges(wanted, await tx.flows.edges.open_from(wanted))
+            resolution.add_edges(wanted, await tx.edges.open_from(wanted))
         elif wanted:
             # In a long chain, reading all edges once is cheaper than one read per link.
-            edges = await tx.flows.edges.open_in(flow_ids)
+            edges = await tx.edges.open_in(flow_ids)
             resolution.add_edges([edge.edge.upstream_id for edge in edges], edges)
             resolution.knows_all = True
         resolution.advance()
@@ -100,10 +100,10 @@ async def _complete(tx: Transaction, resolution: Resolution, flow_ids: Sequence[
 
 
 async def _cancel_siblings(tx: Transaction, resolution: Resolution) -> None:
-    into = await tx.flows.edges.open_into([downstream for downstream, _ in resolution.closing])
+    into = await tx.edges.open_into([downstream for downstream, _ in resolution.closing])
     siblings = [member.id for _, member in into]
     if siblings:
-        resolution.add_edges(siblings, await tx.flows.edges.open_from(siblings))
+        resolution.add_edges(siblings, await tx.edges.open_from(siblings))
     resolution.cancel_siblings(into)
 
 
@@ -132,11 +132,11 @@ async def _move_members(tx: Transaction, resolution: Resolution) -> None:
     releases = [release_of(member, now) for member in resolution.released.values()]
     if not terminations and not releases:
         return
-    await tx.flows.members.lock([change.id for change in terminations] + [change.id for change in releases])
+    await tx.members.lock([change.id for change in terminations] + [change.id for change in releases])
     if terminations:
-        await tx.flows.members.end(terminations, now)
+        await tx.members.end(terminations, now)
     if releases:
-        await tx.flows.members.release(releases, now)
+        await tx.members.release(releases, now)
 
 
 def release_of(member: MemberFacts, now: datetime) -> Release:
@@ -172,7 +172,7 @@ async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequen
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
         # An execution that was ended by others may leave an open group.
-        for group in await tx.flows.edges.groups_of(ended):
+        for group in await tx.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
     return list(changed.values())

@@ -108,8 +108,8 @@ async def _store(tx: Transaction, namespace: str, requests: Sequence[NewFlow], n
     stored = await tx.flows.add(flows)
     placed = [(request.id, member) for request in requests if request.id in stored for member in request.members]
     await insert_members(tx, namespace, placed, now)
-    await tx.flows.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
-    await tx.flows.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
+    await tx.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
+    await tx.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
     empty = [flow for flow in flows if flow.id in stored and flow.sealed and flow.open_members == 0]
     await put_flows(tx, empty, now)
     return stored

@@ -39,7 +39,7 @@ class ClaimAttempt:
 async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claimed:
     """Lease up to `limit` executions by priority; at equal priority resumed before new ones, then the oldest."""
     claim.paths["past_locked" if request.past_locked else "by_route"] += 1
-    return await tx.hot_path.claim(namespace, request.claim, request.lease_bits, past_locked=request.past_locked)
+    return await tx.claim(namespace, request.claim, request.lease_bits, past_locked=request.past_locked)
 
 
 @record(frozen=True, slots=True)

@@ -116,10 +116,10 @@ async def _close_waits(tx: Transaction, decisions: Sequence[Decision[Any]]) -> N
         for decision in decisions
         if decision.after is not None and decision.before.state is State.BLOCKED
     ]
-    groups = await tx.flows.edges.groups_of(resumed) if resumed else []
+    groups = await tx.edges.groups_of(resumed) if resumed else []
     open_waits = [group for group in groups if group.seq != DEPENDENCIES and group.state is GroupState.OPEN]
     if open_waits:
-        await tx.flows.edges.put_groups([replace(group, state=GroupState.CLOSED) for group in open_waits])
+        await tx.edges.put_groups([replace(group, state=GroupState.CLOSED) for group in open_waits])
 
 
 async def _has_steps(tx: Transaction, execution: Execution) -> bool:

@@ -84,5 +84,5 @@ async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tu
 async def _with_open_group(tx: Transaction, executions: Sequence[Execution]) -> set[UUID]:
     """Return the ids of executions that got upstreams while they were held."""
     members = [execution.id for execution in executions if execution.flow_id is not None]
-    groups = await tx.flows.edges.groups_of(members) if members else []
+    groups = await tx.edges.groups_of(members) if members else []
     return {group.downstream_id for group in groups if group.state is GroupState.OPEN}

@@ -24,7 +24,7 @@ async def signal_waiting(
     tx: Transaction, ended: Mapping[UUID, State], now: datetime, parents: Mapping[UUID, UUID | None] = _NO_PARENTS
 ) -> None:
     """Deliver to every open waitpoint for one of the ended executions, which are locked after their flow."""
-    remaining = await tx.flows.members.child_waitpoints(list(ended)) if ended else []
+    remaining = await tx.members.child_waitpoints(list(ended)) if ended else []
     while remaining:
         # Each waiting execution gets one signal per round, because the first may end its wait.
         batch = {waitpoint.execution_id: waitpoint for waitpoint in reversed(remaining)}
