@@ -21,13 +21,11 @@ from flowfabric.core.flows.records import (
     CancelPolicy,
     FlowCancel,
     FlowRecord,
-    MemberEnd,
     MemberFacts,
-    counts_as_bad,
 )
 from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
 from flowfabric.ops.flows.extend import check_alive, lock_flow, seal_drafts
-from flowfabric.ops.flows.resolve import flow_event, put_flows, resolve_flows
+from flowfabric.ops.flows.resolve import flow_event, member_end, put_flows, resolve, resolve_flows
 from flowfabric.ops.operation import operation
 from flowfabric.store.records import MemberTermination
 from flowfabric.store.transaction import Transaction
@@ -109,9 +107,9 @@ async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: da
     # Without members to end, this alone may finish the flow.
     await put_flows(tx, [flow], now)
     if ids:
-        resolution = Resolution(now, frozen={flow.id})
-        resolution.end(dict.fromkeys(ids, State.CANCELLED))
-        await resolve_flows(tx, {flow.id: flow}, resolution, [_member_end(flow, facts[id_]) for id_ in ids])
+        source = flow.cancel.source if flow.cancel else None
+        ends = [member_end(member, State.CANCELLED, source) for member in facts.values()]
+        await resolve(tx, {flow.id: flow}, ends, now)
     return len(ids), remaining
 
 
@@ -151,17 +149,4 @@ def _termination(flow: FlowRecord, id_: UUID) -> MemberTermination:
         principal=cancel.principal,
         reason=cancel.reason,
         details={"source": cancel.source, "cause": FLOW_CANCEL, "flow": str(flow.id)},
-    )
-
-
-def _member_end(flow: FlowRecord, member: MemberFacts) -> MemberEnd:
-    source = flow.cancel.source if flow.cancel else None
-    return MemberEnd(
-        id=member.id,
-        flow_id=member.flow_id,
-        parent_id=member.parent_id,
-        state=State.CANCELLED,
-        is_root=False,
-        is_bad=counts_as_bad(State.CANCELLED, source),
-        ran=False,
     )

@@ -10,9 +10,9 @@ from uuid import UUID
 from flowfabric.core.executions.records import CancelRequest
 from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.executions.states import State
-from flowfabric.core.flows.records import MemberEnd, MemberFacts, counts_as_bad
-from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
-from flowfabric.ops.flows.resolve import resolve_flows
+from flowfabric.core.flows.records import MemberFacts
+from flowfabric.core.flows.resolution import MAX_CANCELLED
+from flowfabric.ops.flows.resolve import member_end, resolve
 from flowfabric.store.records import MemberTermination
 from flowfabric.store.transaction import Transaction
 
@@ -73,9 +73,8 @@ async def end_descendants(
         await tx.members.request_cancel([descendant.member.id for descendant in rest], command.request(now))
     # The end of their parent may have been written before, so the flow is read again.
     flows = await tx.flows.lock(None, [flow_id])
-    resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
-    resolution.end(dict.fromkeys(ids, State.CANCELLED))
-    await resolve_flows(tx, flows, resolution, [_member_end(descendant.member, command) for descendant in first])
+    ends = [member_end(descendant.member, State.CANCELLED, command.source) for descendant in first]
+    await resolve(tx, flows, ends, now)
 
 
 def _details(command: CancelCommand, ancestor: UUID | None) -> dict[str, object]:
@@ -91,16 +90,4 @@ def _termination(id_: UUID, command: CancelCommand, details: dict[str, object]) 
         principal=command.audit.principal,
         reason=command.audit.reason,
         details=details,
-    )
-
-
-def _member_end(member: MemberFacts, command: CancelCommand) -> MemberEnd:
-    return MemberEnd(
-        id=member.id,
-        flow_id=member.flow_id,
-        parent_id=member.parent_id,
-        state=State.CANCELLED,
-        is_root=False,
-        is_bad=counts_as_bad(State.CANCELLED, command.source),
-        ran=False,
     )

@@ -108,11 +108,12 @@ async def _cancel_siblings(tx: Transaction, resolution: Resolution) -> None:
 
 
 def _caused_ends(resolution: Resolution) -> list[MemberEnd]:
-    skipped = [_member_end(member, State.SKIPPED) for member in resolution.skipped.values()]
-    return skipped + [_member_end(member, State.CANCELLED) for member, _ in resolution.cancelled.values()]
+    skipped = [member_end(member, State.SKIPPED, SIBLING) for member in resolution.skipped.values()]
+    return skipped + [member_end(member, State.CANCELLED, SIBLING) for member, _ in resolution.cancelled.values()]
 
 
-def _member_end(member: MemberFacts, state: State) -> MemberEnd:
+def member_end(member: MemberFacts, state: State, cancelled_by: str | None) -> MemberEnd:
+    """Return the end of a member that did not end itself."""
     return MemberEnd(
         id=member.id,
         flow_id=member.flow_id,
@@ -120,7 +121,7 @@ def _member_end(member: MemberFacts, state: State) -> MemberEnd:
         state=state,
         ran=False,
         is_root=member.flow_id is None and member.has_children,
-        is_bad=counts_as_bad(state, SIBLING),
+        is_bad=counts_as_bad(state, cancelled_by),
     )
 
 

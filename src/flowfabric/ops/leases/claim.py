@@ -19,7 +19,7 @@ from flowfabric.core.executions.requests import Claim, LeaseTerms
 from flowfabric.core.executions.transitions import CLAIM, check, refusal
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.workers import require_capabilities
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write_one
 from flowfabric.ops.locks import lock
 from flowfabric.ops.operation import operation
 from flowfabric.store.records import Claimed, LaneState
@@ -62,9 +62,7 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
     if await tx.lanes.state(execution.namespace, execution.lane) is LaneState.PAUSED:
         raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is paused")
     require_capabilities(await tx.routes.requires(execution.route_id), request.capabilities)
-    decision = decide_claim(execution, request.terms, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_claim(execution, request.terms, now))
 
 
 @operation(read_only=True)

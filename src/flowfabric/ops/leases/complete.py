@@ -57,8 +57,7 @@ class Complete(BatchOperation[Completion, Ended]):
 
     async def run_one(self, tx: Transaction, namespace: str, request: Completion) -> Ended:
         """Complete one execution with its steps, return the outcome of a repeated completion, or explain."""
-        outcome: Ended = await give_up_lease(tx, namespace, request, decide_complete)
-        return outcome
+        return await give_up_lease(tx, namespace, request, decide_complete)
 
     def is_exclusive(self, request: Completion) -> bool:
         return bool(request.steps)

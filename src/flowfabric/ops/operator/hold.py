@@ -13,7 +13,7 @@ from flowfabric.core.executions.outcomes import AlreadySatisfied, Held, Unheld
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.requests import AuditInfo, HoldFilter
 from flowfabric.core.flows.records import GroupState
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write, write_one
 from flowfabric.ops.leases.release import give_up_lease
 from flowfabric.ops.locks import lock, lock_to_end
 from flowfabric.ops.operation import operation
@@ -32,9 +32,7 @@ class OperatorRequest:
 async def hold(tx: Transaction, namespace: str, request: OperatorRequest) -> Held:
     """Hold an execution, and return the reason; if it was held before, the reason of that."""
     execution, now = await lock(tx, namespace, request.id)
-    decision = decide_hold(execution, request.audit, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_hold(execution, request.audit, now))
 
 
 @operation()
@@ -49,9 +47,7 @@ async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> U
     """Let a held execution continue, and return its new state, or that it was not held."""
     execution, now = await lock_to_end(tx, namespace, request.id)
     blocked = await _with_open_group(tx, [execution])
-    decision = decide_unhold(execution, request.audit, now, has_open_group=request.id in blocked)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_unhold(execution, request.audit, now, has_open_group=request.id in blocked))
 
 
 @dataclass(frozen=True, slots=True)
