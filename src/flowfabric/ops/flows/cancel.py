@@ -25,9 +25,8 @@ from flowfabric.core.flows.records import (
 )
 from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
 from flowfabric.ops.flows.extend import check_alive, lock_flow, seal_drafts
-from flowfabric.ops.flows.resolve import flow_event, member_end, put_flows, resolve, resolve_flows
+from flowfabric.ops.flows.resolve import cancellation, flow_event, member_end, put_flows, resolve, resolve_flows
 from flowfabric.ops.operation import operation
-from flowfabric.store.records import MemberTermination
 from flowfabric.store.transaction import Transaction
 
 _MAX_COUNTED = 1_000_000
@@ -97,18 +96,18 @@ async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: da
     """Return how many members were cancelled, and how many are left."""
     candidates = await _live_members(tx, flow, limit)
     facts = await _lock_members(tx, flow, candidates) if candidates else {}
-    ids = list(facts)
-    if ids:
-        await tx.members.end([_termination(flow, id_) for id_ in ids], now)
+    ids, cancel = list(facts), flow.cancel
+    if cancel is not None and ids:
+        details = {"source": cancel.source, "cause": FLOW_CANCEL, "flow": str(flow.id)}
+        await tx.members.end([cancellation(id_, cancel, details) for id_ in ids], now)
         await tx.waits.end(ids, now)
     remaining = len(await _live_members(tx, flow, _MAX_COUNTED)) if len(candidates) == limit else 0
     if flow.is_frozen:
         flow = replace(flow, sweep_at=now if remaining else None)
     # Without members to end, this alone may finish the flow.
     await put_flows(tx, [flow], now)
-    if ids:
-        source = flow.cancel.source if flow.cancel else None
-        ends = [member_end(member, State.CANCELLED, source) for member in facts.values()]
+    if cancel is not None and ids:
+        ends = [member_end(member, State.CANCELLED, cancel.source) for member in facts.values()]
         await resolve(tx, {flow.id: flow}, ends, now)
     return len(ids), remaining
 
@@ -137,16 +136,3 @@ async def _cancel_rest(tx: Transaction, flow: FlowRecord, now: datetime) -> int:
     await tx.flows.put([flow])
     await resolve_flows(tx, {flow.id: flow}, resolution, [])
     return len(resolution.cancelled)
-
-
-def _termination(flow: FlowRecord, id_: UUID) -> MemberTermination:
-    assert flow.cancel is not None, "the flow is being cancelled"
-    cancel = flow.cancel
-    return MemberTermination(
-        id=id_,
-        state=State.CANCELLED,
-        cancelled_by=cancel.source,
-        principal=cancel.principal,
-        reason=cancel.reason,
-        details={"source": cancel.source, "cause": FLOW_CANCEL, "flow": str(flow.id)},
-    )

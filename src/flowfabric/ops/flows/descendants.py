@@ -12,8 +12,7 @@ from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.executions.states import State
 from flowfabric.core.flows.records import MemberFacts
 from flowfabric.core.flows.resolution import MAX_CANCELLED
-from flowfabric.ops.flows.resolve import member_end, resolve
-from flowfabric.store.records import MemberTermination
+from flowfabric.ops.flows.resolve import cancellation, member_end, resolve
 from flowfabric.store.transaction import Transaction
 
 
@@ -66,11 +65,12 @@ async def end_descendants(
     ids = [descendant.member.id for descendant in first]
     details = {ancestor: _details(command, ancestor) for ancestor in {descendant.ancestor for descendant in first}}
     await tx.members.lock([descendant.member.id for descendant in descendants])
-    terminations = [_termination(descendant.member.id, command, details[descendant.ancestor]) for descendant in first]
+    request = command.request(now)
+    terminations = [cancellation(each.member.id, request, details[each.ancestor]) for each in first]
     await tx.members.end(terminations, now)
     await tx.waits.end(ids, now)
     if rest:
-        await tx.members.request_cancel([descendant.member.id for descendant in rest], command.request(now))
+        await tx.members.request_cancel([descendant.member.id for descendant in rest], request)
     # The end of their parent may have been written before, so the flow is read again.
     flows = await tx.flows.lock(None, [flow_id])
     ends = [member_end(descendant.member, State.CANCELLED, command.source) for descendant in first]
@@ -80,14 +80,3 @@ async def end_descendants(
 def _details(command: CancelCommand, ancestor: UUID | None) -> dict[str, object]:
     cause = {} if ancestor is None else {"cause": "parent", "parent": str(ancestor)}
     return {"source": command.source, **cause}
-
-
-def _termination(id_: UUID, command: CancelCommand, details: dict[str, object]) -> MemberTermination:
-    return MemberTermination(
-        id=id_,
-        state=State.CANCELLED,
-        cancelled_by=command.source,
-        principal=command.audit.principal,
-        reason=command.audit.reason,
-        details=details,
-    )

@@ -17,16 +17,15 @@ from flowfabric.core.flows.outcomes import EdgeAdded, MemberAdded, MemberDuplica
 from flowfabric.core.flows.records import (
     DEPENDENCIES,
     EdgeGroup,
-    EdgeState,
     FlowRecord,
     GroupState,
     MemberFacts,
     StoredEdge,
-    resolve_edge,
 )
-from flowfabric.core.flows.resolution import Resolution, recount
-from flowfabric.ops.flows.resolve import put_flows, resolve_flows
-from flowfabric.ops.flows.submit import NewMember, edges_of, group_of, insert_members
+from flowfabric.core.flows.resolution import recount
+from flowfabric.ops.executions.submit import insert_all
+from flowfabric.ops.flows.resolve import consider_groups, put_flows, resolve_new_edge
+from flowfabric.ops.flows.submit import NewMember, edges_of, group_of, member_row
 from flowfabric.ops.operation import operation
 from flowfabric.ops.write_set import store
 from flowfabric.store.transaction import Transaction
@@ -73,17 +72,14 @@ async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) 
     check_growing(flow, addition.expected_revision)
     now = await tx.now()
     edges = await _resolve_edges(tx, flow, member, now)
-    await insert_members(tx, namespace, [(flow_id, member)], now)
+    await insert_all(tx, namespace, [member_row(namespace, flow_id, member, now)], now)
     await tx.edges.add(edges)
     flow = replace(flow, revision=flow.revision + 1, open_members=flow.open_members + 1, changed_at=now)
     await tx.flows.put([flow])
-    resolution = _resolution(flow, now)
-    for group in group_of(flow_id, member):
-        counted = replace(recount(group, edges), state=GroupState.OPEN)
-        # Cancelled members look up the groups of their edges, so this one must be stored first.
-        await tx.edges.put_groups([counted])
-        resolution.consider(counted, _new_facts(flow, member, now))
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    groups = [replace(recount(group, edges), state=GroupState.OPEN) for group in group_of(flow_id, member)]
+    # Cancelled members look up the groups of their edges, so the group of the new one must be stored first.
+    await tx.edges.put_groups(groups)
+    await consider_groups(tx, flow, [(group, _new_facts(flow, member, now)) for group in groups], now)
     return MemberAdded(member.id, flow.revision)
 
 
@@ -105,7 +101,6 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
     await _check_cycle(tx, flow, new)
     edges = await _existing_edges(tx, flow, new, name)
     now = await tx.now()
-    state = resolve_edge(new.kind, facts[new.upstream_id].state)
     edge = StoredEdge(
         flow_id=flow.id,
         upstream_id=new.upstream_id,
@@ -113,14 +108,13 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
         seq=DEPENDENCIES,
         kind=new.kind,
         input=name,
-        state=state,
-        resolved_at=None if state is EdgeState.OPEN else now,
     )
+    edge = resolve_new_edge(edge, facts[new.upstream_id].state, now)
     await tx.edges.add([edge])
     flow = replace(flow, revision=flow.revision + 1, changed_at=now)
     await tx.flows.put([flow])
     await _join_group(tx, flow, downstream, [*edges, edge], now)
-    return EdgeAdded(flow.revision, state)
+    return EdgeAdded(flow.revision, edge.state)
 
 
 @operation()
@@ -206,10 +200,6 @@ def check_revision(flow: FlowRecord, expected: int | None) -> None:
         raise Conflict("stale_revision", message, flow_id=flow.id, revision=flow.revision, expected=expected)
 
 
-def _resolution(flow: FlowRecord, now: datetime) -> Resolution:
-    return Resolution(now, frozen={flow.id} if flow.is_frozen else set())
-
-
 def _duplicate(flow: FlowRecord, member: NewMember, fingerprint: bytes) -> MemberDuplicate:
     if fingerprint != member.fingerprint:
         message = f"flow {flow.id} has a member {member.drawn.name!r} with another body; use another name"
@@ -237,11 +227,7 @@ async def _member_facts(tx: Transaction, flow: FlowRecord, ids: list[UUID]) -> d
 async def _resolve_edges(tx: Transaction, flow: FlowRecord, member: NewMember, now: datetime) -> list[StoredEdge]:
     edges = edges_of(flow.id, member)
     facts = await _member_facts(tx, flow, [edge.upstream_id for edge in edges])
-    states = [resolve_edge(edge.kind, facts[edge.upstream_id].state) for edge in edges]
-    return [
-        replace(edge, state=state, resolved_at=None if state is EdgeState.OPEN else now)
-        for edge, state in zip(edges, states, strict=True)
-    ]
+    return [resolve_new_edge(edge, facts[edge.upstream_id].state, now) for edge in edges]
 
 
 def _new_facts(flow: FlowRecord, member: NewMember, now: datetime) -> MemberFacts:
@@ -293,17 +279,13 @@ async def _join_group(
     facts = (await tx.members.facts([downstream.id]))[downstream.id]
     opened = replace(counted, state=GroupState.OPEN)
     await tx.edges.put_groups([opened])
-    resolution = _resolution(flow, now)
-    resolution.consider(opened, facts)
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    await consider_groups(tx, flow, [(opened, facts)], now)
 
 
 async def _start_drafts(tx: Transaction, flow: FlowRecord, drafts: list[EdgeGroup], now: datetime) -> None:
     facts = await tx.members.facts([group.downstream_id for group in drafts]) if drafts else {}
-    resolution = _resolution(flow, now)
-    for group in drafts:
-        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    groups = [(replace(group, draft=False), facts[group.downstream_id]) for group in drafts]
+    await consider_groups(tx, flow, groups, now)
 
 
 async def _draft_groups(tx: Transaction, flow: FlowRecord, member_id: UUID | None) -> list[EdgeGroup]:

@@ -11,18 +11,22 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.executions.records import Event
+from flowfabric.core.executions.records import CancelRequest, Event
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.records import (
     SIBLING,
     EdgeGroup,
+    EdgeState,
+    FlowCancel,
     FlowRecord,
     GroupState,
     MemberEnd,
     MemberFacts,
+    StoredEdge,
     counts_as_bad,
     final_state,
+    resolve_edge,
 )
 from flowfabric.core.flows.resolution import Resolution
 from flowfabric.ops.waits.child_signals import signal_waiting
@@ -80,6 +84,22 @@ async def resolve_flows(
     await tx.flows.settle(edges, groups, await _finish_complete(tx, counted, now), now, closing)
     all_ends = (*ends, *caused)
     await signal_waiting(tx, {end.id: end.state for end in all_ends}, now, {end.id: end.parent_id for end in all_ends})
+
+
+async def consider_groups(
+    tx: Transaction, flow: FlowRecord, groups: Sequence[tuple[EdgeGroup, MemberFacts]], now: datetime
+) -> None:
+    """Release or skip the members whose groups are decided, and write all consequences in their locked flow."""
+    resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
+    for group, member in groups:
+        resolution.consider(group, member)
+    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+
+
+def resolve_new_edge(edge: StoredEdge, upstream: State, now: datetime) -> StoredEdge:
+    """Return a new edge, which is resolved if its upstream has ended before."""
+    state = resolve_edge(edge.kind, upstream)
+    return edge if state is EdgeState.OPEN else replace(edge, state=state, resolved_at=now)
 
 
 async def _complete(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:
@@ -145,6 +165,18 @@ def release_of(member: MemberFacts, now: datetime) -> Release:
     if member.ready_at is not None and member.ready_at > now:
         return Release(member.id, State.DELAYED, BlockingReason.WAITING_FOR_DELAY, member.ready_at)
     return Release(member.id, State.WAITING, BlockingReason.WAITING_FOR_WORKER, None)
+
+
+def cancellation(id_: UUID, cancel: FlowCancel | CancelRequest, details: Mapping[str, object]) -> MemberTermination:
+    """Return the termination of a member by an operator or its worker."""
+    return MemberTermination(
+        id=id_,
+        state=State.CANCELLED,
+        cancelled_by=cancel.source,
+        principal=cancel.principal,
+        reason=cancel.reason,
+        details=details,
+    )
 
 
 def _skip(member: MemberFacts) -> MemberTermination:

@@ -26,10 +26,8 @@ from flowfabric.core.flows.records import (
     MemberFacts,
     StoredEdge,
     judge_group,
-    resolve_edge,
 )
-from flowfabric.core.flows.resolution import Resolution
-from flowfabric.ops.flows.resolve import resolve_flows
+from flowfabric.ops.flows.resolve import consider_groups, resolve_new_edge
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock_with_flow
 from flowfabric.ops.operation import operation
@@ -107,17 +105,15 @@ async def _make_group(
 
 
 def _edge(group: EdgeGroup, kind: EdgeKind, child: MemberFacts, now: datetime) -> StoredEdge:
-    state = resolve_edge(kind, child.state)
-    return StoredEdge(
+    edge = StoredEdge(
         flow_id=group.flow_id,
         upstream_id=child.id,
         downstream_id=group.downstream_id,
         seq=group.seq,
         kind=kind,
         input=str(child.id),
-        state=state,
-        resolved_at=None if state is EdgeState.OPEN else now,
     )
+    return resolve_new_edge(edge, child.state, now)
 
 
 async def _store_steps(tx: Transaction, parent: Execution, owned: Execution) -> None:
@@ -137,10 +133,8 @@ async def _write_ready(
         return
     await tx.edges.add(edges)
     await tx.edges.put_groups([group])
-    resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
     facts = await tx.members.facts([parent.id])
-    resolution.consider(group, facts[parent.id])
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    await consider_groups(tx, flow, [(group, facts[parent.id])], now)
 
 
 def _cancels_siblings(group: EdgeGroup) -> bool:
