@@ -20,7 +20,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric.backends.postgres.hot_path import PostgresHotStatements
+from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.session import PostgresSession
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.core.executions.requests import Checkpoint, Claim, Completion, Progress
@@ -167,7 +167,7 @@ async def claimed(tx: Transaction) -> Any:
     claim = Claim(
         lanes=("default",), worker=WorkerId("slow", "slow"), capabilities=(), limit=1, lease_ttl=None, kinds=None
     )
-    return await tx.hot_path.claim(NAMESPACE, claim, UUID(int=7).bytes)
+    return await tx.claim(NAMESPACE, claim, UUID(int=7).bytes)
 
 
 def without_update(text: str) -> str:
@@ -186,7 +186,7 @@ class LateStatement:
         self._key = key
         self._clock = VirtualClock()
         session = PostgresSession(connection, statements, store.schema, self._clock.now)
-        self._tx = Transaction(session, PostgresHotStatements)
+        self._tx = PostgresTransaction(session)
 
     async def run_overtaken(
         self, write: Callable[[Transaction], Awaitable[Any]], meanwhile: Callable[[], Awaitable[Any]]

@@ -107,7 +107,7 @@ async def test_claim_agrees_with_the_transition_table_and_with_its_decision(
         lease_ttl=timedelta(seconds=9),
     )
     store = engine._context.store
-    claimed = await store.run(lambda tx: tx.hot_path.claim(engine.namespace, claim, lease_id.bytes))
+    claimed = await store.run(lambda tx: tx.claim(engine.namespace, claim, lease_id.bytes))
     assert bool(claimed.leases) == (before.state in CLAIM.sources)
     if claimed.leases:
         terms = LeaseTerms(worker=claim.worker, lease_id=lease_id, ttl=claim.lease_ttl)

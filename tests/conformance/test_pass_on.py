@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flowfabric.backends.postgres.hot_path import PostgresHotStatements
+from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.engine import Edge, EdgeKind, Engine, any_of, quorum
 from flowfabric.ops.flows.resolve import resolve
 from flowfabric.ops.leases import complete
-from flowfabric.store.hot_path import HotStatements
+from flowfabric.store.transaction import Transaction
 from tests.flows import Flow, Shape, built
 from tests.flows import child as child_of
 from tests.stores import TestStore
@@ -160,7 +160,7 @@ async def test_statement_and_algorithm_write_the_same_rows(
     engine: Engine, store: TestStore, monkeypatch: pytest.MonkeyPatch, scenario: Scenario
 ) -> None:
     by_statement = await _read_rows(store, await scenario(engine))
-    monkeypatch.setattr(PostgresHotStatements, "pass_on", HotStatements.pass_on)
+    monkeypatch.setattr(PostgresTransaction, "pass_on", Transaction.pass_on)
     by_algorithm = await _read_rows(store, await scenario(engine))
     assert by_statement == by_algorithm
 

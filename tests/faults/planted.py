@@ -92,7 +92,7 @@ PLANTED_IN_WAITS = (
         f"{RACES}::test_resuming_signal_and_waitpoint_close_agree_on_their_order[postgres-signal first]",
         Edit(
             "ops/waits/resume.py",
-            "    waitpoints = await tx.waits.waitpoints([waitpoint_id])\n",
+            "    waitpoint = (await tx.waits.waitpoints([id_])).get(id_)\n",
             "",
             after="# It may have",
         ),

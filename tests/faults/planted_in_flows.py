@@ -88,7 +88,7 @@ PLANTED_IN_FLOWS = (
     PlantedFault(
         "next member of a chain wakes no worker",
         "../adversity/test_notify.py::test_each_member_of_a_chain_wakes_a_waiting_worker[postgres-another]",
-        Edit("backends/postgres/hot_path.py", "self._hints.note_work(namespace, lane)", "pass"),
+        Edit("backends/postgres/hot_path.py", "self.hints.note_work(namespace, lane)", "pass"),
     ),
     PlantedFault(
         "child of a member keeps its flow open",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.records import Execution
@@ -13,6 +13,8 @@ from flowfabric.ops.flows.resolve import resolve
 from flowfabric.ops.waits.child_signals import signal_waiting
 from flowfabric.ops.write_set import store
 from flowfabric.store.transaction import Transaction
+
+Outcome = TypeVar("Outcome")
 
 
 async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
@@ -28,6 +30,12 @@ async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
         await _resolve_flows(tx, ended)
         without_flow = {execution.id: execution.state for execution in ended if execution.flow is None}
         await signal_waiting(tx, without_flow, ended[0].changed_at)
+
+
+async def write_one(tx: Transaction, decision: Decision[Outcome]) -> Outcome:
+    """Write one decision and its consequences, and return its outcome."""
+    await write(tx, [decision])
+    return decision.outcome
 
 
 async def _resolve_flows(tx: Transaction, ended: Sequence[Execution]) -> None:

@@ -65,13 +65,9 @@ def operation(
 
     An operation that `runs_user_code` gets a `SharedTransaction`.
     """
-
-    def decorate(run: Run[Request, Outcome_co]) -> SingleOperation[Request, Outcome_co]:
-        return SingleOperation(
-            run, read_only=read_only, single_statement=single_statement, runs_user_code=runs_user_code
-        )
-
-    return decorate
+    return lambda run: SingleOperation(
+        run, read_only=read_only, single_statement=single_statement, runs_user_code=runs_user_code
+    )
 
 
 class BatchOperation(Operation[Request, Outcome_co], ABC):

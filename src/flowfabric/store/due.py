@@ -10,7 +10,7 @@ from uuid import UUID
 
 from flowfabric.core.retention import EventRetention
 from flowfabric.store.rows import to_datetime, to_uuid
-from flowfabric.store.session import Session
+from flowfabric.store.session import AggregateStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,8 @@ class DueReport:
         return {name for name, time in self.due.items() if time is not None and time <= self.now}
 
 
-class DueStore:
+class DueStore(AggregateStore):
     """Reads due executions, and the next due time of each duty."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def list_due(self, duty: str, now: datetime, limit: int) -> list[UUID]:
         """Return the executions that are due for a duty, most overdue first, without locking them."""

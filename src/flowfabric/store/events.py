@@ -10,17 +10,12 @@ from flowfabric.core.events.cursor import Position
 from flowfabric.core.events.subscribers import EventFilter, EventPage, OutboxState, Subscriber
 from flowfabric.core.executions.records import Event
 from flowfabric.core.retention import DeletedExecution
-from flowfabric.store.commit_hints import CommitHints
-from flowfabric.store.rows import event_parameters, to_datetime, to_event, to_json, to_uuid
-from flowfabric.store.session import Row, Session
+from flowfabric.store.rows import event_parameters, row_reader, to_datetime, to_event, to_json, to_uuid
+from flowfabric.store.session import AggregateStore, Row
 
 
-class EventStore:
+class EventStore(AggregateStore):
     """The history of executions, and the outbox that subscribers read."""
-
-    def __init__(self, session: Session, hints: CommitHints) -> None:
-        self._session = session
-        self._hints = hints
 
     async def append(self, events: Sequence[Event]) -> None:
         """Add events in the transaction that causes them."""
@@ -78,11 +73,8 @@ class EventStore:
         )
 
 
-class SubscriberStore:
+class SubscriberStore(AggregateStore):
     """Named subscribers."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, namespace: str, name: str, position: Position, now: datetime) -> None:
         """Add a subscriber at a position, unless the name exists."""
@@ -134,11 +126,8 @@ class SubscriberStore:
         return [(row["namespace"], row["name"]) for row in rows]
 
 
-class TrimStore:
+class TrimStore(AggregateStore):
     """Finds and removes events that no subscriber still needs."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[DeletedExecution]:
         """Lock and return removed executions whose events are old enough to go. Skip rows that others have locked."""
@@ -198,14 +187,4 @@ def _to_deleted_execution(row: Row) -> DeletedExecution:
     )
 
 
-def _to_subscriber(row: Row) -> Subscriber:
-    return Subscriber(
-        namespace=row["namespace"],
-        name=row["name"],
-        position=_to_position(row["event_xid"], row["event_id"]),
-        holder=to_uuid(row["holder"]),
-        held_until=to_datetime(row["held_until"]),
-        created_at=to_datetime(row["created_at"]),
-        seen_at=to_datetime(row["seen_at"]),
-        expired_at=to_datetime(row["expired_at"]),
-    )
+_to_subscriber = row_reader(Subscriber, position=lambda row: _to_position(row["event_xid"], row["event_id"]))

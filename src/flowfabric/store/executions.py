@@ -12,9 +12,19 @@ from flowfabric.core.executions.states import State
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.retention import PurgeBatch
 from flowfabric.core.waits.records import WaitChanges
+from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.records import Listing
-from flowfabric.store.rows import save_parameters, to_datetime, to_execution, to_grant, to_json, to_uuid
-from flowfabric.store.session import Batch, Parameters, Row, Session
+from flowfabric.store.rows import (
+    parameters_of,
+    save_parameters,
+    to_datetime,
+    to_execution,
+    to_grant,
+    to_json,
+    to_uuid,
+    worker_columns,
+)
+from flowfabric.store.session import AggregateStore, Batch, Parameters, Row, Session
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -27,11 +37,11 @@ class WriteSet:
     waits: Sequence[WaitChanges] = ()
 
 
-class ExecutionStore:
+class ExecutionStore(AggregateStore):
     """Reads, locks and saves execution rows."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, hints: CommitHints) -> None:
+        super().__init__(session, hints)
         self._locked: dict[UUID, Execution] = {}
 
     async def get(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
@@ -123,11 +133,8 @@ def _by_id(rows: Sequence[Row]) -> dict[UUID, Execution]:
     return {execution.id: execution for execution in executions}
 
 
-class IdempotencyKeyStore:
+class IdempotencyKeyStore(AggregateStore):
     """Idempotency keys of submissions."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def take(
         self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
@@ -163,23 +170,12 @@ class IdempotencyKeyStore:
         return len(await self._session.fetch_each("drop_key", parameters))
 
 
-class GrantStore:
+class GrantStore(AggregateStore):
     """Grants for taking over executions."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def add(self, grant: Grant) -> None:
         """Store a grant."""
-        await self._session.fetch(
-            "add_grant",
-            id=grant.id,
-            execution_id=grant.execution_id,
-            worker=grant.worker.name,
-            instance=grant.worker.instance,
-            granted_at=grant.granted_at,
-            expires_at=grant.expires_at,
-        )
+        await self._session.fetch("add_grant", **_grant_columns(grant), **worker_columns(grant.worker))
 
     async def get(self, id_: UUID) -> Grant | None:
         """Return a grant by its id."""
@@ -200,17 +196,15 @@ class GrantStore:
         return bool(await self._session.fetch("consume_grant", id=id_, lease_id=lease_id))
 
 
+_grant_columns = parameters_of(Grant, without=["worker", "consumed_by"])
 _DELETE_STATEMENTS = (
     "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
     "delete_suspensions", "delete_executions",
 )  # fmt: skip
 
 
-class PurgeStore:
+class PurgeStore(AggregateStore):
     """Locks and removes many executions with few statements."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock_free(self, ids: Sequence[UUID]) -> list[PurgeBatch]:
         """Lock and return the executions to remove. Skip rows that other transactions have locked."""

@@ -10,47 +10,37 @@ from uuid import UUID
 
 from flowfabric.core.executions.records import CancelRequest, Execution
 from flowfabric.core.executions.states import LIVE, State
-from flowfabric.core.flows.graph import EdgeKind, Join, JoinKind, Siblings
+from flowfabric.core.flows.graph import Join, JoinKind, Siblings
 from flowfabric.core.flows.records import (
     CancelPolicy,
     EdgeGroup,
-    EdgeState,
     FlowCancel,
     FlowRecord,
-    FlowState,
-    GroupState,
     MemberFacts,
     StoredEdge,
 )
 from flowfabric.core.flows.resolution import EdgeContext
 from flowfabric.core.waits.records import Waitpoint
-from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.records import NO_CLOSING, BadEnd, Closing, MemberTermination, Release
 from flowfabric.store.rows import (
-    REASONS,
-    STATES,
     cancel_columns,
+    parameters_of,
     parse_tags,
     picker,
+    row_reader,
     to_datetime,
     to_execution,
     to_json,
     to_uuid,
 )
-from flowfabric.store.session import Row, Session
+from flowfabric.store.session import AggregateStore, Row
 from flowfabric.store.waits import closing_statements, to_waitpoint
 
-_EDGE_STATES = {item.value: item for item in EdgeState}
-_EDGE_KINDS = {item.value: item for item in EdgeKind}
-_GROUP_STATES = {item.value: item for item in GroupState}
 _BAD_ENDS = [State.FAILED, State.EXPIRED, State.CANCELLED]
 
 
-class EdgeStore:
+class EdgeStore(AggregateStore):
     """Edges and edge groups."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def open_from(self, ids: Sequence[UUID]) -> list[EdgeContext]:
         """Return the open edges from executions, each with its group and downstream member."""
@@ -110,12 +100,8 @@ class EdgeStore:
         return [_to_edge(row) for row in edges], [_to_group(row) for row in groups]
 
 
-class MemberStore:
+class MemberStore(AggregateStore):
     """Members of flows."""
-
-    def __init__(self, session: Session, hints: CommitHints) -> None:
-        self._session = session
-        self._hints = hints
 
     async def facts(self, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
         """Return facts about executions without locking them. The lock of the flow covers them."""
@@ -173,14 +159,8 @@ class MemberStore:
         return [_to_member(row) for row in await self._session.fetch("children_of", ids=list(ids))]
 
 
-class FlowStore:
-    """Flow rows, with their edges and members."""
-
-    def __init__(self, session: Session, hints: CommitHints) -> None:
-        self._session = session
-        self._hints = hints
-        self.edges = EdgeStore(session)
-        self.members = MemberStore(session, hints)
+class FlowStore(AggregateStore):
+    """Flow rows."""
 
     async def add(self, flows: Sequence[FlowRecord]) -> set[UUID]:
         """Store new flows whose ids are free. Return their ids."""
@@ -266,55 +246,25 @@ def _flows_by_id(rows: Sequence[Row]) -> dict[UUID, FlowRecord]:
     return {flow.id: flow for flow in map(_to_flow, rows)}
 
 
-def _to_flow(row: Row) -> FlowRecord:
-    cancel = (
-        FlowCancel(
-            policy=CancelPolicy(row["cancel_policy"]),
-            reason=row["cancel_reason"],
-            source=row["cancel_source"],
-            principal=row["cancel_principal"],
-            at=to_datetime(row["cancelled_at"]),
-        )
-        if row["cancel_policy"]
-        else None
-    )
-    return FlowRecord(
-        id=to_uuid(row["id"]),
-        namespace=row["namespace"],
-        name=row["name"],
-        implicit=bool(row["implicit"]),
-        tags=parse_tags(row["tags"]),
-        digest=row["digest"],
-        sealed=bool(row["sealed"]),
-        revision=row["revision"],
-        open_members=row["open_members"],
-        ended_badly=row["ended_badly"],
-        created_at=to_datetime(row["created_at"]),
-        changed_at=to_datetime(row["changed_at"]),
-        ended_at=to_datetime(row["ended_at"]),
-        finished=FlowState(row["finished"]) if row["finished"] else None,
-        cancel=cancel,
-        sweep_at=to_datetime(row["sweep_at"]),
-        purge_at=to_datetime(row["purge_at"]),
+def _to_cancel(row: Row) -> FlowCancel | None:
+    if not row["cancel_policy"]:
+        return None
+    return FlowCancel(
+        policy=CancelPolicy(row["cancel_policy"]),
+        reason=row["cancel_reason"],
+        source=row["cancel_source"],
+        principal=row["cancel_principal"],
+        at=to_datetime(row["cancelled_at"]),
     )
 
 
+_to_flow = row_reader(FlowRecord, tags=lambda row: parse_tags(row["tags"]), cancel=_to_cancel)
 _count_parameters = picker("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
 _flow_change_parameters = picker(
     "id", "sealed", "revision", "open_members", "ended_badly", "changed_at", "ended_at", "finished", "sweep_at"
 )
-_new_flow_parameters = picker(
-    "id",
-    "namespace",
-    "name",
-    "implicit",
-    "digest",
-    "sealed",
-    "revision",
-    "open_members",
-    "ended_badly",
-    "created_at",
-    "changed_at",
+_new_flow_parameters = parameters_of(
+    FlowRecord, without=["tags", "ended_at", "finished", "cancel", "sweep_at", "purge_at"]
 )
 
 
@@ -329,20 +279,8 @@ def _flow_parameters(flow: FlowRecord) -> dict[str, object]:
     }
 
 
-def _to_edge(row: Row) -> StoredEdge:
-    return StoredEdge(
-        flow_id=to_uuid(row["flow_id"]),
-        upstream_id=to_uuid(row["upstream_id"]),
-        downstream_id=to_uuid(row["downstream_id"]),
-        seq=row["seq"],
-        kind=_EDGE_KINDS[row["kind"]],
-        input=row["input"],
-        state=_EDGE_STATES[row["state"]],
-        resolved_at=to_datetime(row["resolved_at"]),
-    )
-
-
-_edge_parameters = picker("upstream_id", "downstream_id", "seq", "flow_id", "kind", "input", "state", "resolved_at")
+_to_edge = row_reader(StoredEdge)
+_edge_parameters = parameters_of(StoredEdge)
 _edge_change_parameters = picker("upstream_id", "downstream_id", "seq", "state", "resolved_at")
 
 
@@ -351,24 +289,10 @@ def _to_join(kind: str, k: int | None, siblings: str) -> Join:
     return Join(JoinKind(kind), k, Siblings(siblings))
 
 
-def _to_group(row: Row) -> EdgeGroup:
-    return EdgeGroup(
-        downstream_id=to_uuid(row["downstream_id"]),
-        seq=row["seq"],
-        flow_id=to_uuid(row["flow_id"]),
-        join=_to_join(row["join_kind"], row["k"], row["siblings"]),
-        n=row["n"],
-        satisfied=row["satisfied"],
-        impossible=row["impossible"],
-        state=_GROUP_STATES[row["group_state"]],
-        draft=bool(row["draft"]),
-        sweeping=bool(row["sweeping"]),
-    )
-
-
-_new_group_parameters = picker(
-    "downstream_id", "seq", "flow_id", "state", "draft", "sweeping", "n", "satisfied", "impossible"
+_to_group = row_reader(
+    EdgeGroup, join=lambda row: _to_join(row["join_kind"], row["k"], row["siblings"]), state="group_state"
 )
+_new_group_parameters = parameters_of(EdgeGroup, without=["join"])
 _group_change_parameters = picker("downstream_id", "seq", "state", "draft", "sweeping", "satisfied", "impossible")
 
 
@@ -377,21 +301,11 @@ def _group_parameters(group: EdgeGroup) -> dict[str, object]:
     return _new_group_parameters(group) | join
 
 
-_release_parameters = picker("id", "state", "blocking_reason", "ready_at")
-_termination_parameters = picker("id", "state", "cancelled_by", "principal", "reason")
-
-
-def _to_member(row: Row) -> MemberFacts:
-    return MemberFacts(
-        id=to_uuid(row["member_id"]),
-        flow_id=to_uuid(row["member_flow_id"]),
-        state=STATES[row["member_state"]],
-        blocking_reason=REASONS[row["blocking_reason"]],
-        ready_at=to_datetime(row["ready_at"]),
-        parent_id=to_uuid(row["parent_id"]),
-        has_children=bool(row["has_children"]),
-        started=row["started_at"] is not None,
-    )
+_release_parameters = parameters_of(Release)
+_termination_parameters = parameters_of(MemberTermination, without=["details"])
+_to_member = row_reader(
+    MemberFacts, id="member_id", flow_id="member_flow_id", state="member_state", started="started_at"
+)
 
 
 def _to_edge_contexts(rows: Sequence[Row]) -> list[EdgeContext]:

@@ -9,14 +9,11 @@ from uuid import UUID
 from flowfabric.core.executions.records import Attempt, Execution, RecordedStep
 from flowfabric.core.executions.requests import Step
 from flowfabric.store.rows import attempt_parameters, to_attempt, to_step, to_uuid
-from flowfabric.store.session import Session
+from flowfabric.store.session import AggregateStore
 
 
-class AttemptStore:
+class AttemptStore(AggregateStore):
     """Ended attempts."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def append(self, attempts: Sequence[Attempt]) -> None:
         """Add ended attempts to the history."""
@@ -32,11 +29,8 @@ class AttemptStore:
         return to_attempt(rows[0]) if rows else None
 
 
-class StepStore:
+class StepStore(AggregateStore):
     """The journal of steps."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def record(self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> set[tuple[UUID, str]]:
         """Record steps of locked executions after their `step_seq`.

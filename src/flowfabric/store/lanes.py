@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
-from typing import Any
 
 from flowfabric.core.executions.records import Route
 from flowfabric.core.executions.views import ApproximateCount, Backlog
 from flowfabric.store.records import LaneState
-from flowfabric.store.session import Session
+from flowfabric.store.rows import to_names
+from flowfabric.store.session import AggregateStore
 
 
-class LaneStore:
+class LaneStore(AggregateStore):
     """The state of lanes."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
         """Set the state of a lane. Return False if it already has that state."""
@@ -35,11 +31,8 @@ class LaneStore:
         return {row["lane"]: LaneState(row["state"]) for row in rows}
 
 
-class RouteStore:
+class RouteStore(AggregateStore):
     """Routes by id. A route is a combination of namespace, lane, kind and required capabilities."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def ensure(self, route: Route) -> int:
         """Return the id of a route, creating it if necessary."""
@@ -60,7 +53,7 @@ class RouteStore:
     async def requires(self, route_id: int) -> tuple[str, ...]:
         """Return the capabilities that a route requires."""
         [row] = await self._session.fetch("route_requires", id=route_id)
-        return _parse_names(row["requires"])
+        return to_names(row["requires"])
 
     async def backlog(self, namespace: str, limit: int) -> list[Backlog]:
         """Count waiting executions by lane, kind and required capabilities, each up to `limit`."""
@@ -69,7 +62,7 @@ class RouteStore:
             Backlog(
                 lane=row["lane"],
                 kind=row["kind"],
-                requires=_parse_names(row["requires"]),
+                requires=to_names(row["requires"]),
                 waiting=ApproximateCount(min(row["waiting"], limit), is_exact=row["waiting"] <= limit),
             )
             for row in rows
@@ -79,7 +72,3 @@ class RouteStore:
     async def remove_unused(self, namespace: str) -> None:
         """Remove the unused routes of a namespace."""
         await self._session.fetch("forget_routes", namespace=namespace)
-
-
-def _parse_names(value: Any) -> tuple[str, ...]:
-    return tuple(json.loads(value) if isinstance(value, str) else value)

@@ -45,6 +45,12 @@ def load_migrations(backend_package: str) -> list[Migration]:
     ]
 
 
+def outdated_error(missing: Migration, applied: Mapping[int, str]) -> Unavailable:
+    """Return the error for a schema that lacks a migration and may not be migrated."""
+    message = f"the schema lacks {missing.name}; run `flowfabric migrate`, or connect once with migrate=True"
+    return Unavailable("schema_outdated", message, version=max(applied, default=0))
+
+
 def find_pending(available: Sequence[Migration], applied: Mapping[int, str]) -> list[Migration]:
     """Return the migrations that are not applied. Raise if the schema is newer than this program or was edited."""
     by_version = {migration.version: migration for migration in available}

@@ -11,20 +11,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from flowfabric.store.commit_hints import CommitHints, HintHandler
-from flowfabric.store.session import Session
 from flowfabric.store.transaction import JoinedTransaction, SharedTransaction, Transaction
-
-__all__ = [
-    "Result",
-    "Body",
-    "JoinedBody",
-    "NotificationSource",
-    "Notifier",
-    "Session",
-    "SharedBody",
-    "Store",
-    "StoreInfo",
-]
 
 Result = TypeVar("Result")
 Body = Callable[[Transaction], Coroutine[Any, Any, Result]]

@@ -1,10 +1,12 @@
-"""The protocol by which the store's classes run statements."""
+"""The session by which the stores run statements."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
+
+from flowfabric.store.commit_hints import CommitHints
 
 Row = Mapping[str, Any]
 Parameters = Mapping[str, object]
@@ -49,6 +51,14 @@ class Session(Protocol):
 
         They return no rows. No statement may depend on what another writes.
         """
+
+
+class AggregateStore:
+    """The base of all stores of a transaction: its session, and the hints to send after its commit."""
+
+    def __init__(self, session: Session, hints: CommitHints) -> None:
+        self._session = session
+        self._hints = hints
 
 
 def check_row_count(statement: str, items: Sequence[Parameters], written: int) -> None:

@@ -7,18 +7,15 @@ from datetime import datetime
 
 from flowfabric.core.tokens.key_ring import Key, KeyRing
 from flowfabric.core.tokens.secret import Secret
-from flowfabric.store.rows import to_datetime
-from flowfabric.store.session import Row, Session
+from flowfabric.store.rows import picker, row_reader
+from flowfabric.store.session import AggregateStore, Row
 
 READ_RING = "key_ring"
 READ_AND_SHARE_RING = "share_active_key"
 
 
-class SigningKeyStore:
+class SigningKeyStore(AggregateStore):
     """The key ring."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def read(self) -> KeyRing:
         """Return all keys."""
@@ -40,16 +37,12 @@ class SigningKeyStore:
 
     async def add(self, key: Key) -> bool:
         """Store a new key. Return False if its kid exists or another key is active."""
-        return bool(await self._session.fetch("add_signing_key", **_key_parameters(key)))
+        parameters = _change_parameters(key) | {"check_value": key.check, "created_at": key.created_at}
+        return bool(await self._session.fetch("add_signing_key", **parameters))
 
     async def change(self, keys: Sequence[Key]) -> None:
         """Write existing keys over their former state."""
-        if keys:
-            unchanging = {"check_value", "created_at"}
-            parameters = [
-                {name: value for name, value in _key_parameters(key).items() if name not in unchanging} for key in keys
-            ]
-            await self._session.fetch_each("change_signing_key", parameters)
+        await self._session.fetch_each("change_signing_key", [_change_parameters(key) for key in keys])
 
     async def count_invalidated(self, kid: str, end: datetime) -> int:
         """Count open waitpoints whose token was signed with this key and is valid beyond `end`."""
@@ -67,29 +60,14 @@ def to_shared_key_ring(rows: Sequence[Row]) -> KeyRing | None:
     return to_key_ring(rows) if any(row["shared"] for row in rows) else None
 
 
-def _to_key(row: Row) -> Key:
-    return Key(
-        kid=row["kid"],
-        check=row["check_value"],
-        secret=None if row["secret"] is None else Secret(row["secret"]),
-        created_at=to_datetime(row["created_at"]),
-        retired_at=to_datetime(row["retired_at"]),
-        verifies_until=to_datetime(row["verifies_until"]),
-        end_is_final=bool(row["end_is_final"]),
-        in_use=bool(row["in_use"]),
-        collected_at=to_datetime(row["collected_at"]),
-    )
+def _to_secret(row: Row) -> Secret | None:
+    return None if row["secret"] is None else Secret(row["secret"])
 
 
-def _key_parameters(key: Key) -> dict[str, object]:
-    return {
-        "kid": key.kid,
-        "check_value": key.check,
-        "secret": None if key.secret is None else key.secret.reveal(),
-        "created_at": key.created_at,
-        "retired_at": key.retired_at,
-        "verifies_until": key.verifies_until,
-        "end_is_final": key.end_is_final,
-        "collected_at": key.collected_at,
-        "active": True if key.retired_at is None else None,
-    }
+_to_key = row_reader(Key, check="check_value", secret=_to_secret)
+_change_columns = picker("kid", "retired_at", "verifies_until", "end_is_final", "collected_at")
+
+
+def _change_parameters(key: Key) -> dict[str, object]:
+    secret = None if key.secret is None else key.secret.reveal()
+    return _change_columns(key) | {"secret": secret, "active": True if key.retired_at is None else None}

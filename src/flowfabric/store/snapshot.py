@@ -14,15 +14,12 @@ from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.executions import ExecutionStore, WriteSet
 from flowfabric.store.records import OptimisticSnapshot, SignalLookup
 from flowfabric.store.rows import attempt_parameters, event_parameters, to_datetime, to_step, to_uuid
-from flowfabric.store.session import Batch, Row, Session
+from flowfabric.store.session import AggregateStore, Batch, Row, Session
 from flowfabric.store.waits import WaitStore, to_signal, wait_batches
 
 
-class SnapshotStore:
+class SnapshotStore(AggregateStore):
     """Batched reads. No execution may occur twice in one call."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def read_waits(
         self, namespace: str, requests: Sequence[WaitSnapshotRequest], limit: int
@@ -127,17 +124,16 @@ def _to_override(row: Row) -> Override:
     )
 
 
-class OptimisticStore:
+class OptimisticStore(AggregateStore):
     """Reads and writes without locks.
 
     With one writer at a time the ordinary statements are enough. A backend with many writers overrides all methods.
     """
 
-    def __init__(self, session: Session, executions: ExecutionStore, waits: WaitStore, hints: CommitHints) -> None:
-        self._session = session
+    def __init__(self, session: Session, hints: CommitHints, executions: ExecutionStore, waits: WaitStore) -> None:
+        super().__init__(session, hints)
         self._executions = executions
         self._waits = waits
-        self._hints = hints
 
     async def read_for_signals(self, lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:
         """Return what delivering signals needs to know, by one statement. Each signal goes to another execution."""

@@ -263,8 +263,7 @@ def _fill_fragments(text: str, fragments: Mapping[str, str]) -> str:
 def to_columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
     """Return one list per parameter for a batch. A list of nulls becomes empty, since `unnest` adds nulls."""
     lists = {key: [item[key] for item in items] for key in items[0]}
-    return {key: [] if values[0] is None and not _has_value(values) else values for key, values in lists.items()}
-
-
-def _has_value(values: Sequence[object]) -> bool:
-    return any(value is not None for value in values)
+    return {
+        key: [] if values[0] is None and all(value is None for value in values) else values
+        for key, values in lists.items()
+    }

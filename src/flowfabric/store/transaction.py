@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
-from flowfabric.core.executions.requests import Step
+from flowfabric.core.executions.requests import Claim, Step
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.due import DueStore
 from flowfabric.store.events import EventStore, SubscriberStore, TrimStore
 from flowfabric.store.executions import ExecutionStore, GrantStore, IdempotencyKeyStore, PurgeStore, WriteSet
-from flowfabric.store.flows import FlowStore
-from flowfabric.store.hot_path import HotStatements
+from flowfabric.store.flows import EdgeStore, FlowStore, MemberStore
 from flowfabric.store.journal import AttemptStore, StepStore
 from flowfabric.store.lanes import LaneStore, RouteStore
+from flowfabric.store.records import Claimed
 from flowfabric.store.rows import attempt_parameters, event_parameters
 from flowfabric.store.session import Session
 from flowfabric.store.signing_keys import SigningKeyStore
@@ -22,59 +24,59 @@ from flowfabric.store.snapshot import OptimisticStore, SnapshotStore
 from flowfabric.store.waits import WaitStore, touched_executions, write_waits
 from flowfabric.store.workers import WorkerStore
 
-Aggregate = TypeVar("Aggregate")
+Store_co = TypeVar("Store_co", covariant=True)
 UserBody = Callable[[Any], Any]
 StepRecorder = Callable[[Any], Step]
 RecordedResult = tuple[Any, Step]
 
 
-class _LazyStore(Generic[Aggregate]):
-    """A store object of a transaction, created on first use. Most operations need two or three of them."""
+class _LazyStore(Generic[Store_co]):
+    """A store of a transaction, created on first use. Most operations need two or three of them."""
 
-    def __init__(self, make: Callable[[Transaction], Aggregate]) -> None:
+    def __init__(self, make: Callable[[Session, CommitHints], Store_co]) -> None:
         self._make = make
-        self._name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, tx: Transaction, owner: type) -> Aggregate:
-        aggregate = tx.__dict__[self._name] = self._make(tx)
-        return aggregate
+    def __get__(self, tx: Transaction, owner: type) -> Store_co:
+        store = tx.__dict__[self._name] = self._make(tx.session, tx.hints)
+        return store
 
 
 class Transaction:
-    """The store objects over one session, and the hints to send after its commit."""
+    """The stores over one session, and the hints to send after its commit."""
 
-    def __init__(
-        self,
-        session: Session,
-        hot_path: type[HotStatements] = HotStatements,
-        optimistic: type[OptimisticStore] = OptimisticStore,
-    ) -> None:
+    optimistic_class: type[OptimisticStore] = OptimisticStore
+
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.hints = CommitHints()
-        self.hot_path = hot_path(session, self.hints)
-        self.optimistic_class = optimistic
 
-    executions = _LazyStore(lambda tx: ExecutionStore(tx.session))
-    attempts = _LazyStore(lambda tx: AttemptStore(tx.session))
-    steps = _LazyStore(lambda tx: StepStore(tx.session))
-    events = _LazyStore(lambda tx: EventStore(tx.session, tx.hints))
-    lanes = _LazyStore(lambda tx: LaneStore(tx.session))
-    routes = _LazyStore(lambda tx: RouteStore(tx.session))
-    grants = _LazyStore(lambda tx: GrantStore(tx.session))
-    idempotency_keys = _LazyStore(lambda tx: IdempotencyKeyStore(tx.session))
-    waits = _LazyStore(lambda tx: WaitStore(tx.session))
-    optimistic = _LazyStore(lambda tx: tx.optimistic_class(tx.session, tx.executions, tx.waits, tx.hints))
-    snapshots = _LazyStore(lambda tx: SnapshotStore(tx.session))
-    signing_keys = _LazyStore(lambda tx: SigningKeyStore(tx.session))
-    flows = _LazyStore(lambda tx: FlowStore(tx.session, tx.hints))
-    due = _LazyStore(lambda tx: DueStore(tx.session))
-    subscribers = _LazyStore(lambda tx: SubscriberStore(tx.session))
-    trim = _LazyStore(lambda tx: TrimStore(tx.session))
-    purge = _LazyStore(lambda tx: PurgeStore(tx.session))
-    workers = _LazyStore(lambda tx: WorkerStore(tx.session))
+    executions = _LazyStore(ExecutionStore)
+    attempts = _LazyStore(AttemptStore)
+    steps = _LazyStore(StepStore)
+    events = _LazyStore(EventStore)
+    lanes = _LazyStore(LaneStore)
+    routes = _LazyStore(RouteStore)
+    grants = _LazyStore(GrantStore)
+    idempotency_keys = _LazyStore(IdempotencyKeyStore)
+    waits = _LazyStore(WaitStore)
+    snapshots = _LazyStore(SnapshotStore)
+    signing_keys = _LazyStore(SigningKeyStore)
+    flows = _LazyStore(FlowStore)
+    edges = _LazyStore(EdgeStore)
+    members = _LazyStore(MemberStore)
+    due = _LazyStore(DueStore)
+    subscribers = _LazyStore(SubscriberStore)
+    trim = _LazyStore(TrimStore)
+    purge = _LazyStore(PurgeStore)
+    workers = _LazyStore(WorkerStore)
+
+    @cached_property
+    def optimistic(self) -> OptimisticStore:
+        """The store for reads and writes without locks."""
+        return self.optimistic_class(self.session, self.hints, self.executions, self.waits)
 
     async def write(self, write_set: WriteSet) -> None:
         """Write all rows of `write_set`, or raise."""
@@ -88,6 +90,23 @@ class Transaction:
             ("append_event", [event_parameters(item) for item in write_set.events]),
         )
         self.hints.note_events(write_set.events)
+
+    async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
+        """Lease the best waiting executions along the routes that the claim may take.
+
+        Each lease id takes 16 of the `lease_bits`. With `past_locked`, look for free executions along all routes, so
+        that locked ones of one route do not hide those of another. That costs more, and only matters if there are
+        several writers.
+        """
+        raise NotImplementedError
+
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        """Release the dependents of completed members, and return the members for which this was all there was to do.
+
+        It covers only ends after which members start that waited for nothing else. A backend without a statement for
+        that returns an empty set, and all ends get the full resolution.
+        """
+        return set()
 
     async def now(self) -> datetime:
         """Return the store's time now. After a lock, it is later than the wait for the lock."""

@@ -11,32 +11,31 @@ from flowfabric.core.tokens.key_ring import KeyRing
 from flowfabric.core.waits.condition_json import from_json, to_json
 from flowfabric.core.waits.evaluate import SignalFacts
 from flowfabric.core.waits.records import (
-    Effect,
-    OnTimeout,
     SignalBinding,
     SignalUnbinding,
     StoredSignal,
     Suspension,
-    SuspensionReason,
     TokenParts,
-    Trigger,
-    UnusedWaitpoints,
     WaitChanges,
     Waitpoint,
-    WaitpointKind,
-    WaitpointState,
 )
 from flowfabric.store.records import Closing, ReceivedSignals, SignalLookup
-from flowfabric.store.rows import parse_json, picker, to_bytes, to_datetime, to_microseconds, to_timedelta, to_uuid
-from flowfabric.store.session import Batch, Parameters, Row, Session
+from flowfabric.store.rows import (
+    parameters_of,
+    parse_json,
+    picker,
+    row_reader,
+    to_bytes,
+    to_datetime,
+    to_microseconds,
+    to_uuid,
+)
+from flowfabric.store.session import AggregateStore, Batch, Parameters, Row, Session
 from flowfabric.store.signing_keys import READ_AND_SHARE_RING, READ_RING, to_key_ring, to_shared_key_ring
 
 
-class WaitStore:
+class WaitStore(AggregateStore):
     """Reads and writes suspensions, waitpoints and signals."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
         """Write the changes of decisions, or raise.
@@ -278,107 +277,39 @@ def _group_facts(rows: Sequence[Row], by: str) -> dict[UUID, tuple[SignalFacts, 
     return {id_: tuple(group) for id_, group in groups.items()}
 
 
-def to_suspension(row: Row) -> Suspension:
-    """Return the suspension in a row."""
-    return Suspension(
-        id=to_uuid(row["id"]),
-        execution_id=to_uuid(row["execution_id"]),
-        number=row["number"],
-        generation=row["generation"],
-        epoch=row["epoch"],
-        lease_id=to_uuid(row["lease_id"]),
-        key=row["key"],
-        digest=row["digest"],
-        condition=from_json(parse_json(row["condition"])),
-        reason=SuspensionReason(row["reason"]),
-        rest=UnusedWaitpoints(row["rest"]),
-        opened_at=to_datetime(row["opened_at"]),
-        timeout_at=to_datetime(row["timeout_at"]),
-        on_timeout=OnTimeout(row["on_timeout"]),
-        resume_delay=to_timedelta(row["resume_delay_us"]),
-        closed_at=to_datetime(row["closed_at"]),
-        closed_by=Trigger(row["closed_by"]) if row["closed_by"] else None,
+def _to_token(row: Row) -> TokenParts | None:
+    if not row["kid"]:
+        return None
+    return TokenParts(
+        kid=row["kid"],
+        nonce=to_bytes(row["nonce"]),
+        hash=to_bytes(row["token_hash"]),
+        approver=row["approver"],
+        ends_at=to_datetime(row["token_ends_at"]),
     )
 
 
-_SUSPENSION = picker(
-    "id",
-    "execution_id",
-    "number",
-    "generation",
-    "epoch",
-    "lease_id",
-    "key",
-    "digest",
-    "reason",
-    "rest",
-    "opened_at",
-    "timeout_at",
-    "on_timeout",
-    "closed_at",
-    "closed_by",
+to_suspension = row_reader(
+    Suspension, condition=lambda row: from_json(parse_json(row["condition"])), resume_delay="resume_delay_us"
 )
+to_waitpoint = row_reader(Waitpoint, token=_to_token)
+to_signal = row_reader(StoredSignal)
+_suspension_columns = parameters_of(Suspension, without=["condition", "resume_delay"])
+_waitpoint_columns = parameters_of(Waitpoint, without=["token"])
+_signal_parameters = parameters_of(StoredSignal)
 _change_parameters = picker("execution_id", "number", "timeout_at", "closed_at", "closed_by")
 
 
 def _suspension_parameters(suspension: Suspension) -> dict[str, object]:
-    return _SUSPENSION(suspension) | {
+    return _suspension_columns(suspension) | {
         "condition": json.dumps(to_json(suspension.condition)),
         "resume_delay_us": to_microseconds(suspension.resume_delay),
     }
 
 
-def to_waitpoint(row: Row) -> Waitpoint:
-    """Return the waitpoint in a row."""
-    token = (
-        TokenParts(
-            kid=row["kid"],
-            nonce=to_bytes(row["nonce"]),
-            hash=to_bytes(row["token_hash"]),
-            approver=row["approver"],
-            ends_at=to_datetime(row["token_ends_at"]),
-        )
-        if row["kid"]
-        else None
-    )
-    return Waitpoint(
-        id=to_uuid(row["id"]),
-        execution_id=to_uuid(row["execution_id"]),
-        key=row["key"],
-        kind=WaitpointKind(row["kind"]),
-        state=WaitpointState(row["state"]),
-        created_at=to_datetime(row["created_at"]),
-        suspension=row["suspension"],
-        token=token,
-        expires_at=to_datetime(row["expires_at"]),
-        child_id=to_uuid(row["child_id"]),
-        fires_at=to_datetime(row["fires_at"]),
-        closed_at=to_datetime(row["closed_at"]),
-        close_reason=row["close_reason"],
-        generation=row["generation"],
-    )
-
-
-_WAITPOINT = picker(
-    "id",
-    "execution_id",
-    "key",
-    "kind",
-    "state",
-    "suspension",
-    "child_id",
-    "fires_at",
-    "created_at",
-    "expires_at",
-    "closed_at",
-    "close_reason",
-    "generation",
-)
-
-
 def _waitpoint_parameters(waitpoint: Waitpoint) -> dict[str, object]:
     token = waitpoint.token
-    return _WAITPOINT(waitpoint) | {
+    return _waitpoint_columns(waitpoint) | {
         "kid": token and token.kid,
         "nonce": token and token.nonce,
         "token_hash": token and token.hash,
@@ -389,51 +320,3 @@ def _waitpoint_parameters(waitpoint: Waitpoint) -> dict[str, object]:
 
 def _move_parameters(waitpoint: Waitpoint) -> dict[str, object]:
     return {"waitpoint_id": waitpoint.id} | _waitpoint_parameters(waitpoint)
-
-
-def to_signal(row: Row) -> StoredSignal:
-    """Return the signal in a row."""
-    return StoredSignal(
-        id=to_uuid(row["id"]),
-        execution_id=to_uuid(row["execution_id"]),
-        seq=row["seq"],
-        waitpoint_id=to_uuid(row["waitpoint_id"]),
-        waitpoint=row["waitpoint"],
-        name=row["name"],
-        category=row["category"],
-        source=row["source"],
-        source_type=row["source_type"],
-        source_identity=row["source_identity"],
-        correlation=row["correlation"],
-        payload=row["payload"],
-        encoding=row["encoding"],
-        key=row["key"],
-        created_at=to_datetime(row["created_at"]),
-        accepted_at=to_datetime(row["accepted_at"]),
-        effect=Effect(row["effect"]),
-        suspension=row["suspension"],
-        counts=bool(row["counts"]),
-    )
-
-
-_signal_parameters = picker(
-    "id",
-    "execution_id",
-    "seq",
-    "waitpoint_id",
-    "waitpoint",
-    "suspension",
-    "counts",
-    "name",
-    "category",
-    "source",
-    "source_type",
-    "source_identity",
-    "correlation",
-    "payload",
-    "encoding",
-    "key",
-    "created_at",
-    "accepted_at",
-    "effect",
-)

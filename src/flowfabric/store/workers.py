@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.core.workers import WorkerInfo
-from flowfabric.store.rows import to_datetime, to_microseconds
-from flowfabric.store.session import Row, Session
+from flowfabric.store.rows import parameters_of, row_reader, to_datetime, to_microseconds, to_names
+from flowfabric.store.session import AggregateStore
 
 
-class WorkerStore:
+class WorkerStore(AggregateStore):
     """Worker instances as they registered themselves."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def lock(self, namespace: str, instance: str) -> WorkerInfo | None:
         """Lock and return a worker."""
@@ -68,41 +63,20 @@ class WorkerStore:
 
 
 def _parameters(worker: WorkerInfo) -> dict[str, object]:
-    return {
-        "namespace": worker.namespace,
+    return _columns(worker) | {
         "instance": worker.id.instance,
         "name": worker.id.name,
         "lanes": list(worker.lanes),
         "capabilities": list(worker.capabilities),
-        "version": worker.version,
-        "host": worker.host,
-        "slots": worker.slots,
-        "busy": worker.busy,
-        "ttl_us": to_microseconds(worker.ttl),
-        "registered_at": worker.registered_at,
-        "seen_at": worker.seen_at,
-        "expires_at": worker.expires_at,
         "kinds": None if worker.kinds is None else list(worker.kinds),
+        "ttl_us": to_microseconds(worker.ttl),
     }
 
 
-def _to_worker(row: Row) -> WorkerInfo:
-    return WorkerInfo(
-        namespace=row["namespace"],
-        id=WorkerId(row["name"], row["instance"]),
-        lanes=_parse_names(row["lanes"]),
-        capabilities=_parse_names(row["capabilities"]),
-        version=row["version"],
-        host=row["host"],
-        slots=row["slots"],
-        busy=row["busy"],
-        ttl=timedelta(microseconds=row["ttl_us"]),
-        registered_at=to_datetime(row["registered_at"]),
-        seen_at=to_datetime(row["seen_at"]),
-        expires_at=to_datetime(row["expires_at"]),
-        kinds=None if row["kinds"] is None else _parse_names(row["kinds"]),
-    )
-
-
-def _parse_names(value: Any) -> tuple[str, ...]:
-    return tuple(json.loads(value) if isinstance(value, str) else value)
+_columns = parameters_of(WorkerInfo, without=["id", "lanes", "capabilities", "kinds", "ttl"])
+_to_worker = row_reader(
+    WorkerInfo,
+    id=lambda row: WorkerId(row["name"], row["instance"]),
+    ttl="ttl_us",
+    kinds=lambda row: None if row["kinds"] is None else to_names(row["kinds"]),
+)

@@ -37,6 +37,8 @@ _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
         "connection_lost",
         "the connection to the database was lost and the call may have taken effect; repeat it",
     ),
+    (_ROW_ERRORS, "storage_error", "the database rejected a row"),
+    ((_ERRORS.PostgresError,), "storage_refused", "the database rejected a statement"),
 )
 
 
@@ -47,29 +49,18 @@ def is_conflict(error: BaseException) -> bool:
 
 def translate(error: BaseException) -> BaseException:
     """Return our error for a driver error, and other errors unchanged."""
-    if isinstance(error, FlowFabricError):
+    ours = None if isinstance(error, FlowFabricError) else _find_meaning(error)
+    if ours is None:
         return error
-    for kinds, code, advice in _MEANING:
-        if isinstance(error, kinds):
-            return _with_cause(Unavailable(code, f"{advice} ({_shorten(error)})"), error)
-    if isinstance(error, _ERRORS.DataError):
-        return _with_cause(
-            InvalidRequest("invalid_request", f"the database cannot store a value of the call ({_shorten(error)})"),
-            error,
-        )
-    if isinstance(error, _ROW_ERRORS):
-        return _with_cause(Unavailable("storage_error", f"the database rejected a row ({_shorten(error)})"), error)
-    if isinstance(error, _ERRORS.PostgresError):
-        return _with_cause(
-            Unavailable("storage_refused", f"the database rejected a statement ({_shorten(error)})"), error
-        )
-    return error
-
-
-def _shorten(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
-
-
-def _with_cause(ours: FlowFabricError, error: BaseException) -> FlowFabricError:
     ours.__cause__ = error
     return ours
+
+
+def _find_meaning(error: BaseException) -> FlowFabricError | None:
+    message = f"{type(error).__name__}: {error}"[:200]
+    if isinstance(error, _ERRORS.DataError):
+        return InvalidRequest("invalid_request", f"the database cannot store a value of the call ({message})")
+    for kinds, code, advice in _MEANING:
+        if isinstance(error, kinds):
+            return Unavailable(code, f"{advice} ({message})")
+    return None

@@ -14,49 +14,19 @@ from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.requests import Claim
 from flowfabric.store import rows
 from flowfabric.store.executions import WriteSet
-from flowfabric.store.hot_path import HotStatements
 from flowfabric.store.records import Claimed, OptimisticSnapshot, SignalLookup
 from flowfabric.store.session import Row
 from flowfabric.store.signing_keys import to_key_ring
 from flowfabric.store.snapshot import OptimisticStore
+from flowfabric.store.transaction import Transaction
 from flowfabric.store.waits import to_received_signals, to_suspension, to_waitpoint
 
 
-class PostgresHotStatements(HotStatements):
-    """The claim in one statement, and the common case of what follows in flows in another."""
-
-    async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
-        claim_rows = await self._session.fetch(
-            "claim_unlocked" if past_locked else "claim_waiting",
-            namespace=namespace,
-            lanes=list(claim.lanes),
-            capabilities=list(claim.capabilities),
-            kinds=None if claim.kinds is None else list(claim.kinds),
-            limit=claim.limit,
-            drawn=lease_bits,
-            worker=claim.worker.name,
-            instance=claim.worker.instance,
-            ttl_us=rows.to_microseconds(claim.lease_ttl),
-            now=self._session.bound_now,
-        )
-        leases = tuple(rows.to_lease(row, namespace, claim.worker) for row in claim_rows if row["id"] is not None)
-        if leases:
-            self._hints.namespaces.add(namespace)
-        return Claimed(leases, all_locked=not leases and any(row["all_locked"] for row in claim_rows))
-
-    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-        ends = await self._session.fetch("pass_on", ids=list(ids), now=now)
-        for lane in {row["lane"] for row in ends} - {None}:
-            self._hints.note_work(namespace, lane)
-        self._hints.note_ended(namespace, {row["finished_id"] for row in ends} - {None})
-        return {row["id"] for row in ends} - {None}
-
-
-# The optimistic path: read without locks, then write by one guarded statement, without a transaction around them.
-
-
 class PostgresOptimisticStore(OptimisticStore):
-    """The optimistic store for a database with many writers: a row that changed since it was read is not written."""
+    """The optimistic store for a database with many writers: a row that changed since it was read is not written.
+
+    It reads without locks and then writes by one guarded statement, without a transaction around them.
+    """
 
     async def read_for_signals(self, lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:
         parameters = [
@@ -96,3 +66,35 @@ class PostgresOptimisticStore(OptimisticStore):
 
 def _parse(document: str | None) -> list[Any]:
     return json.loads(document) if document else []
+
+
+class PostgresTransaction(Transaction):
+    """A transaction with the claim in one statement, and the common case of what follows in flows in another."""
+
+    optimistic_class = PostgresOptimisticStore
+
+    async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
+        claim_rows = await self.session.fetch(
+            "claim_unlocked" if past_locked else "claim_waiting",
+            namespace=namespace,
+            lanes=list(claim.lanes),
+            capabilities=list(claim.capabilities),
+            kinds=None if claim.kinds is None else list(claim.kinds),
+            limit=claim.limit,
+            drawn=lease_bits,
+            worker=claim.worker.name,
+            instance=claim.worker.instance,
+            ttl_us=rows.to_microseconds(claim.lease_ttl),
+            now=self.session.bound_now,
+        )
+        leases = tuple(rows.to_lease(row, namespace, claim.worker) for row in claim_rows if row["id"] is not None)
+        if leases:
+            self.hints.namespaces.add(namespace)
+        return Claimed(leases, all_locked=not leases and any(row["all_locked"] for row in claim_rows))
+
+    async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
+        ends = await self.session.fetch("pass_on", ids=list(ids), now=now)
+        for lane in {row["lane"] for row in ends} - {None}:
+            self.hints.note_work(namespace, lane)
+        self.hints.note_ended(namespace, {row["finished_id"] for row in ends} - {None})
+        return {row["id"] for row in ends} - {None}

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowfabric.core.errors import Unavailable
-from flowfabric.store.migrations import CREATE_TABLE, READ_APPLIED, RECORD, Migration, find_pending, load_migrations
+from flowfabric.store.migrations import (
+    CREATE_TABLE,
+    READ_APPLIED,
+    RECORD,
+    Migration,
+    find_pending,
+    load_migrations,
+    outdated_error,
+)
 from flowfabric.store.statements import Dialect
 
 if TYPE_CHECKING:
@@ -24,11 +31,7 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, dialect: Dia
     if not missing:
         return
     if not may_migrate:
-        raise Unavailable(
-            "schema_outdated",
-            f"the schema lacks {missing[0].name}; run `flowfabric migrate`, or connect once with migrate=True",
-            version=max(applied, default=0),
-        )
+        raise outdated_error(missing[0], applied)
     # A stricter default isolation would not see commits made while this transaction waited for the lock.
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK, schema)

@@ -32,6 +32,25 @@ Result = TypeVar("Result")
 Transaction = TypeVar("Transaction")
 
 
+class Settings(Protocol):
+    """The options of `connect` that PostgreSQL uses."""
+
+    @property
+    def schema(self) -> str: ...
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def migrate(self) -> bool: ...
+    @property
+    def pooler(self) -> bool: ...
+    @property
+    def pool_size(self) -> int: ...
+    @property
+    def statement_timeout_s(self) -> float: ...
+    @property
+    def listen_url(self) -> str | None: ...
+
+
 class Pool:
     """At most `max_size` connections, each used by one caller at a time. A pool belongs to one event loop."""
 

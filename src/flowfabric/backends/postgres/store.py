@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translate
-from flowfabric.backends.postgres.hot_path import PostgresHotStatements, PostgresOptimisticStore
+from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
 from flowfabric.backends.postgres.pool import (
     Pool,
+    Settings,
     TransactionOptions,
     UnsharedConnection,
     acquire,
@@ -65,25 +66,6 @@ _MIN_VERSION = 14
 _CLOSE_S = 10
 
 
-class Settings(Protocol):
-    """The options of `connect` that PostgreSQL uses."""
-
-    @property
-    def schema(self) -> str: ...
-    @property
-    def durable(self) -> bool: ...
-    @property
-    def migrate(self) -> bool: ...
-    @property
-    def pooler(self) -> bool: ...
-    @property
-    def pool_size(self) -> int: ...
-    @property
-    def statement_timeout_s(self) -> float: ...
-    @property
-    def listen_url(self) -> str | None: ...
-
-
 async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
     """Open a store in the database at `url`, creating or migrating its schema if necessary."""
     dialect = Dialect(table_prefix=f'"{settings.schema}".', numbered=True)
@@ -102,34 +84,24 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
     except BaseException:
         await pool.close(_CLOSE_S)
         raise
-    # A session behind a pooler is shared and cannot listen, so listening needs a separate URL.
-    listen_url = settings.listen_url or (None if settings.pooler else url)
-    return PostgresStore(pool, dialect, settings, clock, Addresses(url, listen_url, database))
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The URL of the database, the URL to listen at, and the database name."""
-
-    url: str = field(repr=False)
-    listen_url: str | None = field(repr=False)
-    database: str
+    return PostgresStore(pool, dialect, settings, clock, StoreLocation(url, database, settings.schema))
 
 
 class PostgresStore:
     """A store that runs operations on pooled connections and retries conflicts."""
 
     def __init__(
-        self, pool: Pool, dialect: Dialect, settings: Settings, clock: Clock | None, addresses: Addresses
+        self, pool: Pool, dialect: Dialect, settings: Settings, clock: Clock | None, location: StoreLocation
     ) -> None:
         self._pool = pool
         self._dialect = dialect
         self._settings = settings
         self._clock = clock
         self._statements = load_statements(dialect, "flowfabric.backends.postgres")
-        self._location = StoreLocation(addresses.database, settings.schema)
-        self._user_pool = UserTransactionPool(addresses.url, settings)
-        listen_url = addresses.listen_url
+        self._location = location
+        self._user_pool = UserTransactionPool(location.url, settings)
+        # A session behind a pooler is shared and cannot listen, so listening needs a separate URL.
+        listen_url = settings.listen_url or (None if settings.pooler else location.url)
         source = PostgresNotificationSource(listen_url, settings.schema, clock) if listen_url else None
         self.notifier = PostgresNotifier(pool, settings.schema, source)
         local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in _local_settings(settings).items())
@@ -203,7 +175,7 @@ class PostgresStore:
         return result
 
     def _transaction(self, connection: Connection) -> Transaction:
-        return Transaction(self._session(connection), PostgresHotStatements, PostgresOptimisticStore)
+        return PostgresTransaction(self._session(connection))
 
     def _session(self, connection: DriverConnection) -> PostgresSession:
         return PostgresSession(connection, self._statements, self._settings.schema, self._clock)

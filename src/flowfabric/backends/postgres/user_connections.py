@@ -16,16 +16,16 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translate
-from flowfabric.backends.postgres.hot_path import PostgresHotStatements, PostgresOptimisticStore
+from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.notify import channel_name, to_payload
-from flowfabric.backends.postgres.pool import TransactionOptions, run_in_transaction
+from flowfabric.backends.postgres.pool import Settings, TransactionOptions, run_in_transaction
 from flowfabric.backends.postgres.session import DriverConnection, PostgresSession
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.store.commit_hints import CommitHints
@@ -56,17 +56,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """The database and schema of the engine's tables."""
+    """The URL, the database and the schema of the engine's tables."""
 
+    url: str = field(repr=False)
     database: str
     schema: str
 
 
-class PostgresJoinedTransaction(JoinedTransaction):
+class PostgresJoinedTransaction(PostgresTransaction, JoinedTransaction):
     """A transaction on the caller's connection. Its commit delivers the notification."""
 
     def __init__(self, session: Session, schema: str) -> None:
-        super().__init__(session, PostgresHotStatements, PostgresOptimisticStore)
+        super().__init__(session)
         self._channel = channel_name(schema)
 
     async def notify_on_commit(self, hints: CommitHints) -> None:
@@ -189,9 +190,12 @@ def adapt_sync(connection: object) -> DriverConnection:
 class PsycopgAdapter:
     """A psycopg Connection with the interface of asyncpg. Its coroutines never suspend."""
 
+    cursor_class = "RawCursor"
+
     def __init__(self, connection: Any) -> None:
         psycopg: Any = sys.modules["psycopg"]
-        self._cursor = _register_loaders(psycopg.RawCursor(connection, row_factory=psycopg.rows.dict_row))
+        cursor = getattr(psycopg, self.cursor_class)(connection, row_factory=psycopg.rows.dict_row)
+        self._cursor = _register_loaders(cursor)
 
     async def fetch(self, text: str, /, *arguments: object) -> Sequence[Row]:
         self._cursor.execute(text, [_to_plain(value) for value in arguments])
@@ -201,19 +205,14 @@ class PsycopgAdapter:
         return [row for values in arguments for row in await self.fetch(text, *values)]
 
 
-class AsyncPsycopgAdapter:
+class AsyncPsycopgAdapter(PsycopgAdapter):
     """A psycopg AsyncConnection with the interface of asyncpg."""
 
-    def __init__(self, connection: Any) -> None:
-        psycopg: Any = sys.modules["psycopg"]
-        self._cursor = _register_loaders(psycopg.AsyncRawCursor(connection, row_factory=psycopg.rows.dict_row))
+    cursor_class = "AsyncRawCursor"
 
     async def fetch(self, text: str, /, *arguments: object) -> Sequence[Row]:
         await self._cursor.execute(text, [_to_plain(value) for value in arguments])
         return await self._cursor.fetchall() if self._cursor.description else []
-
-    async def fetchmany(self, text: str, arguments: Iterable[Sequence[object]], /) -> Sequence[Row]:
-        return [row for values in arguments for row in await self.fetch(text, *values)]
 
 
 def _check_asyncpg(connection: Any) -> None:
@@ -263,17 +262,6 @@ def _to_plain(value: object) -> object:
 
 
 # User code in a transaction of the engine.
-
-
-class Settings(Protocol):
-    """The options of `connect` that the pool uses."""
-
-    @property
-    def pooler(self) -> bool: ...
-    @property
-    def pool_size(self) -> int: ...
-    @property
-    def statement_timeout_s(self) -> float: ...
 
 
 class UserTransactionPool:
@@ -337,11 +325,11 @@ class UserTransactionPool:
         )
 
 
-class PostgresSharedTransaction(SharedTransaction):
+class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
     """A transaction on a connection that user code works on too."""
 
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection[Any]) -> None:
-        super().__init__(session, PostgresHotStatements, PostgresOptimisticStore)
+        super().__init__(session)
         self._connection = connection
 
     async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:

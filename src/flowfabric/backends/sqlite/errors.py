@@ -26,16 +26,12 @@ _MEANING = {
 def translate(error: BaseException) -> BaseException:
     """Return our error for a driver error, and other errors unchanged."""
     if isinstance(error, OSError):
-        return _with_cause(
-            Unavailable("storage_read_only", f"a file next to the database cannot be used ({error})"), error
-        )
-    if not isinstance(error, sqlite3.Error):
+        ours = Unavailable("storage_read_only", f"a file next to the database cannot be used ({error})")
+    elif isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+        name, advice = _MEANING.get(code, ("storage_refused", "the database rejected a statement"))
+        ours = Unavailable(name, f"{advice} (SQLite: {error})")
+    else:
         return error
-    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-    name, advice = _MEANING.get(code, ("storage_refused", "the database rejected a statement"))
-    return _with_cause(Unavailable(name, f"{advice} (SQLite: {error})"), error)
-
-
-def _with_cause(ours: Unavailable, error: BaseException) -> Unavailable:
     ours.__cause__ = error
     return ours

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sqlite3
 
 from flowfabric.core.errors import Unavailable
-from flowfabric.store.migrations import CREATE_TABLE, READ_APPLIED, RECORD, Migration, find_pending, load_migrations
+from flowfabric.store.migrations import (
+    CREATE_TABLE,
+    READ_APPLIED,
+    RECORD,
+    Migration,
+    find_pending,
+    load_migrations,
+    outdated_error,
+)
 from flowfabric.store.statements import Dialect
 
 _TABLE_EXISTS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?)"
@@ -30,8 +38,7 @@ def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool)
     if not missing:
         return
     if not may_migrate:
-        message = f"the schema lacks {missing[0].name}; run `flowfabric migrate`, or connect once with migrate=True"
-        raise Unavailable("schema_outdated", message, version=max(applied, default=0))
+        raise outdated_error(missing[0], applied)
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(dialect.translate(CREATE_TABLE).text)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from inspect import iscoroutinefunction
 from pathlib import Path
 
 from flowfabric.backends.sqlite.connection import MEMORY
@@ -24,19 +23,16 @@ from flowfabric.store.ports import JoinedBody, Result
 from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
-from flowfabric.store.transaction import JoinedTransaction, RecordedResult, SharedTransaction, StepRecorder, UserBody
+from flowfabric.store.transaction import JoinedTransaction
 from flowfabric.store.user_connections import (
     SQLALCHEMY,
-    UserCodeError,
     closed_error,
-    ended_early_error,
     loaded_classes,
     no_transaction_error,
     not_async_error,
     other_database_error,
     unsupported_error,
     unwrap,
-    wrong_body_error,
 )
 
 _JOINABLE = "sqlite3"
@@ -147,29 +143,9 @@ def _run_in_savepoint(
 # User code in a transaction of the engine.
 
 
-class SqliteTransaction(SharedTransaction):
-    """A transaction on the writer's connection, which user code may work on too."""
-
-    def __init__(self, session: SqliteSession, connection: sqlite3.Connection) -> None:
-        super().__init__(session)
-        self._connection = connection
-
-    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
-        if iscoroutinefunction(body):
-            raise wrong_body_error("a plain function that takes a sqlite3 connection on SQLite")
-        try:
-            with _lend(self._connection):
-                result = body(self._connection)
-            step = record(result)
-        except Exception as error:
-            raise UserCodeError(error) from error
-        if not self._connection.in_transaction:
-            raise ended_early_error()
-        return result, step
-
-
 @contextmanager
-def _lend(connection: sqlite3.Connection) -> Iterator[None]:
+def lend(connection: sqlite3.Connection) -> Iterator[None]:
+    """Give the connection to user code for the time of a block, with the settings of `sqlite3` and an authorizer."""
     ours = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     connection.set_authorizer(_authorize)

@@ -20,8 +20,9 @@ from typing import Any
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
+from flowfabric.backends.sqlite.hot_path import SqliteTransaction
 from flowfabric.backends.sqlite.session import Clock, SqliteSession
-from flowfabric.backends.sqlite.user_connections import SAVEPOINT, SqliteTransaction
+from flowfabric.backends.sqlite.user_connections import SAVEPOINT
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 from flowfabric.store.rows import to_datetime, to_epoch_us

@@ -40,14 +40,14 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
     for flow in flows.values():
         if flow.purge_at is None or flow.purge_at > now or done >= validation.MAX_BATCH or rows >= MAX_PURGE_ROWS:
             continue
-        members = await tx.flows.members.page(flow.id, _FIRST_ID, validation.MAX_BATCH - done)
+        members = await tx.members.page(flow.id, _FIRST_ID, validation.MAX_BATCH - done)
         batch = take_batch([estimate_purge(member) for member in members], MAX_PURGE_ROWS - rows)
         rows += sum(remains.rows for remains in batch)
         done += len(batch) + 1
         is_last = len(batch) == len(members) and done <= validation.MAX_BATCH
         removed = [remains.id for remains in batch] + ([flow.id] if flow.implicit and is_last else [])
         if removed:
-            await tx.flows.members.lock(removed)
+            await tx.members.lock(removed)
             await tx.purge.remove(removed, now + keep_events)
         if is_last:
             await tx.flows.purge([flow.id])

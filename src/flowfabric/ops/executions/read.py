@@ -84,7 +84,7 @@ async def steps(tx: Transaction, namespace: str, page: NumberedPage) -> list[Rec
 @operation(read_only=True)
 async def children(tx: Transaction, namespace: str, page: IdPage) -> list[Summary]:
     """Return the children of an execution, oldest first. They may outlive it."""
-    ids = sorted(member.id for member in await tx.flows.members.children_of([page.id]))
+    ids = sorted(member.id for member in await tx.members.children_of([page.id]))
     child_ids = [child for child in ids if page.after is None or child > page.after][: page.limit]
     executions = await tx.executions.get(namespace, child_ids) if child_ids else {}
     if not executions:

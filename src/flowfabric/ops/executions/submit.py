@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from flowfabric.core import validation
 from flowfabric.core.errors import Conflict, InvalidRequest, Refused
 from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
 from flowfabric.core.executions.requests import Submission
@@ -23,9 +24,8 @@ from flowfabric.core.fast_dataclass import record
 from flowfabric.core.policy import span
 from flowfabric.core.waits.records import make_standing_waitpoints
 from flowfabric.ops.operation import BatchOperation
-from flowfabric.store import rows
-from flowfabric.store.hot_path import matched_ids
 from flowfabric.store.records import LaneState, NewExecution
+from flowfabric.store.rows import insert_parameters, matched_ids
 from flowfabric.store.transaction import Transaction
 
 _DELAYED = BlockingReason.WAITING_FOR_DELAY
@@ -89,9 +89,7 @@ class SubmitWithSignals(Submit):
         new = [new_row(namespace, request, now) for request in requests if not _is_late(request, now)]
         inserted = await insert_executions(tx, new) if new else set()
         states = {row.id: row.state for row in new}
-        waits = [make_standing_waitpoints(row.id, 0, row.submission.signals, now) for row in new if row.id in inserted]
-        if waits:
-            await tx.waits.apply(waits)
+        await _add_standing_waitpoints(tx, [row for row in new if row.id in inserted], now)
         return [Created(request.id, states[request.id]) if request.id in inserted else None for request in requests]
 
     def is_exclusive(self, request: RoutedSubmission) -> bool:
@@ -111,7 +109,7 @@ async def insert_executions(tx: Transaction, new: Sequence[NewExecution]) -> set
     """
     inserted = await tx.session.fetch_batch(
         "insert_executions",
-        [rows.insert_parameters(execution) for execution in new],
+        [insert_parameters(execution) for execution in new],
         namespace=new[0].namespace,
         now=tx.session.bound_now,
     )
@@ -119,6 +117,25 @@ async def insert_executions(tx: Transaction, new: Sequence[NewExecution]) -> set
         if execution.state is State.WAITING:
             tx.hints.note_work(execution.namespace, execution.submission.lane)
     return matched_ids(inserted, [execution.id for execution in new])
+
+
+async def insert_all(tx: Transaction, namespace: str, new: Sequence[NewExecution], now: datetime) -> None:
+    """Insert executions and their standing waitpoints; raise if one of them cannot be inserted."""
+    for execution in new:
+        _check_deadline(execution.submission, now)
+    for start in range(0, len(new), validation.MAX_BATCH):
+        batch = new[start : start + validation.MAX_BATCH]
+        inserted = await insert_executions(tx, batch)
+        for execution in batch:
+            if execution.id not in inserted:
+                raise await _explain_not_stored(tx, namespace, execution, None)
+    await _add_standing_waitpoints(tx, new, now)
+
+
+async def _add_standing_waitpoints(tx: Transaction, new: Sequence[NewExecution], now: datetime) -> None:
+    submissions = [(execution.id, execution.submission) for execution in new if execution.submission.signals]
+    if submissions:
+        await tx.waits.apply([make_standing_waitpoints(id_, 0, each.signals, now) for id_, each in submissions])
 
 
 async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
@@ -132,8 +149,7 @@ async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission)
         return await _explain_late(tx, namespace, request, now)
     row = new_row(namespace, request, now)
     if await insert_executions(tx, [row]):
-        if request.submission.signals:
-            await tx.waits.apply([make_standing_waitpoints(request.id, 0, request.submission.signals, now)])
+        await _add_standing_waitpoints(tx, [row], now)
         return Created(row.id, row.state)
     return await _explain(tx, namespace, request)
 
@@ -165,8 +181,7 @@ async def _take_key(tx: Transaction, namespace: str, request: RoutedSubmission) 
     return Duplicate(id_)
 
 
-def check_deadline(submission: Submission, now: datetime) -> None:
-    """Raise if the deadline has passed."""
+def _check_deadline(submission: Submission, now: datetime) -> None:
     if submission.deadline is not None and submission.deadline <= now:
         message = f"deadline {submission.deadline} is not after the store's time {now}"
         raise InvalidRequest("deadline_in_past", message, deadline=submission.deadline, now=now)
@@ -176,7 +191,7 @@ async def _explain_late(tx: Transaction, namespace: str, request: RoutedSubmissi
     """Return the duplicate of a submission whose deadline has passed since it was stored; refuse a new one."""
     if await tx.executions.get(namespace, [request.id]):
         return await _explain(tx, namespace, request)
-    check_deadline(request.submission, now)
+    _check_deadline(request.submission, now)
     raise AssertionError("the deadline had passed, and the clock does not go back")
 
 
@@ -184,11 +199,11 @@ async def _explain(tx: Transaction, namespace: str, request: RoutedSubmission) -
     fingerprint = await tx.executions.fingerprint(namespace, request.id)
     if fingerprint == request.submission.fingerprint(namespace):
         return Duplicate(request.id)
-    raise await explain_not_stored(tx, namespace, request, fingerprint)
+    raise await _explain_not_stored(tx, namespace, request, fingerprint)
 
 
-async def explain_not_stored(
-    tx: Transaction, namespace: str, request: RoutedSubmission, fingerprint: bytes | None
+async def _explain_not_stored(
+    tx: Transaction, namespace: str, request: RoutedSubmission | NewExecution, fingerprint: bytes | None
 ) -> Conflict | Refused:
     """Return why the insert left out a submission: its lane is draining, or another execution has its id."""
     lane = request.submission.lane
@@ -199,6 +214,7 @@ async def explain_not_stored(
 
 
 def new_row(namespace: str, request: RoutedSubmission, now: datetime | None) -> NewExecution:
+    """Return the execution to insert. `now` may be None for submissions without a time."""
     state, reason, ready_at = first_state(request.submission, now)
     return NewExecution(request.id, namespace, request.route_id, request.submission, state, reason, ready_at)
 

@@ -10,7 +10,7 @@ from flowfabric.core import validation
 from flowfabric.core.executions.operator import decide_change_priority
 from flowfabric.core.executions.outcomes import PriorityChanged
 from flowfabric.core.executions.requests import AuditInfo
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write_one
 from flowfabric.ops.locks import lock
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
@@ -47,6 +47,4 @@ class PriorityChange:
 async def change_priority(tx: Transaction, namespace: str, change: PriorityChange) -> PriorityChanged:
     """Change the priority, and return the old and the new one; refuse unless the execution waits for a worker."""
     execution, now = await lock(tx, namespace, change.execution_id)
-    decision = decide_change_priority(execution, change.priority, change.audit, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_change_priority(execution, change.priority, change.audit, now))

@@ -21,15 +21,12 @@ from flowfabric.core.flows.records import (
     CancelPolicy,
     FlowCancel,
     FlowRecord,
-    MemberEnd,
     MemberFacts,
-    counts_as_bad,
 )
 from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
 from flowfabric.ops.flows.extend import check_alive, lock_flow, seal_drafts
-from flowfabric.ops.flows.resolve import flow_event, put_flows, resolve_flows
+from flowfabric.ops.flows.resolve import cancellation, flow_event, member_end, put_flows, resolve, resolve_flows
 from flowfabric.ops.operation import operation
-from flowfabric.store.records import MemberTermination
 from flowfabric.store.transaction import Transaction
 
 _MAX_COUNTED = 1_000_000
@@ -99,19 +96,19 @@ async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: da
     """Return how many members were cancelled, and how many are left."""
     candidates = await _live_members(tx, flow, limit)
     facts = await _lock_members(tx, flow, candidates) if candidates else {}
-    ids = list(facts)
-    if ids:
-        await tx.flows.members.end([_termination(flow, id_) for id_ in ids], now)
+    ids, cancel = list(facts), flow.cancel
+    if cancel is not None and ids:
+        details = {"source": cancel.source, "cause": FLOW_CANCEL, "flow": str(flow.id)}
+        await tx.members.end([cancellation(id_, cancel, details) for id_ in ids], now)
         await tx.waits.end(ids, now)
     remaining = len(await _live_members(tx, flow, _MAX_COUNTED)) if len(candidates) == limit else 0
     if flow.is_frozen:
         flow = replace(flow, sweep_at=now if remaining else None)
     # Without members to end, this alone may finish the flow.
     await put_flows(tx, [flow], now)
-    if ids:
-        resolution = Resolution(now, frozen={flow.id})
-        resolution.end(dict.fromkeys(ids, State.CANCELLED))
-        await resolve_flows(tx, {flow.id: flow}, resolution, [_member_end(flow, facts[id_]) for id_ in ids])
+    if cancel is not None and ids:
+        ends = [member_end(member, State.CANCELLED, cancel.source) for member in facts.values()]
+        await resolve(tx, {flow.id: flow}, ends, now)
     return len(ids), remaining
 
 
@@ -119,13 +116,13 @@ async def _live_members(tx: Transaction, flow: FlowRecord, limit: int) -> list[U
     if flow.cancel is None or flow.cancel.policy is CancelPolicy.FLOW_ONLY:
         return []
     only_unstarted = flow.cancel.policy is CancelPolicy.CANCEL_PENDING
-    return await tx.flows.members.live(flow.id, only_unstarted=only_unstarted, limit=limit)
+    return await tx.members.live(flow.id, only_unstarted=only_unstarted, limit=limit)
 
 
 async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
     """Lock members and return their facts. A policy may exclude members that have started."""
-    await tx.flows.members.lock(ids)
-    facts = await tx.flows.members.facts(ids)
+    await tx.members.lock(ids)
+    facts = await tx.members.facts(ids)
     spares_started = flow.cancel is not None and flow.cancel.policy is CancelPolicy.CANCEL_PENDING
     return {id_: facts[id_] for id_ in ids if not (spares_started and facts[id_].started)}
 
@@ -133,35 +130,9 @@ async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) 
 async def _cancel_rest(tx: Transaction, flow: FlowRecord, now: datetime) -> int:
     """Cancel the remaining siblings of decided groups, and return how many."""
     resolution = Resolution(now)
-    for group in await tx.flows.edges.sweeping_groups([flow.id]):
+    for group in await tx.edges.sweeping_groups([flow.id]):
         resolution.sweep(group)
     flow = replace(flow, sweep_at=None, changed_at=now)
     await tx.flows.put([flow])
     await resolve_flows(tx, {flow.id: flow}, resolution, [])
     return len(resolution.cancelled)
-
-
-def _termination(flow: FlowRecord, id_: UUID) -> MemberTermination:
-    assert flow.cancel is not None, "the flow is being cancelled"
-    cancel = flow.cancel
-    return MemberTermination(
-        id=id_,
-        state=State.CANCELLED,
-        cancelled_by=cancel.source,
-        principal=cancel.principal,
-        reason=cancel.reason,
-        details={"source": cancel.source, "cause": FLOW_CANCEL, "flow": str(flow.id)},
-    )
-
-
-def _member_end(flow: FlowRecord, member: MemberFacts) -> MemberEnd:
-    source = flow.cancel.source if flow.cancel else None
-    return MemberEnd(
-        id=member.id,
-        flow_id=member.flow_id,
-        parent_id=member.parent_id,
-        state=State.CANCELLED,
-        is_root=False,
-        is_bad=counts_as_bad(State.CANCELLED, source),
-        ran=False,
-    )

@@ -30,7 +30,7 @@ async def cancel_children(tx: Transaction, namespace: str, request: CancelChildr
     require_owner(parent, request.fence, now)
     if parent.flow is None or not request.children:
         return list(request.children)
-    facts = await tx.flows.members.facts(request.children)
+    facts = await tx.members.facts(request.children)
     children = [child for child in facts.values() if child.parent_id == parent.id]
     # A child that was cancelled before may have been cancelled without its own children.
     cancelled = [child for child in children if child.state is State.CANCELLED or not child.state.is_terminal]

@@ -10,10 +10,9 @@ from uuid import UUID
 from flowfabric.core.executions.records import CancelRequest
 from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.executions.states import State
-from flowfabric.core.flows.records import MemberEnd, MemberFacts, counts_as_bad
-from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
-from flowfabric.ops.flows.resolve import resolve_flows
-from flowfabric.store.records import MemberTermination
+from flowfabric.core.flows.records import MemberFacts
+from flowfabric.core.flows.resolution import MAX_CANCELLED
+from flowfabric.ops.flows.resolve import cancellation, member_end, resolve
 from flowfabric.store.transaction import Transaction
 
 
@@ -46,7 +45,7 @@ async def read_descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Desce
     ancestors = {root: root for root in roots}
     parents: Sequence[UUID] = roots
     while parents:
-        children = await tx.flows.members.children_of(parents)
+        children = await tx.members.children_of(parents)
         ancestors |= {child.id: ancestors[child.parent_id] for child in children if child.parent_id is not None}
         descendants += [Descendant(child, ancestors[child.id]) for child in children if not child.state.is_terminal]
         parents = [child.id for child in children if child.has_children]
@@ -65,42 +64,19 @@ async def end_descendants(
     first, rest = descendants[:MAX_CANCELLED], descendants[MAX_CANCELLED:]
     ids = [descendant.member.id for descendant in first]
     details = {ancestor: _details(command, ancestor) for ancestor in {descendant.ancestor for descendant in first}}
-    await tx.flows.members.lock([descendant.member.id for descendant in descendants])
-    terminations = [_termination(descendant.member.id, command, details[descendant.ancestor]) for descendant in first]
-    await tx.flows.members.end(terminations, now)
+    await tx.members.lock([descendant.member.id for descendant in descendants])
+    request = command.request(now)
+    terminations = [cancellation(each.member.id, request, details[each.ancestor]) for each in first]
+    await tx.members.end(terminations, now)
     await tx.waits.end(ids, now)
     if rest:
-        await tx.flows.members.request_cancel([descendant.member.id for descendant in rest], command.request(now))
+        await tx.members.request_cancel([descendant.member.id for descendant in rest], request)
     # The end of their parent may have been written before, so the flow is read again.
     flows = await tx.flows.lock(None, [flow_id])
-    resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
-    resolution.end(dict.fromkeys(ids, State.CANCELLED))
-    await resolve_flows(tx, flows, resolution, [_member_end(descendant.member, command) for descendant in first])
+    ends = [member_end(descendant.member, State.CANCELLED, command.source) for descendant in first]
+    await resolve(tx, flows, ends, now)
 
 
 def _details(command: CancelCommand, ancestor: UUID | None) -> dict[str, object]:
     cause = {} if ancestor is None else {"cause": "parent", "parent": str(ancestor)}
     return {"source": command.source, **cause}
-
-
-def _termination(id_: UUID, command: CancelCommand, details: dict[str, object]) -> MemberTermination:
-    return MemberTermination(
-        id=id_,
-        state=State.CANCELLED,
-        cancelled_by=command.source,
-        principal=command.audit.principal,
-        reason=command.audit.reason,
-        details=details,
-    )
-
-
-def _member_end(member: MemberFacts, command: CancelCommand) -> MemberEnd:
-    return MemberEnd(
-        id=member.id,
-        flow_id=member.flow_id,
-        parent_id=member.parent_id,
-        state=State.CANCELLED,
-        is_root=False,
-        is_bad=counts_as_bad(State.CANCELLED, command.source),
-        ran=False,
-    )

@@ -17,16 +17,15 @@ from flowfabric.core.flows.outcomes import EdgeAdded, MemberAdded, MemberDuplica
 from flowfabric.core.flows.records import (
     DEPENDENCIES,
     EdgeGroup,
-    EdgeState,
     FlowRecord,
     GroupState,
     MemberFacts,
     StoredEdge,
-    resolve_edge,
 )
-from flowfabric.core.flows.resolution import Resolution, recount
-from flowfabric.ops.flows.resolve import put_flows, resolve_flows
-from flowfabric.ops.flows.submit import NewMember, edges_of, group_of, insert_members
+from flowfabric.core.flows.resolution import recount
+from flowfabric.ops.executions.submit import insert_all
+from flowfabric.ops.flows.resolve import consider_groups, put_flows, resolve_new_edge
+from flowfabric.ops.flows.submit import NewMember, edges_of, group_of, member_row
 from flowfabric.ops.operation import operation
 from flowfabric.ops.write_set import store
 from flowfabric.store.transaction import Transaction
@@ -73,17 +72,14 @@ async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) 
     check_growing(flow, addition.expected_revision)
     now = await tx.now()
     edges = await _resolve_edges(tx, flow, member, now)
-    await insert_members(tx, namespace, [(flow_id, member)], now)
-    await tx.flows.edges.add(edges)
+    await insert_all(tx, namespace, [member_row(namespace, flow_id, member, now)], now)
+    await tx.edges.add(edges)
     flow = replace(flow, revision=flow.revision + 1, open_members=flow.open_members + 1, changed_at=now)
     await tx.flows.put([flow])
-    resolution = _resolution(flow, now)
-    for group in group_of(flow_id, member):
-        counted = replace(recount(group, edges), state=GroupState.OPEN)
-        # Cancelled members look up the groups of their edges, so this one must be stored first.
-        await tx.flows.edges.put_groups([counted])
-        resolution.consider(counted, _new_facts(flow, member, now))
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    groups = [replace(recount(group, edges), state=GroupState.OPEN) for group in group_of(flow_id, member)]
+    # Cancelled members look up the groups of their edges, so the group of the new one must be stored first.
+    await tx.edges.put_groups(groups)
+    await consider_groups(tx, flow, [(group, _new_facts(flow, member, now)) for group in groups], now)
     return MemberAdded(member.id, flow.revision)
 
 
@@ -95,7 +91,7 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
     name = new.input or await _member_name(tx, new.upstream_id)
     if new.upstream_id == new.downstream_id:
         raise InvalidRequest("self_edge", f"member {new.upstream_id} cannot come after itself", member=new.upstream_id)
-    existing = await tx.flows.edges.between(new.upstream_id, new.downstream_id)
+    existing = await tx.edges.between(new.upstream_id, new.downstream_id)
     if existing is not None:
         return _duplicate_edge(flow, existing, new, name)
     check_growing(flow, new.expected_revision)
@@ -105,7 +101,6 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
     await _check_cycle(tx, flow, new)
     edges = await _existing_edges(tx, flow, new, name)
     now = await tx.now()
-    state = resolve_edge(new.kind, facts[new.upstream_id].state)
     edge = StoredEdge(
         flow_id=flow.id,
         upstream_id=new.upstream_id,
@@ -113,14 +108,13 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
         seq=DEPENDENCIES,
         kind=new.kind,
         input=name,
-        state=state,
-        resolved_at=None if state is EdgeState.OPEN else now,
     )
-    await tx.flows.edges.add([edge])
+    edge = resolve_new_edge(edge, facts[new.upstream_id].state, now)
+    await tx.edges.add([edge])
     flow = replace(flow, revision=flow.revision + 1, changed_at=now)
     await tx.flows.put([flow])
     await _join_group(tx, flow, downstream, [*edges, edge], now)
-    return EdgeAdded(flow.revision, state)
+    return EdgeAdded(flow.revision, edge.state)
 
 
 @operation()
@@ -206,10 +200,6 @@ def check_revision(flow: FlowRecord, expected: int | None) -> None:
         raise Conflict("stale_revision", message, flow_id=flow.id, revision=flow.revision, expected=expected)
 
 
-def _resolution(flow: FlowRecord, now: datetime) -> Resolution:
-    return Resolution(now, frozen={flow.id} if flow.is_frozen else set())
-
-
 def _duplicate(flow: FlowRecord, member: NewMember, fingerprint: bytes) -> MemberDuplicate:
     if fingerprint != member.fingerprint:
         message = f"flow {flow.id} has a member {member.drawn.name!r} with another body; use another name"
@@ -226,7 +216,7 @@ def _duplicate_edge(flow: FlowRecord, existing: StoredEdge, new: NewEdge, name: 
 
 async def _member_facts(tx: Transaction, flow: FlowRecord, ids: list[UUID]) -> dict[UUID, MemberFacts]:
     """Return the facts of members; raise `member_not_found` for an id that is no member of the flow."""
-    facts = await tx.flows.members.facts(ids) if ids else {}
+    facts = await tx.members.facts(ids) if ids else {}
     for id_ in ids:
         if id_ not in facts or facts[id_].flow_id != flow.id:
             message = f"flow {flow.id} has no member {id_}"
@@ -237,11 +227,7 @@ async def _member_facts(tx: Transaction, flow: FlowRecord, ids: list[UUID]) -> d
 async def _resolve_edges(tx: Transaction, flow: FlowRecord, member: NewMember, now: datetime) -> list[StoredEdge]:
     edges = edges_of(flow.id, member)
     facts = await _member_facts(tx, flow, [edge.upstream_id for edge in edges])
-    states = [resolve_edge(edge.kind, facts[edge.upstream_id].state) for edge in edges]
-    return [
-        replace(edge, state=state, resolved_at=None if state is EdgeState.OPEN else now)
-        for edge, state in zip(edges, states, strict=True)
-    ]
+    return [resolve_new_edge(edge, facts[edge.upstream_id].state, now) for edge in edges]
 
 
 def _new_facts(flow: FlowRecord, member: NewMember, now: datetime) -> MemberFacts:
@@ -260,14 +246,14 @@ def _new_facts(flow: FlowRecord, member: NewMember, now: datetime) -> MemberFact
 
 
 async def _check_cycle(tx: Transaction, flow: FlowRecord, new: NewEdge) -> None:
-    if await tx.flows.edges.reaches(flow.id, new.downstream_id, new.upstream_id):
+    if await tx.edges.reaches(flow.id, new.downstream_id, new.upstream_id):
         message = f"member {new.upstream_id} already depends on {new.downstream_id}; the edge would close a cycle"
         raise InvalidRequest("cycle", message, flow_id=flow.id)
 
 
 async def _existing_edges(tx: Transaction, flow: FlowRecord, new: NewEdge, name: str) -> list[StoredEdge]:
     """Return the edges of the downstream; refuse if one of them has the name of the new input."""
-    edges = [edge for edge, _ in await tx.flows.edges.into([new.downstream_id])]
+    edges = [edge for edge, _ in await tx.edges.into([new.downstream_id])]
     if any(edge.input == name for edge in edges):
         message = f"member {new.downstream_id} already has an input {name!r}; give the new one another name"
         raise InvalidRequest("duplicate_edge", message, flow_id=flow.id, input=name)
@@ -278,7 +264,7 @@ async def _join_group(
     tx: Transaction, flow: FlowRecord, downstream: Execution, edges: list[StoredEdge], now: datetime
 ) -> None:
     """Put all of these edges into the group of their downstream, which a new edge may open again."""
-    existing = [group for group in await tx.flows.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
+    existing = [group for group in await tx.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
     group = (
         existing[0]
         if existing
@@ -286,31 +272,27 @@ async def _join_group(
     )
     counted = recount(group, edges)
     if downstream.state.is_terminal:
-        await tx.flows.edges.put_groups([replace(counted, state=group.state if existing else GroupState.CLOSED)])
+        await tx.edges.put_groups([replace(counted, state=group.state if existing else GroupState.CLOSED)])
         return
     if counted.state is not GroupState.FIRED:
         downstream = await block_again(tx, downstream, now)
-    facts = (await tx.flows.members.facts([downstream.id]))[downstream.id]
+    facts = (await tx.members.facts([downstream.id]))[downstream.id]
     opened = replace(counted, state=GroupState.OPEN)
-    await tx.flows.edges.put_groups([opened])
-    resolution = _resolution(flow, now)
-    resolution.consider(opened, facts)
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    await tx.edges.put_groups([opened])
+    await consider_groups(tx, flow, [(opened, facts)], now)
 
 
 async def _start_drafts(tx: Transaction, flow: FlowRecord, drafts: list[EdgeGroup], now: datetime) -> None:
-    facts = await tx.flows.members.facts([group.downstream_id for group in drafts]) if drafts else {}
-    resolution = _resolution(flow, now)
-    for group in drafts:
-        resolution.consider(replace(group, draft=False), facts[group.downstream_id])
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    facts = await tx.members.facts([group.downstream_id for group in drafts]) if drafts else {}
+    groups = [(replace(group, draft=False), facts[group.downstream_id]) for group in drafts]
+    await consider_groups(tx, flow, groups, now)
 
 
 async def _draft_groups(tx: Transaction, flow: FlowRecord, member_id: UUID | None) -> list[EdgeGroup]:
     if member_id is not None:
-        groups = await tx.flows.edges.groups_of([member_id])
+        groups = await tx.edges.groups_of([member_id])
     else:
-        _, groups = await tx.flows.edges.of_flow(flow.id, 10**6)
+        _, groups = await tx.edges.of_flow(flow.id, 10**6)
     return [group for group in groups if group.draft]
 
 

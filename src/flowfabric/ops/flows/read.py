@@ -51,7 +51,7 @@ async def describe_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowD
     """Return the flow with its graph, which is cut off at 100,000 edges."""
     flow = await _read_flow(tx, namespace, flow_id)
     counts = await tx.flows.counts([flow_id])
-    edges, groups = await tx.flows.edges.of_flow(flow_id, _MAX_EDGES + 1)
+    edges, groups = await tx.edges.of_flow(flow_id, _MAX_EDGES + 1)
     return describe_graph(flow, counts.get(flow_id, {}), edges, groups, _MAX_EDGES)
 
 
@@ -59,7 +59,7 @@ async def describe_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowD
 async def list_members(tx: Transaction, namespace: str, page: MemberPage) -> list[Summary]:
     """Return one page of the members of a flow."""
     await _read_flow(tx, namespace, page.flow_id)
-    members = await tx.flows.members.page(page.flow_id, page.after, page.limit)
+    members = await tx.members.page(page.flow_id, page.after, page.limit)
     return [summarize(execution) for execution in members]
 
 

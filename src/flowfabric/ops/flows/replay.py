@@ -70,9 +70,9 @@ async def plan_replay(tx: Transaction, execution: Execution, now: datetime) -> R
 async def write_replay(tx: Transaction, plan: ReplayPlan, now: datetime) -> None:
     """Write a plan; the flow is locked."""
     if plan.edges:
-        await tx.flows.edges.put(plan.edges)
+        await tx.edges.put(plan.edges)
     if plan.groups:
-        await tx.flows.edges.put_groups(plan.groups)
+        await tx.edges.put_groups(plan.groups)
     for execution in (await tx.executions.lock(None, plan.blocked) if plan.blocked else {}).values():
         await block_again(tx, execution, now)
     if plan.flow is not None:
@@ -81,11 +81,11 @@ async def write_replay(tx: Transaction, plan: ReplayPlan, now: datetime) -> None
 
 async def _dependencies(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], EdgeGroup | None]:
     """Return the inbound edges that open again, and the group of the member, if it never started."""
-    groups = await tx.flows.edges.groups_of([execution.id]) if execution.started_at is None else []
+    groups = await tx.edges.groups_of([execution.id]) if execution.started_at is None else []
     own = next((group for group in groups if group.seq == DEPENDENCIES), None)
     if own is None:
         return [], None
-    edges = [_reopen(edge) for edge, _ in await tx.flows.edges.into([execution.id])]
+    edges = [_reopen(edge) for edge, _ in await tx.edges.into([execution.id])]
     changed = [edge for edge in edges if edge.state is EdgeState.OPEN]
     return changed, recount(own, edges)
 
@@ -98,20 +98,20 @@ def _reopen(edge: StoredEdge) -> StoredEdge:
 
 async def _dependents(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], list[EdgeGroup], list[UUID]]:
     """Return the reopened edges to members that have not started, their groups, and the members that wait again."""
-    outbound = [edge for edge in await tx.flows.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
+    outbound = [edge for edge in await tx.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
     ids = [edge.downstream_id for edge in outbound]
     if ids:
         # Workers must not claim them between the check whether they have started and the write.
-        await tx.flows.members.lock(ids)
-    facts = await tx.flows.members.facts(ids) if ids else {}
+        await tx.members.lock(ids)
+    facts = await tx.members.facts(ids) if ids else {}
     opened = [
         replace(edge, state=EdgeState.OPEN, resolved_at=None)
         for edge in outbound
         if edge.state is not EdgeState.OPEN and not facts[edge.downstream_id].started
     ]
     ids = [edge.downstream_id for edge in opened]
-    groups = [group for group in (await tx.flows.edges.groups_of(ids) if ids else []) if group.seq == DEPENDENCIES]
-    inbound = await tx.flows.edges.into(ids) if ids else []
+    groups = [group for group in (await tx.edges.groups_of(ids) if ids else []) if group.seq == DEPENDENCIES]
+    inbound = await tx.edges.into(ids) if ids else []
     recalculated, blocked = [], []
     for group in groups:
         edges = [_latest(edge, opened) for edge, _ in inbound if edge.downstream_id == group.downstream_id]

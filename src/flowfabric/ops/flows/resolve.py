@@ -11,18 +11,22 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.executions.records import Event
+from flowfabric.core.executions.records import CancelRequest, Event
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.records import (
     SIBLING,
     EdgeGroup,
+    EdgeState,
+    FlowCancel,
     FlowRecord,
     GroupState,
     MemberEnd,
     MemberFacts,
+    StoredEdge,
     counts_as_bad,
     final_state,
+    resolve_edge,
 )
 from flowfabric.core.flows.resolution import Resolution
 from flowfabric.ops.waits.child_signals import signal_waiting
@@ -82,15 +86,31 @@ async def resolve_flows(
     await signal_waiting(tx, {end.id: end.state for end in all_ends}, now, {end.id: end.parent_id for end in all_ends})
 
 
+async def consider_groups(
+    tx: Transaction, flow: FlowRecord, groups: Sequence[tuple[EdgeGroup, MemberFacts]], now: datetime
+) -> None:
+    """Release or skip the members whose groups are decided, and write all consequences in their locked flow."""
+    resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
+    for group, member in groups:
+        resolution.consider(group, member)
+    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+
+
+def resolve_new_edge(edge: StoredEdge, upstream: State, now: datetime) -> StoredEdge:
+    """Return a new edge, which is resolved if its upstream has ended before."""
+    state = resolve_edge(edge.kind, upstream)
+    return edge if state is EdgeState.OPEN else replace(edge, state=state, resolved_at=now)
+
+
 async def _complete(tx: Transaction, resolution: Resolution, flow_ids: Sequence[UUID]) -> None:
     rounds = 0
     while not resolution.is_settled:
         wanted = resolution.missing_edges()
         if wanted and rounds < _MAX_ROUNDS:
-            resolution.add_edges(wanted, await tx.flows.edges.open_from(wanted))
+            resolution.add_edges(wanted, await tx.edges.open_from(wanted))
         elif wanted:
             # In a long chain, reading all edges once is cheaper than one read per link.
-            edges = await tx.flows.edges.open_in(flow_ids)
+            edges = await tx.edges.open_in(flow_ids)
             resolution.add_edges([edge.edge.upstream_id for edge in edges], edges)
             resolution.knows_all = True
         resolution.advance()
@@ -100,19 +120,20 @@ async def _complete(tx: Transaction, resolution: Resolution, flow_ids: Sequence[
 
 
 async def _cancel_siblings(tx: Transaction, resolution: Resolution) -> None:
-    into = await tx.flows.edges.open_into([downstream for downstream, _ in resolution.closing])
+    into = await tx.edges.open_into([downstream for downstream, _ in resolution.closing])
     siblings = [member.id for _, member in into]
     if siblings:
-        resolution.add_edges(siblings, await tx.flows.edges.open_from(siblings))
+        resolution.add_edges(siblings, await tx.edges.open_from(siblings))
     resolution.cancel_siblings(into)
 
 
 def _caused_ends(resolution: Resolution) -> list[MemberEnd]:
-    skipped = [_member_end(member, State.SKIPPED) for member in resolution.skipped.values()]
-    return skipped + [_member_end(member, State.CANCELLED) for member, _ in resolution.cancelled.values()]
+    skipped = [member_end(member, State.SKIPPED, SIBLING) for member in resolution.skipped.values()]
+    return skipped + [member_end(member, State.CANCELLED, SIBLING) for member, _ in resolution.cancelled.values()]
 
 
-def _member_end(member: MemberFacts, state: State) -> MemberEnd:
+def member_end(member: MemberFacts, state: State, cancelled_by: str | None) -> MemberEnd:
+    """Return the end of a member that did not end itself."""
     return MemberEnd(
         id=member.id,
         flow_id=member.flow_id,
@@ -120,7 +141,7 @@ def _member_end(member: MemberFacts, state: State) -> MemberEnd:
         state=state,
         ran=False,
         is_root=member.flow_id is None and member.has_children,
-        is_bad=counts_as_bad(state, SIBLING),
+        is_bad=counts_as_bad(state, cancelled_by),
     )
 
 
@@ -132,11 +153,11 @@ async def _move_members(tx: Transaction, resolution: Resolution) -> None:
     releases = [release_of(member, now) for member in resolution.released.values()]
     if not terminations and not releases:
         return
-    await tx.flows.members.lock([change.id for change in terminations] + [change.id for change in releases])
+    await tx.members.lock([change.id for change in terminations] + [change.id for change in releases])
     if terminations:
-        await tx.flows.members.end(terminations, now)
+        await tx.members.end(terminations, now)
     if releases:
-        await tx.flows.members.release(releases, now)
+        await tx.members.release(releases, now)
 
 
 def release_of(member: MemberFacts, now: datetime) -> Release:
@@ -144,6 +165,18 @@ def release_of(member: MemberFacts, now: datetime) -> Release:
     if member.ready_at is not None and member.ready_at > now:
         return Release(member.id, State.DELAYED, BlockingReason.WAITING_FOR_DELAY, member.ready_at)
     return Release(member.id, State.WAITING, BlockingReason.WAITING_FOR_WORKER, None)
+
+
+def cancellation(id_: UUID, cancel: FlowCancel | CancelRequest, details: Mapping[str, object]) -> MemberTermination:
+    """Return the termination of a member by an operator or its worker."""
+    return MemberTermination(
+        id=id_,
+        state=State.CANCELLED,
+        cancelled_by=cancel.source,
+        principal=cancel.principal,
+        reason=cancel.reason,
+        details=details,
+    )
 
 
 def _skip(member: MemberFacts) -> MemberTermination:
@@ -172,7 +205,7 @@ async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequen
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
         # An execution that was ended by others may leave an open group.
-        for group in await tx.flows.edges.groups_of(ended):
+        for group in await tx.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
     return list(changed.values())

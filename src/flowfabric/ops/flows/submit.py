@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core import validation
 from flowfabric.core.errors import Conflict, FlowFabricError
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.fast_dataclass import record
@@ -25,14 +24,7 @@ from flowfabric.core.flows.graph import MemberSpec
 from flowfabric.core.flows.outcomes import FlowCreated, FlowDuplicate
 from flowfabric.core.flows.records import DEPENDENCIES, EdgeGroup, FlowRecord, StoredEdge
 from flowfabric.core.ids import derive_id
-from flowfabric.core.waits.records import make_standing_waitpoints
-from flowfabric.ops.executions.submit import (
-    RoutedSubmission,
-    check_deadline,
-    explain_not_stored,
-    first_state,
-    insert_executions,
-)
+from flowfabric.ops.executions.submit import first_state, insert_all
 from flowfabric.ops.flows.resolve import put_flows
 from flowfabric.ops.operation import BatchOperation, BatchRejected
 from flowfabric.store.records import NewExecution
@@ -107,9 +99,9 @@ async def _store(tx: Transaction, namespace: str, requests: Sequence[NewFlow], n
     flows = [_flow(namespace, request, now) for request in requests]
     stored = await tx.flows.add(flows)
     placed = [(request.id, member) for request in requests if request.id in stored for member in request.members]
-    await insert_members(tx, namespace, placed, now)
-    await tx.flows.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
-    await tx.flows.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
+    await insert_all(tx, namespace, [member_row(namespace, flow_id, member, now) for flow_id, member in placed], now)
+    await tx.edges.add([edge for flow_id, member in placed for edge in edges_of(flow_id, member)])
+    await tx.edges.put_groups([group for flow_id, member in placed for group in group_of(flow_id, member)])
     empty = [flow for flow in flows if flow.id in stored and flow.sealed and flow.open_members == 0]
     await put_flows(tx, empty, now)
     return stored
@@ -130,28 +122,6 @@ def _flow(namespace: str, request: NewFlow, now: datetime) -> FlowRecord:
         created_at=now,
         changed_at=now,
     )
-
-
-async def insert_members(
-    tx: Transaction, namespace: str, placed: Sequence[tuple[UUID, NewMember]], now: datetime
-) -> None:
-    """Store members of flows, those with edges and drafts as blocked; refuse all if one cannot be stored."""
-    for _, member in placed:
-        check_deadline(member.drawn.submission, now)
-    for start in range(0, len(placed), validation.MAX_BATCH):
-        batch = placed[start : start + validation.MAX_BATCH]
-        stored = await insert_executions(tx, [_row(namespace, flow_id, member, now) for flow_id, member in batch])
-        for _, member in batch:
-            if member.id not in stored:
-                submission = RoutedSubmission(member.id, member.route_id, member.drawn.submission)
-                raise await explain_not_stored(tx, namespace, submission, None)
-    waits = [
-        make_standing_waitpoints(member.id, 0, member.drawn.submission.signals, now)
-        for _, member in placed
-        if member.drawn.submission.signals
-    ]
-    if waits:
-        await tx.waits.apply(waits)
 
 
 def edges_of(flow_id: UUID, member: NewMember) -> list[StoredEdge]:
@@ -193,7 +163,8 @@ def upstream_of(flow_id: UUID, name: str) -> UUID:
         return derive_id(flow_id, name)
 
 
-def _row(namespace: str, flow_id: UUID, member: NewMember, now: datetime) -> NewExecution:
+def member_row(namespace: str, flow_id: UUID, member: NewMember, now: datetime) -> NewExecution:
+    """Return the execution of a new member, which is blocked if it has edges or is a draft."""
     drawn = member.drawn
     state, reason, ready_at = first_state(drawn.submission, now)
     if drawn.edges or drawn.draft:

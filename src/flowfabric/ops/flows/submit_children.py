@@ -7,7 +7,6 @@ A detached child gets its id in the same way, but belongs to no flow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -21,14 +20,7 @@ from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.flows.records import FlowRecord
 from flowfabric.core.ids import derive_id
-from flowfabric.core.waits.records import make_standing_waitpoints
-from flowfabric.ops.executions.submit import (
-    RoutedSubmission,
-    check_deadline,
-    explain_not_stored,
-    insert_executions,
-    new_row,
-)
+from flowfabric.ops.executions.submit import RoutedSubmission, insert_all, new_row
 from flowfabric.ops.executions.submit_in_transaction import ensure_routes
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock_with_flow
@@ -74,7 +66,7 @@ async def submit_children(
         await _join_flow(tx, parent, flow, len(members), now)
         moved = replace(moved, is_standalone=False, has_children=True)
     if new:
-        await _insert(tx, namespace, new, now)
+        await insert_all(tx, namespace, new, now)
     if moved != parent:
         await store(tx, [Decision(None, parent, moved)])
     states = {row.id: row.state for row in new}
@@ -97,19 +89,6 @@ async def _join_flow(tx: Transaction, parent: Execution, flow: FlowRecord | None
         message = f"flow {flow.id} was cancelled, so it cannot get children"
         raise Refused("flow_already_terminal", message, flow_id=flow.id)
     await tx.flows.put([replace(flow, open_members=flow.open_members + number, changed_at=now)])
-
-
-async def _insert(tx: Transaction, namespace: str, rows: Sequence[NewExecution], now: datetime) -> None:
-    for row in rows:
-        check_deadline(row.submission, now)
-    stored = await insert_executions(tx, rows)
-    for row in rows:
-        if row.id not in stored:
-            submission = RoutedSubmission(row.id, row.route_id, row.submission)
-            raise await explain_not_stored(tx, namespace, submission, None)
-    waits = [make_standing_waitpoints(row.id, 0, row.submission.signals, now) for row in rows if row.submission.signals]
-    if waits:
-        await tx.waits.apply(waits)
 
 
 def _route(namespace: str, child: ChildSubmission) -> Route:

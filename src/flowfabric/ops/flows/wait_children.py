@@ -26,10 +26,8 @@ from flowfabric.core.flows.records import (
     MemberFacts,
     StoredEdge,
     judge_group,
-    resolve_edge,
 )
-from flowfabric.core.flows.resolution import Resolution
-from flowfabric.ops.flows.resolve import resolve_flows
+from flowfabric.ops.flows.resolve import consider_groups, resolve_new_edge
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock_with_flow
 from flowfabric.ops.operation import operation
@@ -76,14 +74,14 @@ async def wait_children(tx: Transaction, namespace: str, request: WaitChildren) 
     after = apply_transition(owned, WAIT_CHILDREN, now, digest=request.digest(), is_standalone=False)
     details = {"children": len(edges), "join": request.join.kind.value}
     await store(tx, [make_decision(WaitingForChildren(), parent, after, WAIT_CHILDREN, details=details)])
-    await tx.flows.edges.add(edges)
-    await tx.flows.edges.put_groups([group])
+    await tx.edges.add(edges)
+    await tx.edges.put_groups([group])
     return WaitingForChildren()
 
 
 async def _child_facts(tx: Transaction, parent: Execution, ids: Sequence[UUID]) -> list[MemberFacts]:
     """Return the facts of children; raise `child_not_found` for an id that is no child of this execution."""
-    facts = await tx.flows.members.facts(ids) if ids else {}
+    facts = await tx.members.facts(ids) if ids else {}
     for id_ in ids:
         if id_ not in facts or facts[id_].parent_id != parent.id:
             message = f"execution {parent.id} has no child {id_}"
@@ -100,24 +98,22 @@ async def _make_group(
     now: datetime,
 ) -> tuple[EdgeGroup, list[StoredEdge]]:
     """Return the wait as a new group, with an edge from each child."""
-    seq = 1 + max((group.seq for group in await tx.flows.edges.groups_of([parent.id])), default=0)
+    seq = 1 + max((group.seq for group in await tx.edges.groups_of([parent.id])), default=0)
     group = EdgeGroup(downstream_id=parent.id, seq=seq, flow_id=flow.id, join=request.join, n=len(children))
     edges = [_edge(group, request.edge, child, now) for child in children]
     return group.add_resolved([edge.state for edge in edges]), edges
 
 
 def _edge(group: EdgeGroup, kind: EdgeKind, child: MemberFacts, now: datetime) -> StoredEdge:
-    state = resolve_edge(kind, child.state)
-    return StoredEdge(
+    edge = StoredEdge(
         flow_id=group.flow_id,
         upstream_id=child.id,
         downstream_id=group.downstream_id,
         seq=group.seq,
         kind=kind,
         input=str(child.id),
-        state=state,
-        resolved_at=None if state is EdgeState.OPEN else now,
     )
+    return resolve_new_edge(edge, child.state, now)
 
 
 async def _store_steps(tx: Transaction, parent: Execution, owned: Execution) -> None:
@@ -129,18 +125,16 @@ async def _write_ready(
     tx: Transaction, parent: Execution, flow: FlowRecord, group: EdgeGroup, edges: Sequence[StoredEdge], now: datetime
 ) -> None:
     """Record once that the parent handled how these children ended, and end siblings that are no longer needed."""
-    outbound = await tx.flows.edges.out_of([edge.upstream_id for edge in edges]) if edges else []
+    outbound = await tx.edges.out_of([edge.upstream_id for edge in edges]) if edges else []
     waited = {edge.upstream_id for edge in outbound if edge.downstream_id == parent.id}
     if all(edge.upstream_id in waited or edge.state is EdgeState.OPEN for edge in edges) and not _cancels_siblings(
         group
     ):
         return
-    await tx.flows.edges.add(edges)
-    await tx.flows.edges.put_groups([group])
-    resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
-    facts = await tx.flows.members.facts([parent.id])
-    resolution.consider(group, facts[parent.id])
-    await resolve_flows(tx, {flow.id: flow}, resolution, [])
+    await tx.edges.add(edges)
+    await tx.edges.put_groups([group])
+    facts = await tx.members.facts([parent.id])
+    await consider_groups(tx, flow, [(group, facts[parent.id])], now)
 
 
 def _cancels_siblings(group: EdgeGroup) -> bool:

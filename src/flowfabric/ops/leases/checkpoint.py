@@ -16,8 +16,7 @@ from flowfabric.core.executions.requests import Checkpoint, Step, StepStatus, pa
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.ops.locks import lock_owned
 from flowfabric.ops.operation import BatchOperation, BatchRejected, operation
-from flowfabric.store import rows
-from flowfabric.store.hot_path import fence_parameters
+from flowfabric.store.rows import fence_parameters, to_uuid
 from flowfabric.store.transaction import SharedTransaction, StepRecorder, Transaction, UserBody
 
 
@@ -71,7 +70,7 @@ async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Se
     )
     recorded: Counter[UUID] = Counter()
     for row in counts:
-        recorded[rows.to_uuid(row["execution_id"])] += row["recorded"]
+        recorded[to_uuid(row["execution_id"])] += row["recorded"]
     return recorded
 
 

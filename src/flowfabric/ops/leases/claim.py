@@ -19,7 +19,7 @@ from flowfabric.core.executions.requests import Claim, LeaseTerms
 from flowfabric.core.executions.transitions import CLAIM, check, refusal
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.workers import require_capabilities
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write_one
 from flowfabric.ops.locks import lock
 from flowfabric.ops.operation import operation
 from flowfabric.store.records import Claimed, LaneState
@@ -39,7 +39,7 @@ class ClaimAttempt:
 async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claimed:
     """Lease up to `limit` executions by priority; at equal priority resumed before new ones, then the oldest."""
     claim.paths["past_locked" if request.past_locked else "by_route"] += 1
-    return await tx.hot_path.claim(namespace, request.claim, request.lease_bits, past_locked=request.past_locked)
+    return await tx.claim(namespace, request.claim, request.lease_bits, past_locked=request.past_locked)
 
 
 @record(frozen=True, slots=True)
@@ -62,9 +62,7 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
     if await tx.lanes.state(execution.namespace, execution.lane) is LaneState.PAUSED:
         raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is paused")
     require_capabilities(await tx.routes.requires(execution.route_id), request.capabilities)
-    decision = decide_claim(execution, request.terms, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_claim(execution, request.terms, now))
 
 
 @operation(read_only=True)

@@ -32,8 +32,7 @@ from flowfabric.ops.flows.resolve import resolve
 from flowfabric.ops.leases.release import give_up_lease
 from flowfabric.ops.operation import BatchOperation
 from flowfabric.ops.waits.child_signals import signal_waiting
-from flowfabric.store import rows
-from flowfabric.store.hot_path import fence_parameters, matched_ids
+from flowfabric.store.rows import fence_parameters, matched_ids, to_datetime, to_uuid
 from flowfabric.store.session import Row
 from flowfabric.store.transaction import Transaction
 
@@ -58,8 +57,7 @@ class Complete(BatchOperation[Completion, Ended]):
 
     async def run_one(self, tx: Transaction, namespace: str, request: Completion) -> Ended:
         """Complete one execution with its steps, return the outcome of a repeated completion, or explain."""
-        outcome: Ended = await give_up_lease(tx, namespace, request, decide_complete)
-        return outcome
+        return await give_up_lease(tx, namespace, request, decide_complete)
 
     def is_exclusive(self, request: Completion) -> bool:
         return bool(request.steps)
@@ -125,7 +123,7 @@ async def complete_linked_if_owned(
     )
     ends = [_member_end(row) for row in returned]
     _note_completed(tx, namespace, completions, {end.id for end in ends}, returned)
-    return ends, rows.to_datetime(returned[0]["ended_at"]) if returned else None
+    return ends, to_datetime(returned[0]["ended_at"]) if returned else None
 
 
 async def _write_consequences(
@@ -136,7 +134,7 @@ async def _write_consequences(
     # A child's end also concerns its parent, so all ends of its flow are resolved together.
     resolved_flows = {flows[end.id].id for end in members if end.parent_id is not None or end.is_root}
     free = [end.id for end in members if flows[end.id].id not in resolved_flows]
-    passed = await tx.hot_path.pass_on(namespace, free, now) if free else set()
+    passed = await tx.pass_on(namespace, free, now) if free else set()
     entangled = [end for end in members if end.id not in passed]
     if entangled:
         entangled_flows = {flows[end.id].id: flows[end.id] for end in entangled}
@@ -161,15 +159,15 @@ def _note_completed(
 ) -> None:
     if ids:
         completed = [completion for completion in completions if completion.fence.execution_id in ids]
-        tx.hints.note_completed(namespace, completed, rows.to_datetime(returned[0]["ended_at"]))
+        tx.hints.note_completed(namespace, completed, to_datetime(returned[0]["ended_at"]))
 
 
 def _member_end(row: Row) -> MemberEnd:
-    flow_id = rows.to_uuid(row["flow_id"])
+    flow_id = to_uuid(row["flow_id"])
     return MemberEnd(
-        id=rows.to_uuid(row["id"]),
+        id=to_uuid(row["id"]),
         flow_id=flow_id,
-        parent_id=rows.to_uuid(row["parent_id"]),
+        parent_id=to_uuid(row["parent_id"]),
         is_root=flow_id is None and bool(row["has_children"]),
         state=State.COMPLETED,
         is_bad=False,

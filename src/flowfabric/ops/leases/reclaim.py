@@ -13,7 +13,7 @@ from flowfabric.core.executions.requests import AuditInfo, GrantTerms, LeaseFilt
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.transitions import refusal
 from flowfabric.core.workers import require_capabilities
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write_one
 from flowfabric.ops.locks import lock, lock_to_end
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
@@ -37,10 +37,8 @@ async def reclaim(tx: Transaction, namespace: str, request: ReclaimRequest) -> L
     """
     grant_id, terms = request.grant_id, request.terms
     grant = await tx.grants.get(grant_id)
-    if grant is None:
-        raise _not_found(grant_id)
-    if not await tx.executions.get(namespace, [grant.execution_id]):
-        raise _not_found(grant_id)
+    if grant is None or not await tx.executions.get(namespace, [grant.execution_id]):
+        raise NotFound("grant_not_found", f"there is no grant {grant_id} in this namespace", grant_id=grant_id)
     execution, now = await lock_to_end(tx, namespace, grant.execution_id)
     # The grant may have been used while this transaction waited for the lock.
     grant = await tx.grants.get(grant_id) or grant
@@ -54,16 +52,11 @@ async def reclaim(tx: Transaction, namespace: str, request: ReclaimRequest) -> L
         return Ended(State.FAILED)  # An earlier use of this grant ended the execution.
     decision = decide_reclaim(execution, grant, terms, now)
     await tx.grants.consume(grant_id, terms.lease_id if isinstance(decision.outcome, Lease) else _NO_LEASE)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decision)
 
 
 def _has_lease_of(execution: Execution, grant: Grant) -> bool:
     return execution.lease is not None and execution.lease.id == grant.consumed_by
-
-
-def _not_found(grant_id: UUID) -> NotFound:
-    return NotFound("grant_not_found", f"there is no grant {grant_id} in this namespace", grant_id=grant_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +81,7 @@ async def grant_reclaim(tx: Transaction, namespace: str, request: GrantRequest) 
         raise refusal(execution, "grant_already_exists", f"worker {existing.worker.name} was granted it")
     decision = decide_grant(execution, terms, now)
     await tx.grants.add(decision.outcome)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +97,4 @@ class RevokeRequest:
 async def revoke_lease(tx: Transaction, namespace: str, request: RevokeRequest) -> Revoked | AlreadySatisfied:
     """Revoke a live lease, and return it or why there was nothing to do."""
     execution, now = await lock(tx, namespace, request.execution_id)
-    decision = decide_revoke(execution, request.which, request.audit, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_revoke(execution, request.which, request.audit, now))

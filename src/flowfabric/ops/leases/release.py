@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from flowfabric.core.executions.attempts import Continuation, decide_continue, decide_delay, decide_fail
 from flowfabric.core.executions.decision import Decision
@@ -12,7 +12,7 @@ from flowfabric.core.executions.outcomes import Continued, Delayed, Ended, Relea
 from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import DelayRequest, FailureReport, Step, find_repeated, require_owner
 from flowfabric.core.fast_dataclass import replace
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write_one
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock, lock_to_end
 from flowfabric.ops.operation import operation
@@ -30,11 +30,15 @@ class ReleaseRequest(Protocol):
 
 
 Request = TypeVar("Request", bound=ReleaseRequest)
+Outcome = TypeVar("Outcome")
 
 
 async def give_up_lease(
-    tx: Transaction, namespace: str, request: Request, decide: Callable[[Execution, Request, datetime], Decision[Any]]
-) -> Any:
+    tx: Transaction,
+    namespace: str,
+    request: Request,
+    decide: Callable[[Execution, Request, datetime], Decision[Outcome]],
+) -> Outcome:
     """Write the decision and the steps of the request, and return the outcome.
 
     A repeated request returns the same outcome.
@@ -42,26 +46,22 @@ async def give_up_lease(
     execution, now = await lock_to_end(tx, namespace, request.fence.execution_id)
     earlier = find_repeated(execution, request.fence, request.digest())
     if earlier is not None:
-        return repeat_outcome(earlier)
+        return cast(Outcome, repeat_outcome(earlier))
     execution = require_owner(execution, request.fence, now)
     execution = await record_steps(tx, execution, request.steps, now)
-    decision = decide(execution, request, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide(execution, request, now))
 
 
 @operation()
 async def fail(tx: Transaction, namespace: str, request: FailureReport) -> RetryScheduled | Ended:
     """Fail an attempt; the stored policy decides whether and when there is another one."""
-    outcome: RetryScheduled | Ended = await give_up_lease(tx, namespace, request, decide_fail)
-    return outcome
+    return await give_up_lease(tx, namespace, request, decide_fail)
 
 
 @operation()
 async def delay(tx: Transaction, namespace: str, request: DelayRequest) -> Delayed | Released:
     """Give an attempt back, to continue at the given time, or immediately if no time is given."""
-    outcome: Delayed | Released = await give_up_lease(tx, namespace, request, decide_delay)
-    return outcome
+    return await give_up_lease(tx, namespace, request, decide_delay)
 
 
 @operation()
@@ -79,5 +79,4 @@ async def continue_with(tx: Transaction, namespace: str, request: Continuation) 
     assert decision.after is not None, "a new generation changes the execution"
     await tx.steps.clear(execution.id)
     await record_steps(tx, replace(decision.after, step_seq=0), request.steps, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decision)

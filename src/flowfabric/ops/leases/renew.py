@@ -21,8 +21,7 @@ from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import Progress, explain_fence, require_owner
 from flowfabric.ops.locks import lock_owned
 from flowfabric.ops.operation import BatchOperation
-from flowfabric.store import rows
-from flowfabric.store.hot_path import fence_parameters, matched_ids
+from flowfabric.store.rows import fence_parameters, matched_ids, to_datetime, to_uuid
 from flowfabric.store.transaction import Transaction
 
 
@@ -89,9 +88,7 @@ async def renew_if_owned(
     if with_events and returned:
         tx.hints.namespaces.add(namespace)
     return {
-        rows.to_uuid(row["id"]): Renewed(
-            rows.to_datetime(row["lease_expires_at"]), rows.to_datetime(row["cancel_due_at"])
-        )
+        to_uuid(row["id"]): Renewed(to_datetime(row["lease_expires_at"]), to_datetime(row["cancel_due_at"]))
         for row in returned
     }
 

@@ -22,7 +22,7 @@ from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.outcomes import CancelPending
 from flowfabric.core.flows.records import DEPENDENCIES, GroupState
 from flowfabric.core.flows.resolution import MAX_CANCELLED
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write, write_one
 from flowfabric.ops.flows.descendants import CancelCommand, Descendant, end_descendants, read_descendants
 from flowfabric.ops.leases.release import give_up_lease
 from flowfabric.ops.locks import lock_to_end
@@ -55,11 +55,10 @@ async def cancel(tx: Transaction, namespace: str, target: CancelTarget) -> tuple
         descendants, last = await _lock_next(tx, execution, command, target.after)
         outcomes = await _request_cancel(tx, [execution, *descendants], command, now)
         return outcomes[0], last
-    decision = decide_cancel(execution, command.audit, command.source, now)
-    await write(tx, [decision])
+    outcome = await write_one(tx, decide_cancel(execution, command.audit, command.source, now))
     if command.children and execution.flow is not None:
         await end_descendants(tx, execution.flow, await _descendants(tx, execution), command, now)
-    return decision.outcome, None
+    return outcome, None
 
 
 @operation()
@@ -74,8 +73,7 @@ async def request_cancel_next(tx: Transaction, namespace: str, target: CancelTar
 @operation()
 async def cancel_own(tx: Transaction, namespace: str, request: CancelOwnRequest) -> Ended:
     """Cancel the execution of a lease."""
-    outcome: Ended = await give_up_lease(tx, namespace, request, decide_own_cancel)
-    return outcome
+    return await give_up_lease(tx, namespace, request, decide_own_cancel)
 
 
 async def _lock_next(
@@ -116,10 +114,10 @@ async def _close_waits(tx: Transaction, decisions: Sequence[Decision[Any]]) -> N
         for decision in decisions
         if decision.after is not None and decision.before.state is State.BLOCKED
     ]
-    groups = await tx.flows.edges.groups_of(resumed) if resumed else []
+    groups = await tx.edges.groups_of(resumed) if resumed else []
     open_waits = [group for group in groups if group.seq != DEPENDENCIES and group.state is GroupState.OPEN]
     if open_waits:
-        await tx.flows.edges.put_groups([replace(group, state=GroupState.CLOSED) for group in open_waits])
+        await tx.edges.put_groups([replace(group, state=GroupState.CLOSED) for group in open_waits])
 
 
 async def _has_steps(tx: Transaction, execution: Execution) -> bool:

@@ -41,11 +41,11 @@ async def _read_dependencies(tx: Transaction, execution: Execution) -> Dependenc
     """Return the dependencies of a blocked or skipped member."""
     if execution.flow is None or execution.state not in (State.BLOCKED, State.SKIPPED):
         return None
-    group = deciding_group(await tx.flows.edges.groups_of([execution.id]))
+    group = deciding_group(await tx.edges.groups_of([execution.id]))
     flows = await tx.flows.get(None, [execution.flow])
     if group is None or execution.flow not in flows:
         return None
-    edges = await tx.flows.edges.into([execution.id], group.seq)
+    edges = await tx.edges.into([execution.id], group.seq)
     executions = await tx.executions.get(None, [edge.upstream_id for edge, _ in edges]) if edges else {}
     upstreams = tuple(_upstream(executions[edge.upstream_id], edge) for edge, _ in edges)
     return Dependencies(flows[execution.flow], group, upstreams)

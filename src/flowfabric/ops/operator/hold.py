@@ -13,7 +13,7 @@ from flowfabric.core.executions.outcomes import AlreadySatisfied, Held, Unheld
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.requests import AuditInfo, HoldFilter
 from flowfabric.core.flows.records import GroupState
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write, write_one
 from flowfabric.ops.leases.release import give_up_lease
 from flowfabric.ops.locks import lock, lock_to_end
 from flowfabric.ops.operation import operation
@@ -32,9 +32,7 @@ class OperatorRequest:
 async def hold(tx: Transaction, namespace: str, request: OperatorRequest) -> Held:
     """Hold an execution, and return the reason; if it was held before, the reason of that."""
     execution, now = await lock(tx, namespace, request.id)
-    decision = decide_hold(execution, request.audit, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_hold(execution, request.audit, now))
 
 
 @operation()
@@ -49,9 +47,7 @@ async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> U
     """Let a held execution continue, and return its new state, or that it was not held."""
     execution, now = await lock_to_end(tx, namespace, request.id)
     blocked = await _with_open_group(tx, [execution])
-    decision = decide_unhold(execution, request.audit, now, has_open_group=request.id in blocked)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_unhold(execution, request.audit, now, has_open_group=request.id in blocked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +80,5 @@ async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tu
 async def _with_open_group(tx: Transaction, executions: Sequence[Execution]) -> set[UUID]:
     """Return the ids of executions that got upstreams while they were held."""
     members = [execution.id for execution in executions if execution.flow_id is not None]
-    groups = await tx.flows.edges.groups_of(members) if members else []
+    groups = await tx.edges.groups_of(members) if members else []
     return {group.downstream_id for group in groups if group.state is GroupState.OPEN}

@@ -12,8 +12,8 @@ from uuid import UUID
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import State
 from flowfabric.core.waits.records import Waitpoint
-from flowfabric.core.waits.signals import child_signal, decide_signal
-from flowfabric.ops.waits.load import load_open_waits
+from flowfabric.core.waits.signals import child_signal
+from flowfabric.ops.waits.load import decide_signals
 from flowfabric.ops.write_set import store
 from flowfabric.store.transaction import Transaction
 
@@ -24,7 +24,7 @@ async def signal_waiting(
     tx: Transaction, ended: Mapping[UUID, State], now: datetime, parents: Mapping[UUID, UUID | None] = _NO_PARENTS
 ) -> None:
     """Deliver to every open waitpoint for one of the ended executions, which are locked after their flow."""
-    remaining = await tx.flows.members.child_waitpoints(list(ended)) if ended else []
+    remaining = await tx.members.child_waitpoints(list(ended)) if ended else []
     while remaining:
         # Each waiting execution gets one signal per round, because the first may end its wait.
         batch = {waitpoint.execution_id: waitpoint for waitpoint in reversed(remaining)}
@@ -63,20 +63,13 @@ async def _deliver(
     ended: Mapping[UUID, State],
     now: datetime,
 ) -> None:
-    alive = [
-        execution for execution in waiting.values() if execution.id in waitpoints and not execution.state.is_terminal
-    ]
-    waits = await load_open_waits(tx, alive)
-    counting = (await tx.waits.received_signals(list(waits))).counting if waits else {}
-    decisions = []
-    for execution in alive:
-        waitpoint = waitpoints[execution.id]
-        assert waitpoint.child_id is not None, "it was found by its child"
-        request = child_signal(waitpoint, ended[waitpoint.child_id], now)
-        decisions.append(
-            decide_signal(execution, waitpoint, waits.get(execution.id), counting.get(execution.id, ()), request, now)
-        )
-    await store(tx, decisions)
+    signals = []
+    for execution in waiting.values():
+        if execution.id in waitpoints and not execution.state.is_terminal:
+            waitpoint = waitpoints[execution.id]
+            assert waitpoint.child_id is not None, "it was found by its child"
+            signals.append((execution, waitpoint, child_signal(waitpoint, ended[waitpoint.child_id], now)))
+    await store(tx, await decide_signals(tx, signals, now))
 
 
 def _still_open(waitpoints: Mapping[UUID, Waitpoint]) -> list[Waitpoint]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
+from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.outcomes import Accepted
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.waits.records import StoredSignal, Suspension, Waitpoint, WaitpointState
 from flowfabric.core.waits.resume import OpenWait
+from flowfabric.core.waits.signals import SignalRequest, decide_signal
 from flowfabric.core.waits.suspend import SuspendInputs
 from flowfabric.store.transaction import Transaction
 
@@ -21,6 +25,18 @@ async def load_open_waits(tx: Transaction, executions: Sequence[Execution]) -> d
         return {}
     suspensions = await tx.waits.open_suspensions(ids)
     return join_open_waits(suspensions, await tx.waits.open_waitpoints(list(suspensions)) if suspensions else {})
+
+
+async def decide_signals(
+    tx: Transaction, signals: Sequence[tuple[Execution, Waitpoint, SignalRequest]], now: datetime
+) -> list[Decision[Accepted]]:
+    """Return the decisions on signals of the engine to waitpoints of locked executions, one for each execution."""
+    waits = await load_open_waits(tx, [execution for execution, _, _ in signals])
+    counting = (await tx.waits.received_signals(list(waits))).counting if waits else {}
+    return [
+        decide_signal(execution, waitpoint, waits.get(execution.id), counting.get(execution.id, ()), request, now)
+        for execution, waitpoint, request in signals
+    ]
 
 
 def join_open_waits(

@@ -18,12 +18,12 @@ from flowfabric.core.waits.resume import (
     decide_suspension_timeout,
     decide_waitpoint_expiry,
 )
-from flowfabric.core.waits.signals import SignalRequest, decide_signal
-from flowfabric.ops.apply import write
+from flowfabric.core.waits.signals import SignalRequest
+from flowfabric.ops.apply import write, write_one
 from flowfabric.ops.locks import lock, lock_free_to_end
 from flowfabric.ops.operation import operation
 from flowfabric.ops.operator.hold import OperatorRequest
-from flowfabric.ops.waits.load import load_open_waits
+from flowfabric.ops.waits.load import decide_signals, load_open_waits
 from flowfabric.store.executions import WriteSet
 from flowfabric.store.transaction import Transaction
 
@@ -46,32 +46,21 @@ async def resume(tx: Transaction, namespace: str, request: ResumeRequest) -> Res
     wait = (await load_open_waits(tx, [execution])).get(id_)
     if suspension_id is not None and (wait is None or wait.suspension.id != suspension_id):
         return AlreadySatisfied("suspension_closed")
-    decision = decide_resume(execution, wait, request.delay, request.audit, now)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decide_resume(execution, wait, request.delay, request.audit, now))
 
 
 @operation()
 async def close_waitpoint(tx: Transaction, namespace: str, request: OperatorRequest) -> WaitpointClosed:
     """Close one waitpoint. An execution that also waits on others keeps waiting."""
-    waitpoint_id = request.id
-    waitpoints = await tx.waits.waitpoints([waitpoint_id])
-    if waitpoint_id not in waitpoints:
-        raise _not_found(waitpoint_id)
-    executions = await tx.executions.lock(namespace, [waitpoints[waitpoint_id].execution_id])
+    id_ = request.id
+    waitpoint = (await tx.waits.waitpoints([id_])).get(id_)
+    executions = await tx.executions.lock(namespace, [waitpoint.execution_id]) if waitpoint else {}
     if not executions:
-        raise _not_found(waitpoint_id)
+        raise NotFound("waitpoint_not_found", f"there is no waitpoint {id_} in this namespace", waitpoint_id=id_)
     [execution] = executions.values()
     # It may have been closed while this transaction waited for the lock.
-    waitpoints = await tx.waits.waitpoints([waitpoint_id])
-    decision = decide_close_waitpoint(execution, waitpoints.get(waitpoint_id), request.audit, await tx.now())
-    await write(tx, [decision])
-    return decision.outcome
-
-
-def _not_found(waitpoint_id: UUID) -> NotFound:
-    message = f"there is no waitpoint {waitpoint_id} in this namespace"
-    return NotFound("waitpoint_not_found", message, waitpoint_id=waitpoint_id)
+    waitpoint = (await tx.waits.waitpoints([id_])).get(id_)
+    return await write_one(tx, decide_close_waitpoint(execution, waitpoint, request.audit, await tx.now()))
 
 
 # Duties on waits: suspensions past their timeout, waitpoints past their expiry, due timers.
@@ -106,13 +95,8 @@ async def fire_timers(tx: Transaction, ids: Sequence[UUID]) -> int:
     waitpoints = await tx.waits.open_waitpoints(list(executions)) if executions else {}
     due = {id_: timer for id_, group in waitpoints.items() if (timer := _first_due(group, now)) is not None}
     alive = [execution for id_, execution in executions.items() if id_ in due and execution.state not in TERMINAL]
-    waits = await load_open_waits(tx, alive)
-    counting = (await tx.waits.received_signals(list(waits))).counting if waits else {}
-    decisions = []
-    for execution in alive:
-        id_, timer = execution.id, due[execution.id]
-        signal = _timer_signal(timer, now)
-        decisions.append(decide_signal(execution, timer, waits.get(id_), counting.get(id_, ()), signal, now))
+    signals = [(execution, due[execution.id], _timer_signal(due[execution.id], now)) for execution in alive]
+    decisions = await decide_signals(tx, signals, now)
     await write(tx, decisions)
     return len(decisions)
 

@@ -265,7 +265,7 @@ def _awaited_ids(request: Suspend) -> list[UUID]:
 async def _awaited_facts(tx: Transaction, requests: Sequence[Suspend]) -> dict[UUID, MemberFacts]:
     """Return the facts of all awaited executions. Their flows or rows are locked, so the facts stay true."""
     ids = [id_ for request in requests for id_ in _awaited_ids(request)]
-    return await tx.flows.members.facts(ids) if ids else {}
+    return await tx.members.facts(ids) if ids else {}
 
 
 def _awaits_others(request: Suspend, facts: Mapping[UUID, MemberFacts]) -> bool:

@@ -17,7 +17,7 @@ from flowfabric.core.waits.suspend import (
     decide_create_waitpoint,
     decide_create_waitpoints,
 )
-from flowfabric.ops.apply import write
+from flowfabric.ops.apply import write_one
 from flowfabric.ops.keys import WithKeys, ensure_minting_ring, read_ring
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock_owned
@@ -32,9 +32,8 @@ async def create_waitpoint(tx: Transaction, namespace: str, create: WithKeys[Cre
     execution, now = await lock_owned(tx, namespace, create.request.fence)
     inputs = await load_suspend_inputs(tx, await tx.waits.open_waitpoints([execution.id]), {})
     minter = Minter(await ensure_minting_ring(tx, create.keys, now), namespace)
-    decision = decide_create_waitpoint(execution, create.request, inputs.get(execution.id, NO_INPUTS), minter, now)
-    await write(tx, [decision])
-    return decision.outcome
+    own_inputs = inputs.get(execution.id, NO_INPUTS)
+    return await write_one(tx, decide_create_waitpoint(execution, create.request, own_inputs, minter, now))
 
 
 @operation()
@@ -49,8 +48,7 @@ async def create_waitpoints(tx: Transaction, namespace: str, create: WithKeys[Cr
     decision = decide_create_waitpoints(moved, request.waitpoints, inputs.get(execution.id, NO_INPUTS), minter, now)
     if request.steps and decision.after is None:
         decision = replace(decision, after=moved)
-    await write(tx, [decision])
-    return decision.outcome
+    return await write_one(tx, decision)
 
 
 @dataclass(frozen=True, slots=True)
