@@ -34,9 +34,8 @@ from flowfabric.core.executions.transitions import (
     Transition,
     apply_transition,
 )
-from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.policy import FailureClass, OnAttemptTimeout, backoff_delay, may_retry
-from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind, WaitpointState
+from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind
 
 ATTEMPT_TIMEOUT = "attempt_timeout"
 LEASE_HOLDER = "lease_holder"
@@ -86,7 +85,7 @@ def decide_own_cancel(execution: Execution, request: CancelOwnRequest, now: date
         execution, CANCEL, now, digest=request.digest(), cancelled_by=LEASE_HOLDER, cancel_reason=reason
     )
     attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
-    facts = {"principal": principal, "reason": reason, "details": {"source": LEASE_HOLDER}}
+    facts: dict[str, Any] = {"principal": principal, "reason": reason, "details": {"source": LEASE_HOLDER}}
     return make_decision(Ended(State.CANCELLED), execution, after, CANCEL, attempt, **facts)
 
 
@@ -224,10 +223,7 @@ def decide_continue(
         failure_message=None,
         failure_category=None,
     )
-    closed = tuple(
-        replace(item, state=WaitpointState.CLOSED, closed_at=now, close_reason="continued")
-        for item in waitpoints
-        if item.kind is not WaitpointKind.STANDING
-    )
-    decision = make_decision(Continued(), execution, after, CONTINUE, details={"generation": after.generation})
-    return replace(decision, waits=WaitChanges(moved=closed)) if closed else decision
+    closed = tuple(item.close("continued", now) for item in waitpoints if item.kind is not WaitpointKind.STANDING)
+    waits = WaitChanges(moved=closed) if closed else None
+    details = {"generation": after.generation}
+    return make_decision(Continued(), execution, after, CONTINUE, waits=waits, details=details)

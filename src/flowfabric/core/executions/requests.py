@@ -45,7 +45,7 @@ def owns(execution: Execution, fence: Fence, now: datetime) -> bool:
 def require_owner(execution: Execution | None, fence: Fence, now: datetime) -> Execution:
     """Return the execution if the fence owns it; otherwise raise the refusal that explains why not."""
     if execution is None:
-        raise not_found(fence)
+        raise execution_not_found(fence.execution_id)
     if not owns(execution, fence, now):
         raise explain_fence(execution, fence)
     return execution
@@ -63,11 +63,8 @@ def explain_fence(execution: Execution, fence: Fence) -> Refused:
     """Return the refusal that explains why the fence does not own the execution."""
     lease, former = execution.lease, execution.former
     if former and _is_former(former, fence):
-        return refusal(
-            execution,
-            _LOSS_CODES.get(former.end, "execution_not_active"),
-            f"this lease ended ({former.end}); stop working on it",
-        )
+        code = _LOSS_CODES.get(former.end, "execution_not_active")
+        return refusal(execution, code, f"this lease ended ({former.end}); stop working on it")
     if lease and lease.id == fence.lease_id and execution.epoch == fence.epoch:
         return refusal(execution, "lease_expired", "this lease expired; stop working on it")
     if lease or (former and fence.epoch < former.epoch):
@@ -75,18 +72,10 @@ def explain_fence(execution: Execution, fence: Fence) -> Refused:
     return refusal(execution, "execution_not_active", "it has no such lease; claim it first")
 
 
-def not_found(fence: Fence) -> NotFound:
-    """Return the error for a fence whose execution does not exist in this namespace."""
-    return execution_not_found(fence.execution_id)
-
-
 def execution_not_found(id_: object) -> NotFound:
     """Return the error for an id that does not exist in this namespace; it may exist in another one."""
-    return NotFound(
-        "execution_not_found",
-        f"execution {id_} does not exist in this namespace; check the id and the namespace",
-        execution_id=id_,
-    )
+    message = f"execution {id_} does not exist in this namespace; check the id and the namespace"
+    return NotFound("execution_not_found", message, execution_id=id_)
 
 
 def digest(operation: str, *content: bytes | str | None) -> str:
@@ -300,6 +289,11 @@ class AuditInfo:
 
     principal: str
     reason: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields of an event that name the operator and the reason."""
+        return {"principal": self.principal, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
