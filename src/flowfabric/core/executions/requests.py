@@ -181,7 +181,7 @@ class Step:
         validation.payload(self.payload, "step result")
         validation.name(self.encoding, "encoding")
         if type(self.status) is not StepStatus:
-            put(self, status=parse_choice(StepStatus, self.status, "status"))
+            put(self, status=validation.parse_choice(StepStatus, self.status, "status"))
 
     def digest(self) -> str:
         """Return a digest that distinguishes a repeated checkpoint from a contradicting one."""
@@ -355,9 +355,7 @@ def parse_steps(value: object) -> tuple[Step, ...]:
     steps = tuple(validation.batch(value, "steps"))
     for item in steps:
         if not isinstance(item, Step):
-            raise InvalidRequest(
-                "invalid_type", f"steps must hold Step records, not {type(item).__name__}", field="steps"
-            )
+            raise validation.wrong_type("steps", "Step records", item)
     if len({item.name for item in steps}) != len(steps):
         raise InvalidRequest("invalid_request", "two steps of one call have the same name; rename one", field="steps")
     return steps
@@ -369,15 +367,6 @@ def parse_worker(value: object) -> WorkerId:
         return WorkerId(validation.name(value.name, "worker.name"), validation.name(value.instance, "worker.instance"))
     text = validation.name(value, "worker")
     return WorkerId(text, text)
-
-
-def parse_choice(kind: type[StrEnum], value: Any, what: str) -> Any:
-    """Return the member of an enumeration for a member or its value."""
-    try:
-        return kind(value)
-    except ValueError:
-        message = f"{what} must be one of {', '.join(kind)}, not {validation.preview(value)}"
-        raise InvalidRequest("invalid_choice", message, field=what) from None
 
 
 @lru_cache(maxsize=1024)
