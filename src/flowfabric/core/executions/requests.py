@@ -336,11 +336,8 @@ def parse_fence(value: object) -> Fence:
     """Return a fence whose parts have the right types; raise `invalid_fence` otherwise."""
     if not isinstance(value, Fence):
         raise InvalidRequest("invalid_fence", f"fence must be the Fence of a lease, not {type(value).__name__}")
-    if (
-        type(value.execution_id) is type(value.lease_id) is UUID
-        and type(value.epoch) is int
-        and 0 <= value.epoch < 2**63
-    ):
+    has_ids = type(value.execution_id) is type(value.lease_id) is UUID
+    if has_ids and type(value.epoch) is int and 0 <= value.epoch < 2**63:
         return value
     epoch = validation.integer(value.epoch, "fence.epoch", 0, validation.MAX_INTEGER)
     return Fence(parse_id(value.execution_id, "fence.execution_id"), epoch, parse_id(value.lease_id, "fence.lease_id"))
