@@ -64,14 +64,10 @@ def decide_fail(execution: Execution, request: FailureReport, now: datetime) -> 
 
 def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> Decision[Delayed | Released]:
     """Give up the lease and continue the same attempt later; immediately if the time has already come."""
-    if request.until is None and request.after is None:
-        after = apply_transition(execution, RELEASE, now, digest=request.digest())
-        return make_decision(Released(), execution, after, RELEASE)
-    until = now + request.after if request.after is not None else request.until
-    assert until is not None, "a delay has a time or a duration"
-    if until <= now:
+    until = request.until if request.after is None else now + request.after
+    if until is None or until <= now:
         after = apply_transition(execution, RELEASE, now, digest=request.digest(), until=until)
-        return make_decision(Delayed(until), execution, after, RELEASE)
+        return make_decision(Released() if until is None else Delayed(until), execution, after, RELEASE)
     after = apply_transition(execution, DELAY, now, digest=request.digest(), until=until, ready_at=until)
     return make_decision(Delayed(until), execution, after, DELAY, details={"until": until.isoformat()})
 

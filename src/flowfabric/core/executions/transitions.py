@@ -92,17 +92,16 @@ CONTINUE = replace(RELEASE, name="continue_with", event=("lease", "continued"))
 DELAY = replace(
     RELEASE, name="delay", event=("lease", "delayed"), target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY
 )
-RETRY = replace(
-    DELAY, name="retry", event=("lease", "retry_scheduled"), attempt=AttemptState.PENDING_RETRY,
-    reason=BlockingReason.WAITING_FOR_RETRY_BACKOFF,
+RETRY = Transition(
+    name="retry", event=("lease", "retry_scheduled"), target=State.DELAYED, attempt=AttemptState.PENDING_RETRY,
+    reason=BlockingReason.WAITING_FOR_RETRY_BACKOFF, leased=True, new_epoch=True,
 )  # fmt: skip
 HOLD_OWN = replace(
     RELEASE, name="hold", event=("operator", "held"), target=State.BLOCKED, reason=BlockingReason.PAUSED_BY_OPERATOR
 )
 WAIT_CHILDREN = replace(
-    RELEASE, name="wait_children", event=("lease", "waiting_children"), target=State.BLOCKED,
-    reason=BlockingReason.WAITING_FOR_CHILDREN,
-)  # fmt: skip
+    HOLD_OWN, name="wait_children", event=("lease", "waiting_children"), reason=BlockingReason.WAITING_FOR_CHILDREN
+)
 SUSPEND = replace(RELEASE, name="suspend", event=("lease", "suspended"), target=State.SUSPENDED)
 SATISFY_IMMEDIATELY = Transition(name="suspend", event=("lifecycle", "resumed"), leased=True)
 

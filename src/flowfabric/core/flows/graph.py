@@ -59,9 +59,11 @@ class Join:
             kind=validation.parse_choice(JoinKind, self.kind, "join"),
             siblings=validation.parse_choice(Siblings, self.siblings, "siblings"),
         )
-        if self.kind is JoinKind.QUORUM:
-            put(self, k=_quorum(self.k))
-        elif self.k is not None:
+        is_number = isinstance(self.k, int) and not isinstance(self.k, bool) and self.k >= 1
+        if self.kind is JoinKind.QUORUM and not is_number:
+            message = f"k must be an integer of at least 1, not {validation.preview(self.k)}"
+            raise InvalidRequest("invalid_quorum", message)
+        if self.kind is not JoinKind.QUORUM and self.k is not None:
             raise InvalidRequest("invalid_quorum", f"k is for a quorum, not for {self.kind}; use quorum(k)")
 
     def needed(self, edges: int) -> int:
@@ -283,12 +285,6 @@ def _name_of(value: object) -> str:
     if isinstance(value, Member):
         return value.name
     return str(value) if isinstance(value, UUID) else validation.name(value, "upstream")
-
-
-def _quorum(k: object) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InvalidRequest("invalid_quorum", f"k must be an integer of at least 1, not {validation.preview(k)}")
-    return k
 
 
 def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
