@@ -16,8 +16,10 @@ else:
     from dataclasses import dataclass
 
     def record(*, frozen, slots, kw_only=False):
-        """A dataclass that only the type checker keeps frozen: one that is frozen takes twice as long to make,
-        and of some the engine makes dozens for every operation."""
+        """Make a dataclass that only the type checker treats as frozen.
+
+        Creating a frozen one takes twice as long, and the engine creates dozens of some records per operation.
+        """
         assert frozen, "use a plain dataclass for mutable records"
         return dataclass(slots=slots, kw_only=kw_only, unsafe_hash=True)
 

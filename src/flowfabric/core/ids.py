@@ -39,7 +39,7 @@ class IdMinter:
         key = bits & 0xFFFF if placement_key is None else placement_key
         with self._lock:
             ms, counter = self._advance()
-        return _assemble(ms, counter, bits >> 16, key)
+        return _assemble(ms << 80, counter, bits >> 16, key)
 
     def _advance(self) -> tuple[int, int]:
         ms = self._clock_ms()
@@ -65,27 +65,23 @@ def parse_id(value: object, name: str = "id") -> UUID:
     if isinstance(value, str) and _TEXT.fullmatch(value):
         return UUID(value)
     # The message does not show the value, which may be a token passed by mistake.
-    message = f"{name} must be a UUID or its 36-character text, not {_describe_type(value)}"
+    other = "other text" if isinstance(value, str) else type(value).__name__
+    message = f"{name} must be a UUID or its 36-character text, not {other}"
     raise InvalidRequest("invalid_id", message, name=name)
-
-
-def _describe_type(value: object) -> str:
-    return "other text" if isinstance(value, str) else type(value).__name__
 
 
 def parse_new_id(value: object) -> UUID:
     """Return the id for a new object. The nil and the max UUID are reserved as the bounds of lists."""
     id_ = parse_id(value)
     if id_ in _RESERVED:
-        raise InvalidRequest(
-            "invalid_id", "id must be neither the nil nor the max UUID; omit it to get a new id", name="id"
-        )
+        message = "id must be neither the nil nor the max UUID; omit it to get a new id"
+        raise InvalidRequest("invalid_id", message, name="id")
     return id_
 
 
-def _assemble(ms: int, counter: int, random16: int, key: int) -> UUID:
+def _assemble(time: int, counter: int, random16: int, key: int) -> UUID:
     high, low = counter >> 30, counter & 0x3FFFFFFF
-    return UUID(int=(ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | key)
+    return UUID(int=time | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | key)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -96,8 +92,6 @@ def derive_id(origin: UUID, *parts: str) -> UUID:
     """
     content_digest = hashlib.sha256("\0".join((str(origin), *parts)).encode()).digest()
     bits = int.from_bytes(content_digest[:8])
-    high, low, random16 = bits >> 52, (bits >> 16) & 0x3FFFFFFF, bits & 0xFFFF
     time = origin.int & ~((1 << 80) - 1)
-    return UUID(
-        int=time | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | placement_key(origin)
-    )
+    counter = (bits >> 52) << 30 | (bits >> 16) & 0x3FFFFFFF
+    return _assemble(time, counter, bits & 0xFFFF, placement_key(origin))

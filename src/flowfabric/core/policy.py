@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -48,13 +47,14 @@ class Backoff:
     jitter: bool = True
 
     def __post_init__(self) -> None:
-        put(self, kind=_choice(BackoffKind, self.kind, "backoff.kind"))
         put(
             self,
+            kind=_choice(BackoffKind, self.kind, "backoff.kind"),
             initial=validation.duration(self.initial, "backoff.initial"),
             max_delay=validation.duration(self.max_delay, "backoff.max_delay"),
+            multiplier=_multiplier(self.multiplier),
+            jitter=validation.boolean(self.jitter, "backoff.jitter"),
         )
-        put(self, multiplier=_multiplier(self.multiplier), jitter=validation.boolean(self.jitter, "backoff.jitter"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not isinstance(self.backoff, Backoff):
-            raise InvalidRequest(
-                "invalid_policy", "backoff must be a Backoff, not " + type(self.backoff).__name__, field="backoff"
-            )
+            message = f"backoff must be a Backoff, not {type(self.backoff).__name__}"
+            raise InvalidRequest("invalid_policy", message, field="backoff")
         put(
             self,
             max_retries=validation.integer(self.max_retries, "max_retries", 0, validation.MAX_COUNT),
@@ -153,36 +152,24 @@ def _check_fields(record: type[Any], document: object, what: str) -> dict[str, A
     names = [item.name for item in fields(record)]
     for key in document:
         if key not in names:
-            nearest = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else f"; the fields are {', '.join(names)}"
-            raise InvalidRequest(
-                "unknown_field", f"{what} has no field {validation.preview(key)}{hint}", field=str(key)[:60]
-            )
+            raise validation.unknown_field(what, key, names)
     return dict(document)
 
 
-def _choice(kind: type[StrEnum], value: Any, what: str) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        choices = ", ".join(kind)
-        raise InvalidRequest(
-            "invalid_policy", f"{what} must be one of {choices}, not {validation.preview(value)}", field=what
-        ) from None
+def _choice(kind: type[StrEnum], value: object, field: str) -> Any:
+    return validation.parse_choice(kind, value, field, code="invalid_policy")
 
 
 def _multiplier(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 1000:
-        field, message = "backoff.multiplier", "backoff.multiplier must be a number between 1 and 1000"
-        raise InvalidRequest("out_of_range", message, field=field, minimum=1, maximum=1000)
+        message = "backoff.multiplier must be a number between 1 and 1000"
+        raise InvalidRequest("out_of_range", message, field="backoff.multiplier", minimum=1, maximum=1000)
     return float(value)
 
 
 def _categories(value: object) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Collection):
-        raise InvalidRequest(
-            "invalid_type", "retryable_categories must be a collection of names", field="retryable_categories"
-        )
+        raise validation.wrong_type("retryable_categories", "a collection of names", value)
     return tuple(sorted({validation.name(item, "retryable_categories") for item in value}))
 
 
@@ -216,16 +203,12 @@ def may_retry(policy: Policy, retries_taken: int, failure_class: FailureClass, c
 
 def backoff_delay(backoff: Backoff, retries_taken: int, chance: float) -> timedelta:
     """Return the delay before the next retry; `chance` in [0, 1) is the random number for full jitter."""
-    delay = _base_delay(backoff, retries_taken)
-    return delay * chance if backoff.jitter else delay
-
-
-def _base_delay(backoff: Backoff, retries_taken: int) -> timedelta:
     initial, max_delay = span(backoff.initial), span(backoff.max_delay)
-    if backoff.kind is BackoffKind.FIXED or not initial:
-        return min(initial, max_delay)
-    try:
-        grown = initial.total_seconds() * backoff.multiplier**retries_taken
-    except OverflowError:
-        return max_delay
-    return timedelta(seconds=min(grown, max_delay.total_seconds()))
+    delay = min(initial, max_delay)
+    if backoff.kind is BackoffKind.EXPONENTIAL and initial:
+        try:
+            grown = initial.total_seconds() * backoff.multiplier**retries_taken
+            delay = timedelta(seconds=min(grown, max_delay.total_seconds()))
+        except OverflowError:
+            delay = max_delay
+    return delay * chance if backoff.jitter else delay

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from flowfabric.core.errors import InvalidRequest
@@ -42,7 +44,7 @@ _CAPABILITY = re.compile(r"[^\x00-\x20\x7f,]+")
 def name(value: object, field: str) -> str:
     """Return a kind, lane, key or other name: 1 to 256 printable characters without a space at either end."""
     if not isinstance(value, str):
-        raise _wrong_type(field, "text", value)
+        raise wrong_type(field, "text", value)
     if not 1 <= len(value) <= MAX_NAME_CHARACTERS:
         message = f"{field} must have 1 to {MAX_NAME_CHARACTERS} characters; it has {len(value)}"
         raise InvalidRequest("invalid_name", message, field=field, limit=MAX_NAME_CHARACTERS, length=len(value))
@@ -56,13 +58,12 @@ def name(value: object, field: str) -> str:
 def text(value: object, field: str, limit: int = MAX_TEXT_BYTES) -> str:
     """Return free text such as a reason: no NUL, no lone surrogate, at most `limit` bytes of UTF-8."""
     if not isinstance(value, str):
-        raise _wrong_type(field, "text", value)
+        raise wrong_type(field, "text", value)
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest(
-            "invalid_text", f"{field} contains a lone surrogate; pass valid Unicode", field=field
-        ) from None
+        message = f"{field} contains a lone surrogate; pass valid Unicode"
+        raise InvalidRequest("invalid_text", message, field=field) from None
     if "\x00" in value:
         raise InvalidRequest("invalid_text", f"{field} contains a NUL character; remove it", field=field)
     if size > limit:
@@ -73,7 +74,7 @@ def text(value: object, field: str, limit: int = MAX_TEXT_BYTES) -> str:
 def payload(value: object, field: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Return opaque bytes, at most `limit` of them."""
     if not isinstance(value, bytes):
-        raise _wrong_type(field, "bytes (encode it first)", value)
+        raise wrong_type(field, "bytes (encode it first)", value)
     if len(value) > limit:
         raise too_large(field, len(value), limit)
     return value
@@ -88,19 +89,12 @@ def too_large(field: str, size: int, limit: int) -> InvalidRequest:
 def tags(value: object) -> dict[str, str]:
     """Return at most 64 tags with keys of the form `ns.name` and values of at most 1 KiB."""
     if not isinstance(value, Mapping):
-        raise _wrong_type("tags", "a mapping of text to text", value)
+        raise wrong_type("tags", "a mapping of text to text", value)
     if len(value) > MAX_TAGS:
-        raise InvalidRequest(
-            "too_many_tags",
-            f"there are {len(value)} tags, the limit is {MAX_TAGS}; remove some",
-            count=len(value),
-            limit=MAX_TAGS,
-        )
-    if not value:
-        return {}
-    return {
-        tag_key(key): text(item, "tag value", MAX_TAG_VALUE_BYTES) for key, item in sorted(value.items(), key=_sort_key)
-    }
+        message = f"there are {len(value)} tags, the limit is {MAX_TAGS}; remove some"
+        raise InvalidRequest("too_many_tags", message, count=len(value), limit=MAX_TAGS)
+    checked = {tag_key(key): text(item, "tag value", MAX_TAG_VALUE_BYTES) for key, item in value.items()}
+    return dict(sorted(checked.items()))
 
 
 def tag_key(value: object) -> str:
@@ -115,7 +109,7 @@ def tag_key(value: object) -> str:
 def capabilities(value: object, field: str) -> tuple[str, ...]:
     """Return capability tokens, sorted and without duplicates."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Collection):
-        raise _wrong_type(field, "a collection of capabilities", value)
+        raise wrong_type(field, "a collection of capabilities", value)
     for token in value:
         if not isinstance(token, str) or not _CAPABILITY.fullmatch(token) or not token.isprintable():
             message = f"a capability in {field} must be printable text without spaces and commas, not {preview(token)}"
@@ -159,7 +153,7 @@ def duration(
 def timestamp(value: object, field: str) -> datetime:
     """Return an aware datetime between the years 1970 and 9000, converted to UTC."""
     if not isinstance(value, datetime):
-        raise _wrong_type(field, "a datetime with a time zone", value)
+        raise wrong_type(field, "a datetime with a time zone", value)
     if value.tzinfo is None or value.utcoffset() is None:
         message = f"{field} has no time zone; use datetime.now(UTC) or another aware datetime"
         raise InvalidRequest("naive_datetime", message, field=field)
@@ -176,14 +170,14 @@ def timestamp(value: object, field: str) -> datetime:
 def boolean(value: object, field: str) -> bool:
     """Return True or False; no other type is accepted."""
     if not isinstance(value, bool):
-        raise _wrong_type(field, "True or False", value)
+        raise wrong_type(field, "True or False", value)
     return value
 
 
 def batch(value: object, field: str) -> Sequence[Any]:
     """Return a list of at most 1,000 items."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-        raise _wrong_type(field, "a list", value)
+        raise wrong_type(field, "a list", value)
     integer(len(value), f"number of {field}", 0, MAX_BATCH)
     return value
 
@@ -191,7 +185,7 @@ def batch(value: object, field: str) -> Sequence[Any]:
 def names(value: object, field: str, maximum: int = MAX_BATCH) -> tuple[str, ...]:
     """Return one or more distinct names. A single string is refused, since it would be read letter by letter."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise _wrong_type(field, "a list of names", value)
+        raise wrong_type(field, "a list of names", value)
     unique = tuple(dict.fromkeys(name(item, field) for item in value))
     if not 1 <= len(unique) <= maximum:
         message = f"{field} must have 1 to {maximum} names; it has {len(unique)}"
@@ -206,6 +200,29 @@ def preview(value: object) -> str:
     return type(value).__name__
 
 
+def parse_choice(kind: type[StrEnum], value: Any, field: str, *, code: str = "invalid_choice", **fields: Any) -> Any:
+    """Return the member of an enumeration for a member or its value."""
+    try:
+        return kind(value)
+    except ValueError:
+        message = f"{field} must be one of {', '.join(kind)}, not {preview(value)}"
+        raise InvalidRequest(code, message, field=field, **fields) from None
+
+
+def wrong_type(field: str, expected: str, value: object, **fields: Any) -> InvalidRequest:
+    """Return the error for a value of another type than expected."""
+    message = f"{field} must be {expected}, not {type(value).__name__}"
+    return InvalidRequest("invalid_type", message, field=field, got=type(value).__name__, **fields)
+
+
+def unknown_field(what: str, key: object, known: Sequence[str], **fields: Any) -> InvalidRequest:
+    """Return the error for a field that a JSON object cannot have; it suggests the nearest name."""
+    nearest = difflib.get_close_matches(str(key)[:60], known, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"the fields are {', '.join(known)}"
+    message = f"{what} has no field {preview(key)}; {hint}"
+    return InvalidRequest("unknown_field", message, field=str(key)[:60], **fields)
+
+
 def _as_timedelta(value: object, field: str) -> timedelta:
     if isinstance(value, timedelta):
         return value
@@ -216,24 +233,14 @@ def _as_timedelta(value: object, field: str) -> timedelta:
             raise InvalidRequest("invalid_duration", message, field=field)
         value = float(match[1]) * _UNIT_S[match[2]]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _wrong_type(field, "a timedelta, a number of seconds or text such as '30s'", value)
+        raise wrong_type(field, "a timedelta, a number of seconds or text such as '30s'", value)
     if not -_MAX_SECONDS <= value <= _MAX_SECONDS:  # False for NaN as well.
-        raise InvalidRequest(
-            "invalid_duration", f"{field} must be a finite number of seconds of at most {_MAX_SECONDS}", field=field
-        )
+        message = f"{field} must be a finite number of seconds of at most {_MAX_SECONDS}"
+        raise InvalidRequest("invalid_duration", message, field=field)
     return timedelta(seconds=value)
 
 
 def _integer(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong_type(field, "an integer", value)
+        raise wrong_type(field, "an integer", value)
     return value
-
-
-def _sort_key(item: tuple[Any, Any]) -> str:
-    return str(item[0])
-
-
-def _wrong_type(field: str, expected: str, value: object) -> InvalidRequest:
-    message = f"{field} must be {expected}, not {type(value).__name__}"
-    return InvalidRequest("invalid_type", message, field=field, got=type(value).__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from flowfabric.core.errors import Conflict, NotFound, Refused
@@ -11,25 +11,28 @@ from flowfabric.core.executions.records import WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
-    """A registered worker instance.
+class Registration:
+    """The registration that a worker sends. `kinds` are the kinds it runs; None means all."""
 
-    `busy` of its `slots` were in use at its last heartbeat. `kinds` are the kinds it runs; None means all.
-    """
-
-    namespace: str
     id: WorkerId
     lanes: tuple[str, ...]
     capabilities: tuple[str, ...]
     version: str
     host: str
     slots: int
-    busy: int
     ttl: timedelta
+    kinds: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo(Registration):
+    """A registered worker instance. `busy` of its `slots` were in use at its last heartbeat."""
+
+    namespace: str
+    busy: int
     registered_at: datetime
     seen_at: datetime
     expires_at: datetime
-    kinds: tuple[str, ...] | None = None
 
     def is_live(self, now: datetime) -> bool:
         """Return True if the worker has sent a heartbeat within its TTL."""
@@ -38,20 +41,6 @@ class WorkerInfo:
     def knows(self, kind: str) -> bool:
         """Return True if the worker runs executions of this kind."""
         return self.kinds is None or kind in self.kinds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """The registration that a worker sends."""
-
-    id: WorkerId
-    lanes: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    version: str
-    host: str
-    slots: int
-    ttl: timedelta
-    kinds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +70,12 @@ def decide_registration(
         )
         raise Conflict("instance_reassigned", message, instance=request.id.instance, worker=refreshed.id.name)
     return WorkerInfo(
+        **{item.name: getattr(request, item.name) for item in fields(request)},
         namespace=namespace,
-        id=request.id,
-        lanes=request.lanes,
-        capabilities=request.capabilities,
-        version=request.version,
-        host=request.host,
-        slots=request.slots,
         busy=refreshed.busy if refreshed else 0,
-        ttl=request.ttl,
         registered_at=refreshed.registered_at if refreshed else now,
         seen_at=now,
         expires_at=now + request.ttl,
-        kinds=request.kinds,
     )
 
 

@@ -11,8 +11,8 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.events.cursor import Start, check_cursor, write_cursor
 from flowfabric.core.events.subscribers import EventFamily, EventFilter, Subscriber
-from flowfabric.core.executions.requests import parse_choice
 from flowfabric.core.ids import parse_id
+from flowfabric.core.validation import parse_choice
 from flowfabric.engine.context import Context
 from flowfabric.engine.subscription import Subscription
 from flowfabric.notify.listener import ListenerStatus

@@ -17,11 +17,12 @@ from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.executions.outcomes import Created, Submitted
 from flowfabric.core.executions.records import Event, RecordedStep
-from flowfabric.core.executions.requests import Submission, parse_choice
+from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import ApproximateCount, Description, Outcome, Page, StateSnapshot, Summary
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
+from flowfabric.core.validation import parse_choice
 from flowfabric.engine.context import Context, route_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic

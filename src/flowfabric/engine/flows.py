@@ -10,7 +10,6 @@ from uuid import UUID
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest, Unavailable
-from flowfabric.core.executions.requests import parse_choice
 from flowfabric.core.executions.views import Page
 from flowfabric.core.flows.graph import Edge, EdgeKind, Graph, Join, Member, MemberSpec, make_member
 from flowfabric.core.flows.outcomes import (
@@ -30,6 +29,7 @@ from flowfabric.core.flows.outcomes import (
 from flowfabric.core.flows.records import CancelPolicy, FlowState
 from flowfabric.core.ids import derive_id, parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
+from flowfabric.core.validation import parse_choice
 from flowfabric.engine.context import Context, audit_info, route_ids
 from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
 from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow

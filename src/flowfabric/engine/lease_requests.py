@@ -10,9 +10,10 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions import requests
 from flowfabric.core.executions.records import Fence
-from flowfabric.core.executions.requests import Completion, Step, parse_choice
+from flowfabric.core.executions.requests import Completion, Step
 from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
 from flowfabric.core.ids import parse_id
+from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.bindings import Bound, parse_bindings
 from flowfabric.core.waits.conditions import AllOf, Condition, OperatorOnly, Single, validate
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints

@@ -332,7 +332,7 @@ class Leases:
         steps: Sequence[Step] = (),
     ) -> RetryScheduled | Ended:
         """Fail the attempt; the stored policy decides whether and when there is another one."""
-        kind = requests.parse_choice(FailureClass, failure_class, "failure_class")
+        kind = validation.parse_choice(FailureClass, failure_class, "failure_class")
         report = requests.FailureReport(
             fence=requests.parse_fence(fence),
             message=validation.text(message, "message"),

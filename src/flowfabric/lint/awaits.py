@@ -45,50 +45,44 @@ def flatten_arguments(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
                 yield argument
 
 
-def find_swallowed_unwinds(function: Function) -> Iterator[RawFinding]:
+def find_swallowed_unwinds(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
     """Find code that catches the unwinding of a suspended task."""
-    names = NameResolver(function.scope)
-    for node in walk_own_nodes(function.node.body):
-        match node:
-            case ast.Try() | ast.TryStar() if any(durable_kinds(names, node.body)):
-                yield from _check_handlers(names, node)
-            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
-                for item in items:
-                    if _suppresses_all(names, item.context_expr) and any(durable_kinds(names, body)):
-                        yield item.context_expr, "swallowed_unwind", _catches_message("suppress(BaseException)")
-            case ast.Call(args=arguments) if _returns_exceptions(names, node) and any(durable_kinds(names, arguments)):
-                what = "asyncio.gather(return_exceptions=True) catches the unwinding of a suspended task"
-                yield node, "swallowed_unwind", f"{what}; use flowfabric.settle"
+    match node:
+        case ast.Try() | ast.TryStar() if any(durable_kinds(names, node.body)):
+            yield from _check_handlers(names, node)
+        case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+            for item in items:
+                if _suppresses_all(names, item.context_expr) and any(durable_kinds(names, body)):
+                    yield item.context_expr, "swallowed_unwind", _catches_message("suppress(BaseException)")
+        case ast.Call(args=arguments) if _returns_exceptions(names, node) and any(durable_kinds(names, arguments)):
+            what = "asyncio.gather(return_exceptions=True) catches the unwinding of a suspended task"
+            yield node, "swallowed_unwind", f"{what}; use flowfabric.settle"
 
 
-def find_raw_tasks(function: Function) -> Iterator[RawFinding]:
+def find_raw_tasks(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
     """Find asyncio tasks for waits, or for coroutines that make durable calls."""
-    names = NameResolver(function.scope)
-    for node in walk_own_nodes(function.node.body):
-        if not isinstance(node, ast.Call) or not _starts_tasks(names, node):
-            continue
-        for argument in flatten_arguments(node.args):
-            helper = names.helper(argument) or names.function(argument)
-            if helper is not None and helper.is_async and makes_durable_calls(helper):
-                what = f"the order of the durable calls in {helper.name} would depend on timing"
-                yield argument, "raw_task", f"{what}; use flowfabric.gather, settle or race"
-            elif names.durable(argument) in (*_WAITS, CallKind.GROUP):
-                what = "a wait in an asyncio task cannot suspend"
-                yield argument, "raw_task", f"{what}; use flowfabric.gather, settle or race"
+    if not isinstance(node, ast.Call) or not _starts_tasks(names, node):
+        return
+    for argument in flatten_arguments(node.args):
+        helper = names.helper(argument) or names.function(argument)
+        if helper is not None and helper.is_async and makes_durable_calls(helper):
+            what = f"the order of the durable calls in {helper.name} would depend on timing"
+            yield argument, "raw_task", f"{what}; use flowfabric.gather, settle or race"
+        elif names.durable(argument) in (*_WAITS, CallKind.GROUP):
+            what = "a wait in an asyncio task cannot suspend"
+            yield argument, "raw_task", f"{what}; use flowfabric.gather, settle or race"
 
 
-def find_asyncio_timers(function: Function) -> Iterator[RawFinding]:
+def find_asyncio_timers(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
     """Find asyncio timers around durable waits; such a timer ends with the run."""
-    names = NameResolver(function.scope)
-    for node in walk_own_nodes(function.node.body):
-        match node:
-            case ast.AsyncWith(items=items, body=body) | ast.With(items=items, body=body):
-                timed = [item.context_expr for item in items if _is_timer(names, item.context_expr)]
-                if timed and any(kind in _WAITS for kind in durable_kinds(names, body)):
-                    yield timed[0], "asyncio_timeout", _TIMER_MESSAGE
-            case ast.Call(func=called, args=[first, *_]) if names.resolve(called) == "asyncio.wait_for":
-                if any(kind in _WAITS for kind in durable_kinds(names, [first])):
-                    yield node, "asyncio_timeout", _TIMER_MESSAGE
+    match node:
+        case ast.AsyncWith(items=items, body=body) | ast.With(items=items, body=body):
+            timed = [item.context_expr for item in items if _is_timer(names, item.context_expr)]
+            if timed and any(kind in _WAITS for kind in durable_kinds(names, body)):
+                yield timed[0], "asyncio_timeout", _TIMER_MESSAGE
+        case ast.Call(func=called, args=[first, *_]) if names.resolve(called) == "asyncio.wait_for":
+            if any(kind in _WAITS for kind in durable_kinds(names, [first])):
+                yield node, "asyncio_timeout", _TIMER_MESSAGE
 
 
 def find_unawaited_calls(function: Function) -> Iterator[RawFinding]:

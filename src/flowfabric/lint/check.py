@@ -24,7 +24,7 @@ from flowfabric.lint.awaits import (
     find_swallowed_unwinds,
     find_unawaited_calls,
 )
-from flowfabric.lint.resolve import is_task, iter_with_helpers, makes_durable_calls
+from flowfabric.lint.resolve import NameResolver, is_task, iter_with_helpers, makes_durable_calls
 from flowfabric.lint.rules import (
     find_clocks_and_randomness,
     find_missing_annotations,
@@ -34,10 +34,7 @@ from flowfabric.lint.rules import (
     find_set_orders,
     find_step_functions,
 )
-from flowfabric.lint.scopes import Function, Module, read_module
-
-# Codes and findings.
-
+from flowfabric.lint.scopes import Function, Module, read_module, walk_own_nodes
 
 # Every code with its meaning.
 CODES = {
@@ -74,7 +71,7 @@ class Finding:
         return f"{self.path}:{self.line}:{self.column}: {self.code}: {self.message}"
 
 
-def drop_ignored(findings: Iterable[Finding], source: str) -> list[Finding]:
+def drop_ignored(findings: Iterable[Finding], source: bytes) -> list[Finding]:
     """Remove findings with `# flowfabric: ignore[code]` on their first or last line, and sort the rest."""
     ignored = _read_ignored_codes(source)
     return sorted(
@@ -84,12 +81,12 @@ def drop_ignored(findings: Iterable[Finding], source: str) -> list[Finding]:
     )
 
 
-def _read_ignored_codes(source: str) -> dict[int, set[str]]:
+def _read_ignored_codes(source: bytes) -> dict[int, set[str]]:
     """Return the ignored codes by line. Only real comments count, not strings that look like one."""
     codes: dict[int, set[str]] = {}
     # Source that the parser accepts and the tokenizer does not is rare. Later comments are then not read.
     with contextlib.suppress(tokenize.TokenError):
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        for token in tokenize.tokenize(io.BytesIO(source).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
                 codes[token.start[0]] = {code.strip() for code in match[1].split(",")}
     return codes
@@ -109,7 +106,7 @@ def check_bytes(source: bytes, path: Path) -> list[Finding]:
     """Return the findings in the encoded source of a module."""
     try:
         raw_findings = _check_module(read_module(ast.parse(source, str(path))), path.absolute())
-        return drop_ignored([_make_finding(path, *each) for each in raw_findings], _decode(source))
+        return drop_ignored([_make_finding(path, *each) for each in raw_findings], source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
         return [Finding(str(path), line, column, "syntax_error", f"the file cannot be parsed: {_error_text(error)}")]
@@ -132,16 +129,15 @@ def _should_follow(helper: Function) -> bool:
 
 
 def _check_body(function: Function, path: Path) -> Iterator[RawFinding]:
-    for rule in (
-        find_swallowed_unwinds,
-        find_raw_tasks,
-        find_asyncio_timers,
-        find_unawaited_calls,
-        find_clocks_and_randomness,
-        find_plain_sleeps,
-        find_set_orders,
-    ):
-        yield from rule(function)
+    names = NameResolver(function.scope)
+    for node in walk_own_nodes(function.node.body):
+        yield from find_swallowed_unwinds(names, node)
+        yield from find_raw_tasks(names, node)
+        yield from find_asyncio_timers(names, node)
+        yield from find_clocks_and_randomness(names, node)
+        yield from find_set_orders(names, node)
+    yield from find_unawaited_calls(function)
+    yield from find_plain_sleeps(function)
     yield from find_plain_awaits(function, path)
 
 
@@ -152,11 +148,6 @@ def _make_finding(path: Path, node: ast.AST, code: str, message: str) -> Finding
     # For a function or handler only the first line counts, since its last line is a different statement.
     last = (node.end_lineno or line) if isinstance(node, ast.expr) else line
     return Finding(str(path), line, column + 1, code, message, last)
-
-
-def _decode(source: bytes) -> str:
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    return source.decode(encoding)
 
 
 def _error_text(error: BaseException) -> str:

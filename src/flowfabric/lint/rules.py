@@ -28,46 +28,42 @@ _TASK_METHODS = frozenset({
 _WRAPPERS = frozenset({"asyncio.gather", "asyncio.wait", "asyncio.wait_for", "asyncio.shield", "asyncio.as_completed"})
 
 
-def find_clocks_and_randomness(function: Function) -> Iterator[RawFinding]:
+def find_clocks_and_randomness(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
     """Find clock readings and random values, which differ in the next run."""
-    names = NameResolver(function.scope)
-    for node in walk_own_nodes(function.node.body):
-        called = names.resolve(node.func) if isinstance(node, ast.Call) else None
-        if not isinstance(node, ast.Call) or called is None:
-            continue
-        if called in _CLOCKS:
-            yield node, "clock", f"{called}() differs in each run; use {_NOW}"
-        elif called in _UUIDS:
-            yield node, "randomness", f"{called}() differs in each run; use {_UUID}"
-        elif called == "os.urandom" or (called.startswith(_RANDOM_PREFIXES) and not (called in _SEEDED and node.args)):
-            yield node, "randomness", f"{called}() differs in each run; use {_RNG}, or call it in a step"
+    if not isinstance(node, ast.Call):
+        return
+    called = names.resolve(node.func) or ""
+    if called in _CLOCKS:
+        yield node, "clock", f"{called}() differs in each run; use {_NOW}"
+    elif called in _UUIDS:
+        yield node, "randomness", f"{called}() differs in each run; use {_UUID}"
+    elif called == "os.urandom" or (called.startswith(_RANDOM_PREFIXES) and not (called in _SEEDED and node.args)):
+        yield node, "randomness", f"{called}() differs in each run; use {_RNG}, or call it in a step"
 
 
 def find_plain_sleeps(function: Function) -> Iterator[RawFinding]:
     """Find sleeps that occupy the slot and start over in each run."""
     names = NameResolver(function.scope)
     for node in walk_own_nodes(function.node.body):
-        called = names.resolve(node.func) if isinstance(node, ast.Call) else None
-        if isinstance(node, ast.Call) and called in _SLEEPS and not _is_zero(node):
+        called = names.resolve(node.func) if isinstance(node, ast.Call) and not _is_zero(node) else None
+        if called in _SLEEPS:
             use = "flowfabric.sleep" if function.is_async else "flowfabric.sync.sleep"
             yield node, "plain_sleep", f"{called} occupies the slot and starts over in each run; use {use}"
 
 
-def find_set_orders(function: Function) -> Iterator[RawFinding]:
+def find_set_orders(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
     """Find durable calls in the iteration order of a set, which may differ between processes."""
-    names = NameResolver(function.scope)
-    for node in walk_own_nodes(function.node.body):
-        loops: list[tuple[ast.expr, list[ast.AST]]] = []
-        match node:
-            case ast.For(iter=over, body=body) | ast.AsyncFor(iter=over, body=body):
-                loops = [(over, list(body))]
-            case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.SetComp(elt=element):
-                loops = [(each.iter, [element]) for each in node.generators]
-            case ast.DictComp(key=key, value=value):
-                loops = [(each.iter, [key, value]) for each in node.generators]
-        for over, inner in loops:
-            if names.is_set(over) and any(durable_kinds(names, inner)):
-                yield over, "set_order", "the order of a set may differ in each run; iterate over sorted(…)"
+    loops: list[tuple[ast.expr, list[ast.AST]]] = []
+    match node:
+        case ast.For(iter=over, body=body) | ast.AsyncFor(iter=over, body=body):
+            loops = [(over, list(body))]
+        case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.SetComp(elt=element):
+            loops = [(each.iter, [element]) for each in node.generators]
+        case ast.DictComp(key=key, value=value):
+            loops = [(each.iter, [key, value]) for each in node.generators]
+    for over, inner in loops:
+        if names.is_set(over) and any(durable_kinds(names, inner)):
+            yield over, "set_order", "the order of a set may differ in each run; iterate over sorted(…)"
 
 
 def find_plain_awaits(function: Function, path: Path) -> Iterator[RawFinding]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from functools import lru_cache
 from types import FunctionType
@@ -172,15 +172,13 @@ T = TypeVar("T")
 _MAX_CACHED_CODECS = 1024
 
 
+@dataclass(slots=True)
 class StoredValue(Generic[T]):
     """The JSON of a value, the value restored from it, and a description of the difference, or None."""
 
-    __slots__ = ("data", "difference", "value")
-
-    def __init__(self, data: bytes, value: T, difference: str | None) -> None:
-        self.data = data
-        self.value = value
-        self.difference = difference
+    data: bytes
+    value: T
+    difference: str | None
 
 
 class ValueCodec(Generic[T]):

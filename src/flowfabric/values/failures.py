@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -65,14 +66,7 @@ def is_permanent(exc: BaseException, raises: Collection[type[Exception]] = ()) -
 
 def to_json(info: ErrorInfo) -> dict[str, Any]:
     """Return the record as plain JSON."""
-    return {
-        "type": info.type,
-        "message": info.message,
-        "bases": list(info.bases),
-        "traceback": info.traceback,
-        "category": info.category,
-        "permanent": info.permanent,
-    }
+    return asdict(info) | {"bases": list(info.bases)}
 
 
 def from_json(document: Mapping[str, Any]) -> ErrorInfo:

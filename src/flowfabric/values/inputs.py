@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -19,6 +18,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cached_property, lru_cache
 from inspect import Parameter
+from operator import index, methodcaller
 from pathlib import PurePath
 from types import FunctionType, MappingProxyType
 from typing import Any, Unpack, get_args, get_origin
@@ -114,16 +114,12 @@ class Inputs:
 
     @cached_property
     def _codec(self) -> Codec:
-        fields = {
-            name: self._field_type(name, concrete_type(stored_type)) for name, stored_type in self._stored_types.items()
-        }
+        fields: dict[str, Any] = {name: concrete_type(stored) for name, stored in self._stored_types.items()}
+        for name in filter(self._parameters.is_optional, fields):
+            fields[name] = typing_extensions.NotRequired[fields[name]]
         make_type: Any = typing_extensions.TypedDict
-        return build_checked_codec(
-            make_type(self._fn.__name__, fields), f"the input of {self._fn.__name__}", self._namespace
-        )
-
-    def _field_type(self, name: str, stored_type: Any) -> Any:
-        return typing_extensions.NotRequired[stored_type] if self._parameters.is_optional(name) else stored_type
+        name = self._fn.__name__
+        return build_checked_codec(make_type(name, fields), f"the input of {name}", self._namespace)
 
     def _pack_separately(self, bound: dict[str, Any]) -> bytes:
         """Pack each argument separately, so that an error names the argument that caused it."""
@@ -210,7 +206,7 @@ def _find_reader(kind: type) -> Callable[[Any], Any]:
     if hasattr(kind, "__get_pydantic_core_schema__"):
         return _make_schema_reader(kind)
     if hasattr(kind, "__index__"):
-        return operator.index
+        return index
     return _read_type_name
 
 
@@ -224,10 +220,6 @@ def _read_bytes(value: Any) -> list[str]:
 
 def _read_member(value: Enum) -> Any:
     return value.value if isinstance(value.value, str | int | float) else value.name
-
-
-def _read_timestamp(value: date | time) -> str:
-    return value.isoformat()
 
 
 def _read_model(value: Any) -> dict[str, Any]:
@@ -265,7 +257,7 @@ _READERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (Enum, _read_member),
     (set | frozenset, _read_set),
     (bytes | bytearray | memoryview, _read_bytes),
-    (datetime | date | time, _read_timestamp),
+    (datetime | date | time, methodcaller("isoformat")),
     (timedelta | Decimal | UUID | PurePath | complex, str),
     (deque | range, list),
     (MappingProxyType, dict),
@@ -277,18 +269,14 @@ def _to_plain(value: Any, holders: tuple[int, ...]) -> Any:
 
     A container that contains itself or is nested too deeply is replaced by its type.
     """
-    if isinstance(value, dict | list | tuple):
-        if id(value) in holders or len(holders) >= _MAX_DEPTH:
-            return _read_type_name(value)
-        inside = (*holders, id(value))
-        if isinstance(value, dict):
-            return sorted(
-                [_encode(_to_plain(key, inside)), _encode(_to_plain(item, inside))] for key, item in value.items()
-            )
-        return [_to_plain(item, inside) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
     if id(value) in holders or len(holders) >= _MAX_DEPTH:
         return _read_type_name(value)
-    data = _to_data(value)
-    return _to_plain(data, (*holders, id(value)))
+    inside = (*holders, id(value))
+    if isinstance(value, list | tuple):
+        return [_to_plain(item, inside) for item in value]
+    if isinstance(value, dict):
+        pairs = ((_to_plain(key, inside), _to_plain(item, inside)) for key, item in value.items())
+        return sorted([_encode(key), _encode(item)] for key, item in pairs)
+    return _to_plain(_to_data(value), inside)

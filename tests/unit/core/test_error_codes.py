@@ -77,6 +77,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
         ("Refused", "lease_revoked"),
         ("Refused", "execution_not_active"),
     },
+    "core/validation.py": {("InvalidRequest", "invalid_choice"), ("InvalidRequest", "invalid_policy")},
     "core/executions/transitions.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/executions/operator.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/waits/resume.py": {("Refused", transition.refusal) for transition in TRANSITIONS},

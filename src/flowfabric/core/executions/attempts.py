@@ -34,9 +34,8 @@ from flowfabric.core.executions.transitions import (
     Transition,
     apply_transition,
 )
-from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.policy import FailureClass, OnAttemptTimeout, backoff_delay, may_retry
-from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind, WaitpointState
+from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind
 
 ATTEMPT_TIMEOUT = "attempt_timeout"
 LEASE_HOLDER = "lease_holder"
@@ -65,14 +64,10 @@ def decide_fail(execution: Execution, request: FailureReport, now: datetime) -> 
 
 def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> Decision[Delayed | Released]:
     """Give up the lease and continue the same attempt later; immediately if the time has already come."""
-    if request.until is None and request.after is None:
-        after = apply_transition(execution, RELEASE, now, digest=request.digest())
-        return make_decision(Released(), execution, after, RELEASE)
-    until = now + request.after if request.after is not None else request.until
-    assert until is not None, "a delay has a time or a duration"
-    if until <= now:
+    until = request.until if request.after is None else now + request.after
+    if until is None or until <= now:
         after = apply_transition(execution, RELEASE, now, digest=request.digest(), until=until)
-        return make_decision(Delayed(until), execution, after, RELEASE)
+        return make_decision(Released() if until is None else Delayed(until), execution, after, RELEASE)
     after = apply_transition(execution, DELAY, now, digest=request.digest(), until=until, ready_at=until)
     return make_decision(Delayed(until), execution, after, DELAY, details={"until": until.isoformat()})
 
@@ -86,7 +81,7 @@ def decide_own_cancel(execution: Execution, request: CancelOwnRequest, now: date
         execution, CANCEL, now, digest=request.digest(), cancelled_by=LEASE_HOLDER, cancel_reason=reason
     )
     attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
-    facts = {"principal": principal, "reason": reason, "details": {"source": LEASE_HOLDER}}
+    facts: dict[str, Any] = {"principal": principal, "reason": reason, "details": {"source": LEASE_HOLDER}}
     return make_decision(Ended(State.CANCELLED), execution, after, CANCEL, attempt, **facts)
 
 
@@ -224,10 +219,7 @@ def decide_continue(
         failure_message=None,
         failure_category=None,
     )
-    closed = tuple(
-        replace(item, state=WaitpointState.CLOSED, closed_at=now, close_reason="continued")
-        for item in waitpoints
-        if item.kind is not WaitpointKind.STANDING
-    )
-    decision = make_decision(Continued(), execution, after, CONTINUE, details={"generation": after.generation})
-    return replace(decision, waits=WaitChanges(moved=closed)) if closed else decision
+    closed = tuple(item.close("continued", now) for item in waitpoints if item.kind is not WaitpointKind.STANDING)
+    waits = WaitChanges(moved=closed) if closed else None
+    details = {"generation": after.generation}
+    return make_decision(Continued(), execution, after, CONTINUE, waits=waits, details=details)

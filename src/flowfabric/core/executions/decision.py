@@ -11,17 +11,18 @@ from flowfabric.core.fast_dataclass import record
 from flowfabric.core.waits.records import WaitChanges
 
 OutcomeT = TypeVar("OutcomeT")
+OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 
 @record(frozen=True, slots=True)
-class Decision(Generic[OutcomeT]):
+class Decision(Generic[OutcomeT_co]):
     """An outcome and the writes that go with it.
 
     `before` and `after` are the execution, with its event and ended attempt. Without a change, `after` is None.
     `extra_event` is a second event; `waits` are changes of suspensions, waitpoints and signals.
     """
 
-    outcome: OutcomeT
+    outcome: OutcomeT_co
     before: Execution
     after: Execution | None = None
     event: Event | None = None
@@ -36,10 +37,12 @@ def make_decision(
     after: Execution,
     transition: Transition,
     attempt: Attempt | None = None,
+    waits: WaitChanges | None = None,
     **facts: Any,
 ) -> Decision[OutcomeT]:
     """Return the decision for a transition; `facts` such as the principal and the reason go into its event."""
-    return Decision(outcome, before, after, transition_event(before, after, transition, **facts), attempt)
+    event = transition_event(before, after, transition, **facts)
+    return Decision(outcome, before, after, event, attempt, waits=waits)
 
 
 def end_attempt(execution: Execution, outcome: AttemptOutcome, now: datetime, **details: Any) -> Attempt | None:

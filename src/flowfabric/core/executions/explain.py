@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core.executions.records import Execution
-from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State, derive_vector
+from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State
 from flowfabric.core.executions.views import SuspendedView
 from flowfabric.core.flows.graph import JoinKind
 from flowfabric.core.flows.records import DEPENDENCIES, EdgeGroup, EdgeState, FlowRecord, GroupState, StoredEdge
@@ -86,7 +86,7 @@ class ExplainContext:
 
 def explain(execution: Execution, context: ExplainContext) -> Explanation:
     """Explain why the execution is in its state and what moves it on."""
-    sentence, facts = _EXPLAINERS[execution.state](execution, context)
+    sentence, facts = _EXPLAINERS.get(execution.state, _explain_ended)(execution, context)
     request = execution.cancel_request
     if request is not None and not execution.state.is_terminal:
         due = _format_time(request.due_at, context.now, seconds=True)
@@ -244,8 +244,7 @@ def _describe_timeout(execution: Execution, wait: SuspendedView, now: datetime) 
 
 
 def _explain_ended(execution: Execution, context: ExplainContext) -> Statement:
-    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
-    facts: dict[str, Any] = {"outcome": vector.terminal_outcome, "ended_at": execution.ended_at}
+    facts: dict[str, Any] = {"outcome": execution.vector.terminal_outcome, "ended_at": execution.ended_at}
     sentence = f"{execution.state.value.capitalize()} at {_format_time(execution.ended_at, context.now)}"
     if execution.state is State.CANCELLED:
         facts |= {"cancelled_by": execution.cancelled_by, "reason": execution.cancel_reason}
@@ -267,11 +266,6 @@ _EXPLAINERS = {
     State.BLOCKED: _explain_blocked,
     State.ACTIVE: _explain_active,
     State.SUSPENDED: _explain_suspended,
-    State.COMPLETED: _explain_ended,
-    State.FAILED: _explain_ended,
-    State.CANCELLED: _explain_ended,
-    State.EXPIRED: _explain_ended,
-    State.SKIPPED: _explain_ended,
 }
 _AFTER_TIMEOUT = {
     OnTimeout.FAIL: "fails",

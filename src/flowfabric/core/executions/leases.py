@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from flowfabric.core.executions.decision import Decision, end_attempt, make_decision, next_attempt
+from flowfabric.core.executions.decision import Decision, OutcomeT, end_attempt, make_decision, next_attempt
 from flowfabric.core.executions.outcomes import AlreadySatisfied, Ended, Lease, Revoked, lease_of
 from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, Execution, Grant, HeldLease
 from flowfabric.core.executions.requests import AuditInfo, GrantTerms, LeaseFilter, LeaseTerms
-from flowfabric.core.executions.states import AttemptState, Ownership
+from flowfabric.core.executions.states import AttemptState, Ownership, State
 from flowfabric.core.executions.transitions import (
     CLAIM,
     EXHAUST,
@@ -47,24 +47,22 @@ def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | N
     if execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF:
         return make_decision("kept", execution, apply_transition(execution, KEEP_EXPIRED, now), KEEP_EXPIRED)
     if execution.reclaim_count >= execution.policy.max_reclaims:
-        exhausted = _exhaust(execution, now)
-        return Decision("exhausted", exhausted.before, exhausted.after, exhausted.event, exhausted.attempt)
-    return _requeue("requeued", execution, REQUEUE_EXPIRED, now, reclaim_count=execution.reclaim_count + 1)
+        return _exhaust("exhausted", execution, now)
+    return _requeue("requeued", execution, REQUEUE_EXPIRED, now, execution.reclaim_count + 1)
 
 
 def decide_revoke(
     execution: Execution, which: LeaseFilter, command: AuditInfo, now: datetime
 ) -> Decision[Revoked | AlreadySatisfied]:
     """Revoke the live lease if it matches the filter by instance, lease or epoch."""
-    reason = _revoke_obstacle(execution, which, now)
-    if reason is not None or execution.lease is None:
-        return Decision(AlreadySatisfied(reason or "no_active_lease"), execution)
+    obstacle = _revoke_obstacle(execution, which, now)
+    if obstacle is not None or execution.lease is None:
+        return Decision(AlreadySatisfied(obstacle or "no_active_lease"), execution)
     outcome = Revoked(execution.lease.id, execution.epoch + 1)
-    facts: dict[str, Any] = {"principal": command.principal, "reason": command.reason}
     if execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF:
-        return make_decision(outcome, execution, apply_transition(execution, KEEP_REVOKED, now), KEEP_REVOKED, **facts)
-    requeued = _requeue("revoked", execution, REQUEUE_REVOKED, now, **facts)
-    return Decision(outcome, requeued.before, requeued.after, requeued.event, requeued.attempt)
+        after = apply_transition(execution, KEEP_REVOKED, now)
+        return make_decision(outcome, execution, after, KEEP_REVOKED, **command.facts)
+    return _requeue(outcome, execution, REQUEUE_REVOKED, now, execution.reclaim_count, **command.facts)
 
 
 def check_reclaimable(execution: Execution) -> None:
@@ -80,8 +78,7 @@ def decide_grant(execution: Execution, terms: GrantTerms, now: datetime) -> Deci
     )
     after = apply_transition(execution, GRANT, now, is_standalone=False)
     details = {"grant": str(grant.id), "worker": terms.worker.name, "expires_at": grant.expires_at.isoformat()}
-    principal, reason = terms.command.principal, terms.command.reason
-    return make_decision(grant, execution, after, GRANT, details=details, principal=principal, reason=reason)
+    return make_decision(grant, execution, after, GRANT, details=details, **terms.command.facts)
 
 
 def decide_reclaim(execution: Execution, grant: Grant, terms: LeaseTerms, now: datetime) -> Decision[Lease | Ended]:
@@ -93,7 +90,7 @@ def decide_reclaim(execution: Execution, grant: Grant, terms: LeaseTerms, now: d
         raise refusal(execution, "grant_expired", f"grant {grant.id} expired; request a new one")
     counts = execution.ownership is Ownership.EXPIRED
     if counts and execution.reclaim_count >= execution.policy.max_reclaims:
-        return _exhaust(execution, now)
+        return _exhaust(Ended(State.FAILED), execution, now)
     attempt = end_attempt(execution, AttemptOutcome.RECLAIMED, now)
     opened = replace(execution, attempt_origin=AttemptOrigin.RECLAIMED, **next_attempt(execution))
     after = apply_transition(
@@ -131,29 +128,29 @@ def _begin_lease(execution: Execution, terms: LeaseTerms, now: datetime) -> dict
     }
 
 
-def _requeue(outcome: str, execution: Execution, transition: Transition, now: datetime, **facts: Any) -> Decision[str]:
+def _requeue(
+    outcome: OutcomeT, execution: Execution, transition: Transition, now: datetime, reclaim_count: int, **facts: Any
+) -> Decision[OutcomeT]:
     attempt = end_attempt(execution, AttemptOutcome.RECLAIMED, now)
-    reclaims = facts.pop("reclaim_count", execution.reclaim_count)
-    opened = {"attempt_origin": AttemptOrigin.RECLAIMED, "reclaim_count": reclaims} | next_attempt(execution)
-    return make_decision(
-        outcome, execution, apply_transition(execution, transition, now, **opened), transition, attempt, **facts
-    )
+    opened = next_attempt(execution) | {"attempt_origin": AttemptOrigin.RECLAIMED, "reclaim_count": reclaim_count}
+    after = apply_transition(execution, transition, now, **opened)
+    return make_decision(outcome, execution, after, transition, attempt, **facts)
 
 
-def _exhaust(execution: Execution, now: datetime) -> Decision[Lease | Ended]:
+def _exhaust(outcome: OutcomeT, execution: Execution, now: datetime) -> Decision[OutcomeT]:
     lost, allowed = execution.reclaim_count + 1, execution.policy.max_reclaims
     message = f"{lost} workers lost the lease, the policy allows {allowed} reclaims"
     failure: dict[str, Any] = {"failure_message": message, "failure_category": MAX_RECLAIMS_EXCEEDED}
     after = apply_transition(execution, EXHAUST, now, **failure)
     attempt = end_attempt(execution, AttemptOutcome.RECLAIMED, now, **failure)
     details = {"category": MAX_RECLAIMS_EXCEEDED}
-    return make_decision(Ended(after.state), execution, after, EXHAUST, attempt, reason=message, details=details)
+    return make_decision(outcome, execution, after, EXHAUST, attempt, reason=message, details=details)
 
 
 def _revoke_obstacle(execution: Execution, which: LeaseFilter, now: datetime) -> str | None:
     lease = execution.lease
     if lease is None:
-        return _LOST.get(execution.ownership, "no_active_lease") if execution.ownership else "no_active_lease"
+        return _LOST.get(execution.ownership, "no_active_lease")
     if which.epoch not in (None, execution.epoch):
         return "epoch_moved"
     if which.instance not in (None, lease.worker.instance):
@@ -163,4 +160,4 @@ def _revoke_obstacle(execution: Execution, which: LeaseFilter, now: datetime) ->
     return "already_expired" if lease.expires_at <= now else None
 
 
-_LOST = {Ownership.EXPIRED: "already_expired", Ownership.REVOKED: "already_revoked"}
+_LOST: dict[Ownership | None, str] = {Ownership.EXPIRED: "already_expired", Ownership.REVOKED: "already_revoked"}

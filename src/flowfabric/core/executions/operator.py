@@ -9,7 +9,7 @@ from flowfabric.core.executions.decision import Decision, end_attempt, make_deci
 from flowfabric.core.executions.outcomes import AlreadySatisfied, Ended, Held, PriorityChanged, Replayed, Unheld
 from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, CancelRequest, Execution
 from flowfabric.core.executions.requests import AuditInfo, ReplayFrom
-from flowfabric.core.executions.states import TERMINAL, AttemptState, BlockingReason, State, derive_vector
+from flowfabric.core.executions.states import TERMINAL, AttemptState, BlockingReason, State
 from flowfabric.core.executions.transitions import (
     CANCEL,
     EXPIRE,
@@ -44,7 +44,7 @@ def decide_cancel(execution: Execution, command: AuditInfo, source: str, now: da
     after = apply_transition(execution, CANCEL, now, cancelled_by=source, cancel_reason=command.reason)
     attempt = end_attempt(execution, AttemptOutcome.CANCELLED, now)
     return make_decision(
-        Ended(State.CANCELLED), execution, after, CANCEL, attempt, details={"source": source}, **_audit_facts(command)
+        Ended(State.CANCELLED), execution, after, CANCEL, attempt, details={"source": source}, **command.facts
     )
 
 
@@ -60,19 +60,17 @@ def decide_cancel_request(
     is_new = execution.attempt_state is AttemptState.PENDING_FIRST
     is_unstarted_replay = execution.attempt_state is AttemptState.PENDING_REPLAY and not has_steps
     if execution.state is State.CANCELLED or is_new or is_unstarted_replay:
-        ended = decide_cancel(execution, command, request.source, now)
-        return Decision(ended.outcome, execution, ended.after, ended.event, ended.attempt)
+        return decide_cancel(execution, command, request.source, now)
     if execution.cancel_request is not None and execution.cancel_request.due_at <= request.due_at:
         return Decision(CancelPending(execution.cancel_request.due_at), execution)
-    check(execution, REQUEST_CANCEL)
     requested = apply_transition(execution, REQUEST_CANCEL, now, cancel_request=request)
     details = {"source": request.source, "due_at": request.due_at.isoformat()}
-    event = transition_event(execution, requested, REQUEST_CANCEL, details=details, **_audit_facts(command))
+    event = transition_event(execution, requested, REQUEST_CANCEL, details=details, **command.facts)
     outcome = CancelPending(request.due_at)
     if wait is not None:
         after, transition = resume_execution(requested, wait.suspension, Trigger.OPERATOR, timedelta(0), now)
         extra_event = transition_event(
-            requested, after, transition, details={"cause": "cancel_requested"}, **_audit_facts(command)
+            requested, after, transition, details={"cause": "cancel_requested"}, **command.facts
         )
         waits = close_wait(wait.suspension, wait.waitpoints, Trigger.OPERATOR, now)
         return Decision(outcome, execution, after, event, extra_event=extra_event, waits=waits)
@@ -101,7 +99,7 @@ def decide_change_priority(
         return Decision(outcome, execution)
     after = apply_transition(execution, PRIORITIZE, now, priority=priority)
     details = {"old": execution.priority, "new": priority}
-    return make_decision(outcome, execution, after, PRIORITIZE, details=details, **_audit_facts(command))
+    return make_decision(outcome, execution, after, PRIORITIZE, details=details, **command.facts)
 
 
 def decide_hold(execution: Execution, command: AuditInfo, now: datetime) -> Decision[Held]:
@@ -109,7 +107,7 @@ def decide_hold(execution: Execution, command: AuditInfo, now: datetime) -> Deci
     if is_held(execution):
         return Decision(Held(execution.hold_reason or ""), execution)
     after = apply_transition(execution, HOLD, now, hold_reason=command.reason)
-    return make_decision(Held(command.reason), execution, after, HOLD, **_audit_facts(command))
+    return make_decision(Held(command.reason), execution, after, HOLD, **command.facts)
 
 
 def decide_unhold(
@@ -120,16 +118,17 @@ def decide_unhold(
         return Decision(AlreadySatisfied("not_held"), execution)
     if not is_held(execution):
         raise refusal(execution, UNHOLD.refusal, "it is not held")
+    changes: dict[str, Any] = {"hold_reason": None}
     if has_open_group:
-        after = apply_transition(execution, UNHOLD_BLOCKED, now, hold_reason=None)
-        return make_decision(Unheld(State.BLOCKED), execution, after, UNHOLD_BLOCKED, **_audit_facts(command))
-    if execution.ready_at is not None and execution.ready_at > now:
-        after = apply_transition(
-            execution, UNHOLD_DELAYED, now, hold_reason=None, blocking_reason=_delay_reason(execution)
-        )
-        return make_decision(Unheld(State.DELAYED), execution, after, UNHOLD_DELAYED, **_audit_facts(command))
-    after = apply_transition(execution, UNHOLD, now, hold_reason=None, ready_at=None)
-    return make_decision(Unheld(State.WAITING), execution, after, UNHOLD, **_audit_facts(command))
+        transition = UNHOLD_BLOCKED
+    elif execution.ready_at is not None and execution.ready_at > now:
+        transition = UNHOLD_DELAYED
+        changes["blocking_reason"] = _delay_reason(execution)
+    else:
+        transition = UNHOLD
+        changes["ready_at"] = None
+    after = apply_transition(execution, transition, now, **changes)
+    return make_decision(Unheld(after.state), execution, after, transition, **command.facts)
 
 
 def decide_replay(
@@ -141,17 +140,13 @@ def decide_replay(
     """
     if start.generation is not None and execution.generation != start.generation:
         if execution.generation == start.generation + 1:
-            return Decision(_replay_outcome(execution), execution)
-        raise refusal(
-            execution, "generation_moved", f"generation {start.generation} is not the current one; read it again"
-        )
+            return Decision(Replayed(execution.generation, execution.vector.public_state), execution)
+        message = f"generation {start.generation} is not the current one; read it again"
+        raise refusal(execution, "generation_moved", message)
     check(execution, REPLAY)
     if execution.replay_count >= execution.policy.max_replays:
-        raise refusal(
-            execution,
-            "max_replays_exhausted",
-            f"it was replayed {execution.replay_count} times, the limit of its policy",
-        )
+        message = f"it was replayed {execution.replay_count} times, the limit of its policy"
+        raise refusal(execution, "max_replays_exhausted", message)
     relative = optional_span(execution.policy.deadline)
     transition = REPLAY_BLOCKED if has_open_group else REPLAY
     after = apply_transition(
@@ -177,7 +172,8 @@ def decide_replay(
         **next_attempt(execution),
     )
     details = {"generation": after.generation, "from_step": start.step}
-    return make_decision(_replay_outcome(after), execution, after, transition, details=details, **_audit_facts(command))
+    outcome = Replayed(after.generation, after.vector.public_state)
+    return make_decision(outcome, execution, after, transition, details=details, **command.facts)
 
 
 def decide_ready(execution: Execution, now: datetime) -> Decision[State] | None:
@@ -214,12 +210,3 @@ def _delay_reason(execution: Execution) -> BlockingReason:
     if execution.resumption is not None:
         return BlockingReason.WAITING_FOR_RESUME_DELAY
     return BlockingReason.WAITING_FOR_DELAY
-
-
-def _replay_outcome(execution: Execution) -> Replayed:
-    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
-    return Replayed(execution.generation, vector.public_state)
-
-
-def _audit_facts(command: AuditInfo) -> dict[str, Any]:
-    return {"principal": command.principal, "reason": command.reason}

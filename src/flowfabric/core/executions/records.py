@@ -11,7 +11,14 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State
+from flowfabric.core.executions.states import (
+    AttemptState,
+    BlockingReason,
+    Ownership,
+    State,
+    StateVector,
+    derive_vector,
+)
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.policy import Policy
 
@@ -171,6 +178,11 @@ class Execution:
     def fence(self) -> Fence | None:
         """The fence of the live lease, if there is one."""
         return Fence(self.id, self.epoch, self.lease.id) if self.lease else None
+
+    @property
+    def vector(self) -> StateVector:
+        """The public fields of its state."""
+        return derive_vector(self.state, self.blocking_reason, self.attempt_state, self.ownership)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

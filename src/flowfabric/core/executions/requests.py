@@ -45,7 +45,7 @@ def owns(execution: Execution, fence: Fence, now: datetime) -> bool:
 def require_owner(execution: Execution | None, fence: Fence, now: datetime) -> Execution:
     """Return the execution if the fence owns it; otherwise raise the refusal that explains why not."""
     if execution is None:
-        raise not_found(fence)
+        raise execution_not_found(fence.execution_id)
     if not owns(execution, fence, now):
         raise explain_fence(execution, fence)
     return execution
@@ -63,11 +63,8 @@ def explain_fence(execution: Execution, fence: Fence) -> Refused:
     """Return the refusal that explains why the fence does not own the execution."""
     lease, former = execution.lease, execution.former
     if former and _is_former(former, fence):
-        return refusal(
-            execution,
-            _LOSS_CODES.get(former.end, "execution_not_active"),
-            f"this lease ended ({former.end}); stop working on it",
-        )
+        code = _LOSS_CODES.get(former.end, "execution_not_active")
+        return refusal(execution, code, f"this lease ended ({former.end}); stop working on it")
     if lease and lease.id == fence.lease_id and execution.epoch == fence.epoch:
         return refusal(execution, "lease_expired", "this lease expired; stop working on it")
     if lease or (former and fence.epoch < former.epoch):
@@ -75,18 +72,10 @@ def explain_fence(execution: Execution, fence: Fence) -> Refused:
     return refusal(execution, "execution_not_active", "it has no such lease; claim it first")
 
 
-def not_found(fence: Fence) -> NotFound:
-    """Return the error for a fence whose execution does not exist in this namespace."""
-    return execution_not_found(fence.execution_id)
-
-
 def execution_not_found(id_: object) -> NotFound:
     """Return the error for an id that does not exist in this namespace; it may exist in another one."""
-    return NotFound(
-        "execution_not_found",
-        f"execution {id_} does not exist in this namespace; check the id and the namespace",
-        execution_id=id_,
-    )
+    message = f"execution {id_} does not exist in this namespace; check the id and the namespace"
+    return NotFound("execution_not_found", message, execution_id=id_)
 
 
 def digest(operation: str, *content: bytes | str | None) -> str:
@@ -192,7 +181,7 @@ class Step:
         validation.payload(self.payload, "step result")
         validation.name(self.encoding, "encoding")
         if type(self.status) is not StepStatus:
-            put(self, status=parse_choice(StepStatus, self.status, "status"))
+            put(self, status=validation.parse_choice(StepStatus, self.status, "status"))
 
     def digest(self) -> str:
         """Return a digest that distinguishes a repeated checkpoint from a contradicting one."""
@@ -301,6 +290,11 @@ class AuditInfo:
     principal: str
     reason: str
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields of an event that name the operator and the reason."""
+        return {"principal": self.principal, "reason": self.reason}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFilter:
@@ -342,11 +336,8 @@ def parse_fence(value: object) -> Fence:
     """Return a fence whose parts have the right types; raise `invalid_fence` otherwise."""
     if not isinstance(value, Fence):
         raise InvalidRequest("invalid_fence", f"fence must be the Fence of a lease, not {type(value).__name__}")
-    if (
-        type(value.execution_id) is type(value.lease_id) is UUID
-        and type(value.epoch) is int
-        and 0 <= value.epoch < 2**63
-    ):
+    has_ids = type(value.execution_id) is type(value.lease_id) is UUID
+    if has_ids and type(value.epoch) is int and 0 <= value.epoch < 2**63:
         return value
     epoch = validation.integer(value.epoch, "fence.epoch", 0, validation.MAX_INTEGER)
     return Fence(parse_id(value.execution_id, "fence.execution_id"), epoch, parse_id(value.lease_id, "fence.lease_id"))
@@ -361,9 +352,7 @@ def parse_steps(value: object) -> tuple[Step, ...]:
     steps = tuple(validation.batch(value, "steps"))
     for item in steps:
         if not isinstance(item, Step):
-            raise InvalidRequest(
-                "invalid_type", f"steps must hold Step records, not {type(item).__name__}", field="steps"
-            )
+            raise validation.wrong_type("steps", "Step records", item)
     if len({item.name for item in steps}) != len(steps):
         raise InvalidRequest("invalid_request", "two steps of one call have the same name; rename one", field="steps")
     return steps
@@ -375,15 +364,6 @@ def parse_worker(value: object) -> WorkerId:
         return WorkerId(validation.name(value.name, "worker.name"), validation.name(value.instance, "worker.instance"))
     text = validation.name(value, "worker")
     return WorkerId(text, text)
-
-
-def parse_choice(kind: type[StrEnum], value: Any, what: str) -> Any:
-    """Return the member of an enumeration for a member or its value."""
-    try:
-        return kind(value)
-    except ValueError:
-        message = f"{what} must be one of {', '.join(kind)}, not {validation.preview(value)}"
-        raise InvalidRequest("invalid_choice", message, field=what) from None
 
 
 @lru_cache(maxsize=1024)

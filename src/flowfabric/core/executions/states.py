@@ -218,5 +218,3 @@ _BLOCKED_SHOWN_AS = {
     Eligibility.BLOCKED_BY_BUDGET: PublicState.RATE_LIMITED,
     Eligibility.BLOCKED_BY_QUOTA: PublicState.RATE_LIMITED,
 }
-
-BLOCKED_REASONS = frozenset(_BLOCKED_BY)

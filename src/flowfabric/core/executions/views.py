@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core.executions.records import Attempt, Event, Execution, WorkerId
-from flowfabric.core.executions.states import State, StateVector, derive_vector
-from flowfabric.core.fast_dataclass import record
+from flowfabric.core.executions.states import State, StateVector
+from flowfabric.core.fast_dataclass import record, replace
 from flowfabric.core.policy import Policy
 from flowfabric.core.waits.conditions import Condition, required_signal_names
 from flowfabric.core.waits.evaluate import (
@@ -292,21 +292,12 @@ _DERIVED = frozenset({"vector", "lease", "last_failure"})
 
 def _summary_values(execution: Execution) -> dict[str, Any]:
     stored = {item.name: getattr(execution, item.name) for item in fields(Summary) if item.name not in _DERIVED}
-    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
-    return stored | {"vector": vector, "lease": _lease_view(execution), "last_failure": _last_failure(execution)}
-
-
-def _lease_view(execution: Execution) -> LeaseView | None:
-    lease = execution.lease
-    if lease is None:
-        return None
-    return LeaseView(lease.worker, lease.acquired_at, lease.expires_at - lease.ttl, lease.expires_at)
-
-
-def _last_failure(execution: Execution) -> Failure | None:
-    if execution.failure_message is None:
-        return None
-    return Failure(execution.failure_message, execution.failure_category or "")
+    lease, message = execution.lease, execution.failure_message
+    return stored | {
+        "vector": execution.vector,
+        "lease": lease and LeaseView(lease.worker, lease.acquired_at, lease.expires_at - lease.ttl, lease.expires_at),
+        "last_failure": None if message is None else Failure(message, execution.failure_category or ""),
+    }
 
 
 # The history of an execution also shows when its children were submitted and how they ended. These events are derived
@@ -325,7 +316,7 @@ def with_children(events: Iterable[Event], children: Iterable[Summary]) -> list[
 
 
 def _child_events(child: Summary) -> Iterator[Event]:
-    yield Event(
+    submitted = Event(
         namespace=child.namespace,
         family=CHILD,
         name="submitted",
@@ -334,17 +325,9 @@ def _child_events(child: Summary) -> Iterator[Event]:
         execution_id=child.id,
         kind=child.kind,
     )
+    yield submitted
     if child.ended_at is not None:
-        yield Event(
-            namespace=child.namespace,
-            family=CHILD,
-            name=child.state.value,
-            at=child.ended_at,
-            lane=child.lane,
-            execution_id=child.id,
-            kind=child.kind,
-            state=child.state,
-        )
+        yield replace(submitted, name=child.state.value, at=child.ended_at, state=child.state)
 
 
 def _sort_key(event: Event) -> tuple[datetime, int]:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.core.executions.requests import Submission, digest, parse_choice
+from flowfabric.core.executions.requests import Submission, digest
 from flowfabric.core.fast_dataclass import put, record, replace
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 
@@ -56,12 +56,14 @@ class Join:
     def __post_init__(self) -> None:
         put(
             self,
-            kind=parse_choice(JoinKind, self.kind, "join"),
-            siblings=parse_choice(Siblings, self.siblings, "siblings"),
+            kind=validation.parse_choice(JoinKind, self.kind, "join"),
+            siblings=validation.parse_choice(Siblings, self.siblings, "siblings"),
         )
-        if self.kind is JoinKind.QUORUM:
-            put(self, k=_quorum(self.k))
-        elif self.k is not None:
+        is_number = isinstance(self.k, int) and not isinstance(self.k, bool) and self.k >= 1
+        if self.kind is JoinKind.QUORUM and not is_number:
+            message = f"k must be an integer of at least 1, not {validation.preview(self.k)}"
+            raise InvalidRequest("invalid_quorum", message)
+        if self.kind is not JoinKind.QUORUM and self.k is not None:
             raise InvalidRequest("invalid_quorum", f"k is for a quorum, not for {self.kind}; use quorum(k)")
 
     def needed(self, edges: int) -> int:
@@ -73,17 +75,17 @@ class Join:
 
 def all_of(*, siblings: Siblings | str = Siblings.LET_RUN) -> Join:
     """Return a join that fires when all edges are satisfied."""
-    return Join(JoinKind.ALL_OF, None, parse_choice(Siblings, siblings, "siblings"))
+    return Join(JoinKind.ALL_OF, None, validation.parse_choice(Siblings, siblings, "siblings"))
 
 
 def any_of(*, siblings: Siblings | str = Siblings.CANCEL_REMAINING) -> Join:
     """Return a join that fires when one edge is satisfied."""
-    return Join(JoinKind.ANY_OF, None, parse_choice(Siblings, siblings, "siblings"))
+    return Join(JoinKind.ANY_OF, None, validation.parse_choice(Siblings, siblings, "siblings"))
 
 
 def quorum(k: int, *, siblings: Siblings | str = Siblings.CANCEL_REMAINING) -> Join:
     """Return a join that fires when `k` edges are satisfied."""
-    return Join(JoinKind.QUORUM, k, parse_choice(Siblings, siblings, "siblings"))
+    return Join(JoinKind.QUORUM, k, validation.parse_choice(Siblings, siblings, "siblings"))
 
 
 ALL_OF = all_of()
@@ -105,7 +107,7 @@ class Edge:
     input: str | None = None
 
     def __post_init__(self) -> None:
-        put(self, upstream=_name_of(self.upstream), kind=parse_choice(EdgeKind, self.kind, "kind"))
+        put(self, upstream=_name_of(self.upstream), kind=validation.parse_choice(EdgeKind, self.kind, "kind"))
         if self.input is not None:
             validation.name(self.input, "input")
 
@@ -196,9 +198,8 @@ class Graph:
             signals=signals,
         )
         if member.name in self.members:
-            raise InvalidRequest(
-                "duplicate_member", f"the graph already has a member {member.name!r}; use another name", member=name
-            )
+            message = f"the graph already has a member {member.name!r}; use another name"
+            raise InvalidRequest("duplicate_member", message, member=name)
         if len(self.members) >= validation.MAX_GRAPH_MEMBERS:
             raise too_many_members(len(self.members) + 1)
         self.members[member.name] = member
@@ -211,11 +212,10 @@ class Graph:
         """
         for member in self.members.values():
             for edge in member.edges:
-                if edge.upstream_name not in self.members:
-                    message = (
-                        f"member {member.name!r} comes after unknown member {edge.upstream_name!r}; add that first"
-                    )
-                    raise InvalidRequest("unknown_member", message, member=member.name, upstream=edge.upstream_name)
+                upstream = edge.upstream_name
+                if upstream not in self.members:
+                    message = f"member {member.name!r} comes after unknown member {upstream!r}; add that first"
+                    raise InvalidRequest("unknown_member", message, member=member.name, upstream=upstream)
         members = _sort_members(self.members)
         return tuple(item.seal() for item in members) if sealed else members
 
@@ -240,8 +240,7 @@ def make_member(
     edges = _edges(label, after)
     chosen_join = ALL_OF if join is None else join
     if not isinstance(chosen_join, Join):
-        message = f"join must be made by all_of, any_of or quorum, not {type(join).__name__}"
-        raise InvalidRequest("invalid_type", message, field="join")
+        raise validation.wrong_type("join", "made by all_of, any_of or quorum", join)
     member = MemberSpec(
         name=label, submission=submission, edges=edges, join=chosen_join, draft=validation.boolean(draft, "draft")
     )
@@ -266,8 +265,7 @@ def too_many_members(number: int) -> InvalidRequest:
 
 def _edges(name: str, after: object) -> tuple[Edge, ...]:
     if isinstance(after, str | bytes) or not isinstance(after, Sequence):
-        message = f"after must be a list of members, names or edges, not {type(after).__name__}"
-        raise InvalidRequest("invalid_type", message, field="after")
+        raise validation.wrong_type("after", "a list of members, names or edges", after)
     edges = tuple(item if isinstance(item, Edge) else Edge(item) for item in after)
     names = [edge.upstream_name for edge in edges]
     if name in names:
@@ -278,9 +276,8 @@ def _edges(name: str, after: object) -> tuple[Edge, ...]:
         raise InvalidRequest("duplicate_edge", message, member=name, upstream=twice)
     inputs = [edge.input_name for edge in edges]
     if len(set(inputs)) != len(inputs):
-        raise InvalidRequest(
-            "duplicate_edge", f"two inputs of member {name!r} have the same name; set input", member=name
-        )
+        message = f"two inputs of member {name!r} have the same name; set input"
+        raise InvalidRequest("duplicate_edge", message, member=name)
     return edges
 
 
@@ -288,12 +285,6 @@ def _name_of(value: object) -> str:
     if isinstance(value, Member):
         return value.name
     return str(value) if isinstance(value, UUID) else validation.name(value, "upstream")
-
-
-def _quorum(k: object) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InvalidRequest("invalid_quorum", f"k must be an integer of at least 1, not {validation.preview(k)}")
-    return k
 
 
 def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
@@ -311,9 +302,8 @@ def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
                 ready.append(downstream)
     if len(ready) < len(members):
         cycle = sorted(name for name, number in open_edges.items() if number > 0)[:5]
-        raise InvalidRequest(
-            "cycle", f"the graph has a cycle: {', '.join(cycle)}; remove an edge", members=tuple(cycle)
-        )
+        message = f"the graph has a cycle: {', '.join(cycle)}; remove an edge"
+        raise InvalidRequest("cycle", message, members=tuple(cycle))
     return tuple(members[name] for name in ready)
 
 
@@ -332,8 +322,7 @@ class ChildSubmission:
         validation.name(self.key, "key")
         validation.boolean(self.detached, "detached")
         if not isinstance(self.submission, Submission):
-            message = f"a child must be a Submission, not {type(self.submission).__name__}"
-            raise InvalidRequest("invalid_type", message, field="submission")
+            raise validation.wrong_type("submission", "a Submission", self.submission)
         if self.submission.id is not None or self.submission.key is not None:
             message = "the id of a child is derived from its parent and key; omit the id and key of its submission"
             raise InvalidRequest("invalid_request", message, field="submission")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -179,11 +179,9 @@ def describe_graph(
 
 
 def _values(flow: FlowRecord, counts: Mapping[State, int]) -> dict[str, Any]:
-    names = (
-        "id", "namespace", "name", "implicit", "sealed", "revision", "tags", "created_at", "changed_at", "ended_at",
-    )  # fmt: skip
+    stored = {item.name for item in fields(FlowSummary)} & {item.name for item in fields(FlowRecord)}
     cancel = flow.cancel
-    return {name: getattr(flow, name) for name in names} | {
+    return {name: getattr(flow, name) for name in stored} | {
         "state": flow_state(flow, counts),
         "counts": counts,
         "cancel_policy": cancel and cancel.policy,

@@ -135,16 +135,7 @@ class StoredEdge:
 
     def resolve(self, outcome: State, now: datetime) -> StoredEdge:
         """Return the edge after its upstream member ended with `outcome`."""
-        return StoredEdge(
-            flow_id=self.flow_id,
-            upstream_id=self.upstream_id,
-            downstream_id=self.downstream_id,
-            seq=self.seq,
-            kind=self.kind,
-            input=self.input,
-            state=resolve_edge(self.kind, outcome),
-            resolved_at=now,
-        )
+        return replace(self, state=resolve_edge(self.kind, outcome), resolved_at=now)
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -188,13 +188,6 @@ class Resolution:
 def recount(group: EdgeGroup, edges: Iterable[StoredEdge]) -> EdgeGroup:
     """Return the group with counters recomputed from its edges, decided again unless it is a draft."""
     states = [edge.state for edge in edges]
-    updated = replace(
-        group,
-        n=len(states),
-        satisfied=states.count(EdgeState.SATISFIED),
-        impossible=states.count(EdgeState.IMPOSSIBLE),
-        sweeping=False,
-    )
-    if group.draft:
-        return replace(updated, state=GroupState.OPEN)
-    return replace(updated, state=judge_group(updated.join, updated.n, updated.satisfied, updated.impossible))
+    satisfied, impossible = states.count(EdgeState.SATISFIED), states.count(EdgeState.IMPOSSIBLE)
+    state = GroupState.OPEN if group.draft else judge_group(group.join, len(states), satisfied, impossible)
+    return replace(group, n=len(states), satisfied=satisfied, impossible=impossible, sweeping=False, state=state)

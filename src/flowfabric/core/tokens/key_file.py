@@ -32,11 +32,8 @@ class FileKey:
 def parse_key_file(text: Secret, where: str) -> tuple[FileKey, ...]:
     """Return the keys of a file or variable in order; `where` names it in errors."""
     if len(text.reveal()) > MAX_FILE_CHARACTERS:
-        raise InvalidRequest(
-            "invalid_key_file",
-            f"{where} has more than {MAX_FILE_CHARACTERS} characters; remove collected keys",
-            where=where,
-        )
+        message = f"{where} has more than {MAX_FILE_CHARACTERS} characters; remove collected keys"
+        raise InvalidRequest("invalid_key_file", message, where=where)
     keys: dict[str, FileKey] = {}
     for number, line in _lines(text):
         key = _parse_line(line, where, number)
@@ -91,13 +88,9 @@ def _lines(text: Secret) -> list[tuple[int, Secret]]:
 
 
 def _parse_line(line: Secret, where: str, number: int) -> FileKey:
+    kid, _, secret = (Secret(part.strip()) for part in line.reveal().partition("="))
     try:
-        return _file_key(line)
+        return FileKey(parse_kid(kid.reveal()), parse_secret(secret))
     except InvalidRequest as error:
         message = f"{where}, line {number}: must be kid=64 hex characters; {error.message}"
         raise InvalidRequest("invalid_key_file", message, where=where, line=number) from None
-
-
-def _file_key(line: Secret) -> FileKey:
-    kid, _, secret = (Secret(part.strip()) for part in line.reveal().partition("="))
-    return FileKey(parse_kid(kid.reveal()), parse_secret(secret))

@@ -167,14 +167,11 @@ def decide_rotate(
     `open_waitpoints` is how many were minted under the active key and would outlive an explicit grace.
     """
     existing, previous = ring.find(rotation.kid), ring.active
-    if (
-        existing is not None
-        and existing is previous
-        and (rotation.is_generated or has_secret(existing, rotation.secret))
-    ):
-        return KeyDecision(Unchanged(rotation.kid))
     if existing is not None:
-        why = "is active with another secret" if existing is previous else "was used before"
+        is_active = existing is previous
+        if is_active and (rotation.is_generated or has_secret(existing, rotation.secret)):
+            return KeyDecision(Unchanged(rotation.kid))
+        why = "is active with another secret" if is_active else "was used before"
         raise Conflict("rotation_conflict", f"key {rotation.kid} {why}; rotate to a new kid", kid=rotation.kid)
     collected = collect(ring, now)
     retired = () if previous is None else (_retire(previous, rotation, now),)

@@ -90,10 +90,7 @@ def read_token(token: str | Secret) -> ParsedToken:
 def signing_secret(parsed: ParsedToken, ring: KeyRing, namespace: str, *, purpose: str = WAITPOINT) -> Secret | None:
     """Return the secret of the ring that signed the token, even outside its window; None if no key fits."""
     key = ring.find(parsed.kid)
-    secret = None if key is None else key.secret
-    if secret is None or not _is_genuine(parsed, _mac(secret, purpose, (parsed.kid, namespace), parsed.unverified)):
-        return None
-    return secret
+    return key.secret if key is not None and _is_signed(parsed, key.secret, namespace, purpose) else None
 
 
 def verify_token(
@@ -104,8 +101,7 @@ def verify_token(
     The hard end is not checked, because a repeated signal is acknowledged even after it. See `require_not_ended`.
     """
     # An unknown kid may fail faster than a wrong mac. That reveals nothing: every token shows its kid.
-    secret = verifying_secret(ring, parsed.kid, now)
-    if secret is None or not _is_genuine(parsed, _mac(secret, purpose, (parsed.kid, namespace), parsed.unverified)):
+    if not _is_signed(parsed, verifying_secret(ring, parsed.kid, now), namespace, purpose):
         raise invalid_token()
     return parsed.unverified
 
@@ -152,7 +148,10 @@ def _parse(token: object) -> ParsedToken | None:
     return None if claims is None else ParsedToken(match[1], claims, Secret(match[3]))
 
 
-def _is_genuine(parsed: ParsedToken, mac: Secret) -> bool:
+def _is_signed(parsed: ParsedToken, secret: Secret | None, namespace: str, purpose: str) -> bool:
+    if secret is None:
+        return False
+    mac = _mac(secret, purpose, (parsed.kid, namespace), parsed.unverified)
     # Constant time, so that the delay does not show how much of a guess is right.
     return hmac.compare_digest(mac.reveal(), parsed.mac.reveal())
 
@@ -203,6 +202,14 @@ def _from_text(text: str) -> bytes | None:
 # Mint new tokens with the active key, and existing ones again with the key that they were minted with.
 
 
+@record(frozen=True, slots=True)
+class WaitpointSeed:
+    """The id and nonce of a new waitpoint, drawn before the decision."""
+
+    id: UUID
+    nonce: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Minter:
     """Mints tokens for one namespace, and caches new ones."""
@@ -211,10 +218,15 @@ class Minter:
     namespace: str
     _fresh: dict[TokenClaims, Secret] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def new(self, claims: TokenClaims) -> TokenParts:
-        """Mint the token for these claims with the active key; return the parts to store."""
+    def new(
+        self, execution_id: UUID, seed: WaitpointSeed, approver: str | None, ends_at: datetime | None
+    ) -> TokenParts:
+        """Mint the token of a new waitpoint with the active key; return the parts to store."""
         active = self.ring.active
         assert active is not None, "the caller has made sure that the ring has an active key"
+        claims = TokenClaims(
+            execution_id=execution_id, waitpoint_id=seed.id, nonce=seed.nonce, source=approver, ends_at=ends_at
+        )
         token = self._fresh[claims] = mint_token(active, claims, self.namespace)
         return TokenParts(
             kid=active.kid, nonce=claims.nonce, hash=hash_token(token), approver=claims.source, ends_at=claims.ends_at
@@ -226,30 +238,11 @@ class Minter:
         key = self.ring.find(parts.kid) if parts else None
         if parts is None or key is None or key.secret is None:
             return None
-        claims = _claims(waitpoint.execution_id, waitpoint.id, parts)
+        claims = TokenClaims(
+            execution_id=waitpoint.execution_id,
+            waitpoint_id=waitpoint.id,
+            nonce=parts.nonce,
+            source=parts.approver,
+            ends_at=parts.ends_at,
+        )
         return self._fresh.get(claims) or mint_token(key, claims, self.namespace)
-
-
-def claims_for(execution_id: UUID, seed: WaitpointSeed, approver: str | None, ends_at: datetime | None) -> TokenClaims:
-    """Return the claims of a new token."""
-    return TokenClaims(
-        execution_id=execution_id, waitpoint_id=seed.id, nonce=seed.nonce, source=approver, ends_at=ends_at
-    )
-
-
-@record(frozen=True, slots=True)
-class WaitpointSeed:
-    """The id and nonce of a new waitpoint, drawn before the decision."""
-
-    id: UUID
-    nonce: bytes
-
-
-def _claims(execution_id: UUID, waitpoint_id: UUID, parts: TokenParts) -> TokenClaims:
-    return TokenClaims(
-        execution_id=execution_id,
-        waitpoint_id=waitpoint_id,
-        nonce=parts.nonce,
-        source=parts.approver,
-        ends_at=parts.ends_at,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -27,12 +26,11 @@ class NewWaitpoint:
     ends_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        put(
-            self,
-            key=validation.name(self.key, "key"),
-            approver=None if self.approver is None else token_source(self.approver),
-            ends_at=None if self.ends_at is None else validation.timestamp(self.ends_at, "ends_at"),
-        )
+        validation.name(self.key, "key")
+        if self.approver is not None:
+            token_source(self.approver)
+        if self.ends_at is not None:
+            put(self, ends_at=validation.timestamp(self.ends_at, "ends_at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class PendingWaitpoint:
     key: str
 
     def __post_init__(self) -> None:
-        put(self, key=validation.name(self.key, "key"))
+        validation.name(self.key, "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +54,8 @@ class StandingWaitpoint:
     after: int = 0
 
     def __post_init__(self) -> None:
-        put(
-            self,
-            key=validation.name(self.key, "key"),
-            after=validation.integer(self.after, "after", 0, validation.MAX_INTEGER),
-        )
+        validation.name(self.key, "key")
+        validation.integer(self.after, "after", 0, validation.MAX_INTEGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,8 @@ class Child:
     execution_id: UUID
 
     def __post_init__(self) -> None:
-        put(self, key=validation.name(self.key, "key"), execution_id=parse_id(self.execution_id, "execution_id"))
+        validation.name(self.key, "key")
+        put(self, execution_id=parse_id(self.execution_id, "execution_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,8 @@ class Timer:
     at: datetime
 
     def __post_init__(self) -> None:
-        put(self, key=validation.name(self.key, "key"), at=validation.timestamp(self.at, "at"))
+        validation.name(self.key, "key")
+        put(self, at=validation.timestamp(self.at, "at"))
 
 
 Bound = NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer
@@ -90,32 +87,27 @@ Bound = NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer
 
 def parse_bindings(value: object) -> tuple[Bound, ...]:
     """Return bindings with distinct keys; a string becomes a new waitpoint."""
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        message = f"waitpoints must be a list of keys or bindings, not {type(value).__name__}"
-        raise InvalidRequest("invalid_type", message, field="waitpoints")
     bindings = tuple(_parse_binding(item) for item in validation.batch(value, "waitpoints"))
     if len({item.key for item in bindings}) != len(bindings):
-        raise InvalidRequest(
-            "invalid_request", "two waitpoints of one suspension have the same key; rename one", field="waitpoints"
-        )
+        message = "two waitpoints of one suspension have the same key; rename one"
+        raise InvalidRequest("invalid_request", message, field="waitpoints")
     return bindings
 
 
 def parse_new_waitpoints(value: object) -> tuple[NewWaitpoint, ...]:
     """Return new waitpoints with distinct keys; a string becomes one."""
-    bindings = parse_bindings(value)
-    for binding in bindings:
+    waitpoints = []
+    for binding in parse_bindings(value):
         if not isinstance(binding, NewWaitpoint):
-            message = f"a waitpoint to create must be a key or NewWaitpoint, not {type(binding).__name__}"
-            raise InvalidRequest("invalid_type", message, field="waitpoints")
-    return tuple(item for item in bindings if isinstance(item, NewWaitpoint))
+            raise validation.wrong_type("waitpoints", "keys or NewWaitpoint records", binding)
+        waitpoints.append(binding)
+    return tuple(waitpoints)
 
 
 def _parse_binding(value: object) -> Bound:
     if isinstance(value, str):
         return NewWaitpoint(value)
-    if isinstance(value, NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer):
+    if isinstance(value, Bound):
         return value
-    kinds = "a key, NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Child or Timer"
-    message = f"a waitpoint must be {kinds}, not {type(value).__name__}"
-    raise InvalidRequest("invalid_type", message, field="waitpoints")
+    kinds = "keys or NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Child or Timer records"
+    raise validation.wrong_type("waitpoints", kinds, value)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +37,14 @@ _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "operator_only": ((), ()),
     "timeout_only": ((), ()),
 }
+_CLASSES: dict[str, Callable[..., Condition]] = {
+    "single": Single,
+    "count": Count,
+    "all_of": AllOf,
+    "any_of": AnyOf,
+    "operator_only": OperatorOnly,
+    "timeout_only": TimeoutOnly,
+}
 
 
 def to_json(condition: Condition) -> dict[str, Any]:
@@ -48,10 +55,9 @@ def to_json(condition: Condition) -> dict[str, Any]:
         case Count():
             how = {"n": condition.n, "distinct": str(condition.distinct), "waitpoints": list(condition.waitpoints)}
             return {"type": "count", **how, **_name_of(condition)}
-        case AllOf():
-            return {"type": "all_of", "members": [to_json(member) for member in condition.members]}
-        case AnyOf():
-            return {"type": "any_of", "members": [to_json(member) for member in condition.members]}
+        case AllOf() | AnyOf():
+            kind = "all_of" if isinstance(condition, AllOf) else "any_of"
+            return {"type": kind, "members": [to_json(member) for member in condition.members]}
         case OperatorOnly():
             return {"type": "operator_only"}
         case TimeoutOnly():
@@ -65,21 +71,15 @@ def from_json(value: object) -> Condition:
 
 def _read(value: object, path: str, level: int) -> Condition:
     kind, fields = _check_fields(value, path)
-    match kind:
-        case "single":
-            return _build(path, lambda: Single(fields["waitpoint"], fields.get("name")))
-        case "count":
-            how = (fields["n"], fields["distinct"], fields["waitpoints"], fields.get("name"))
-            return _build(path, lambda: Count(*how))
-        case "all_of":
-            all_members = _read_members(fields["members"], path, level)
-            return _build(path, lambda: AllOf(all_members))
-        case "any_of":
-            any_members = _read_members(fields["members"], path, level)
-            return _build(path, lambda: AnyOf(any_members))
-        case "operator_only":
-            return OperatorOnly()
-    return TimeoutOnly()
+    if "members" in fields:
+        fields["members"] = _read_members(fields["members"], path, level)
+    try:
+        return _CLASSES[kind](**fields)
+    except InvalidRequest as error:
+        inner = str(error.fields.get("path", ""))
+        place = _below(path, inner) if inner else path
+        message = f"{path}: {error.message}" if path else error.message
+        raise InvalidRequest(error.code, message, **{**error.fields, "path": place}) from None
 
 
 def _read_members(value: object, path: str, level: int) -> list[Condition]:
@@ -88,17 +88,14 @@ def _read_members(value: object, path: str, level: int) -> list[Condition]:
         message = f"{path}: the condition nests deeper than {MAX_NESTING} levels; flatten it"
         raise InvalidRequest("condition_depth_exceeded", message, path=path, depth=level, limit=MAX_NESTING)
     if not isinstance(value, list | tuple):
-        place = _below(path, "members")
-        message = f"{place} must be a list of conditions, not {type(value).__name__}"
-        raise InvalidRequest("invalid_type", message, path=path, field="members", got=type(value).__name__)
+        raise validation.wrong_type(_below(path, "members"), "a list of conditions", value, path=path)
     return [_read(item, _below(path, f"members[{index}]"), level + 1) for index, item in enumerate(value)]
 
 
 def _check_fields(value: object, path: str) -> tuple[str, dict[str, Any]]:
     place = path or "a condition"
     if not isinstance(value, Mapping):
-        message = f"{place} must be an object with a type, not {type(value).__name__}"
-        raise InvalidRequest("invalid_type", message, path=path, got=type(value).__name__)
+        raise validation.wrong_type(place, "an object with a type", value, path=path)
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _FIELDS:
         shown = validation.preview(kind) if "type" in value else "absent"
@@ -107,30 +104,12 @@ def _check_fields(value: object, path: str) -> tuple[str, dict[str, Any]]:
     needed, optional = _FIELDS[kind]
     for key in value:
         if key not in ("type", *needed, *optional):
-            raise _unknown_field(key, kind, path)
+            raise validation.unknown_field(f"{place}: {kind}", key, ["type", *needed, *optional], path=path)
     for key in needed:
         if key not in value:
             raise InvalidRequest("missing_field", f"{place}: {kind} needs the field {key}", path=path, field=key)
-    return kind, dict(value)
-
-
-def _unknown_field(key: object, kind: str, path: str) -> InvalidRequest:
-    known = [name for names in _FIELDS[kind] for name in names]
-    nearest = difflib.get_close_matches(str(key)[:60], known, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else f"; the fields are {', '.join(['type', *known])}"
-    message = f"{path or 'a condition'}: {kind} has no field {validation.preview(key)}{hint}"
-    return InvalidRequest("unknown_field", message, path=path, field=str(key)[:60])
-
-
-def _build(path: str, make: Callable[[], Condition]) -> Condition:
-    """Return the condition that `make` builds; add the path to its errors."""
-    try:
-        return make()
-    except InvalidRequest as error:
-        inner = str(error.fields.get("path", ""))
-        place = _below(path, inner) if inner else path
-        message = f"{path}: {error.message}" if path else error.message
-        raise InvalidRequest(error.code, message, **{**error.fields, "path": place}) from None
+    fields = {key: item for key, item in value.items() if key not in ("type", "name")}
+    return kind, fields | ({"matcher": value["name"]} if "name" in value else {})
 
 
 def _below(path: str, part: str) -> str:

@@ -78,14 +78,14 @@ class Count:
         put(
             self,
             n=_number(self.n),
-            distinct=_distinct(self.distinct),
+            distinct=validation.parse_choice(Distinct, self.distinct, "distinct", path=""),
             waitpoints=_waitpoints(self.waitpoints),
             matcher=_matcher(self.matcher),
         )
         if self.distinct is Distinct.WAITPOINTS and self.n > len(self.waitpoints):
-            message = f"n is {self.n} but there are only {len(self.waitpoints)} waitpoints; lower n or add waitpoints"
-            fields = {"n": self.n, "waitpoints": len(self.waitpoints)}
-            raise InvalidRequest("count_exceeds_waitpoint_set", message, path="", **fields)
+            number = len(self.waitpoints)
+            message = f"n is {self.n} but there are only {number} waitpoints; lower n or add waitpoints"
+            raise InvalidRequest("count_exceeds_waitpoint_set", message, path="", n=self.n, waitpoints=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,7 @@ def validate(
     """
     if not isinstance(condition, Condition):
         kinds = "Single, Count, AllOf, AnyOf, OperatorOnly or TimeoutOnly"
-        message = f"condition must be {kinds}, not {type(condition).__name__}"
-        raise InvalidRequest("invalid_type", message, path="", got=type(condition).__name__)
+        raise validation.wrong_type("condition", kinds, condition, path="")
     _check_size(condition)
     for path, leaf in leaves(condition):
         if isinstance(leaf, TimeoutOnly) and not has_timeout:
@@ -217,9 +216,8 @@ def _check_size(condition: Condition) -> None:
         if total > MAX_TOTAL_N:
             raise InvalidRequest("count_n_too_large", _prefix_path(path, _N_TOO_LARGE), path=path, limit=MAX_TOTAL_N)
         if len(keys) > MAX_WAITPOINTS:
-            raise InvalidRequest(
-                "too_many_waitpoints", _prefix_path(path, _TOO_MANY_WAITPOINTS), path=path, limit=MAX_WAITPOINTS
-            )
+            message = _prefix_path(path, _TOO_MANY_WAITPOINTS)
+            raise InvalidRequest("too_many_waitpoints", message, path=path, limit=MAX_WAITPOINTS)
 
 
 def _check_bindings(condition: Condition, bound_keys: Collection[str]) -> None:
@@ -228,9 +226,8 @@ def _check_bindings(condition: Condition, bound_keys: Collection[str]) -> None:
     for path, leaf in leaves(condition):
         for key in leaf_keys(leaf):
             if key not in bound_keys:
-                message = _prefix_path(
-                    path, f"waitpoint {validation.preview(key)} is not bound by this suspension; bind it"
-                )
+                shown = validation.preview(key)
+                message = _prefix_path(path, f"waitpoint {shown} is not bound by this suspension; bind it")
                 raise InvalidRequest("waitpoint_not_bound", message, path=path, waitpoint=key)
     named = waitpoint_keys(condition)
     unused = tuple(key for key in bound_keys if key not in named) if named else ()
@@ -243,14 +240,11 @@ def _check_sources(path: str, leaf: Leaf, approvers: Mapping[str, str]) -> None:
     """Raise if a count of sources needs more sources than its waitpoints have approvers."""
     if not isinstance(leaf, Count) or leaf.distinct is not Distinct.SOURCES:
         return
-    if any(key not in approvers for key in leaf.waitpoints):
-        return
-    reachable = len({approvers[key] for key in leaf.waitpoints})
-    if leaf.n > reachable:
-        message = _prefix_path(
-            path, f"n is {leaf.n} but the waitpoints have only {reachable} approvers; lower n or add approvers"
-        )
-        raise InvalidRequest("count_exceeds_sources", message, path=path, n=leaf.n, sources=reachable)
+    sources = {approvers.get(key) for key in leaf.waitpoints}
+    if None not in sources and leaf.n > len(sources):
+        problem = f"n is {leaf.n} but the waitpoints have only {len(sources)} approvers; lower n or add approvers"
+        message = _prefix_path(path, problem)
+        raise InvalidRequest("count_exceeds_sources", message, path=path, n=leaf.n, sources=len(sources))
 
 
 def _matcher(value: object) -> Matcher:
@@ -261,26 +255,17 @@ def _matcher(value: object) -> Matcher:
             return ByName(value)
         case ByName() | AnySignal():
             return value
-    message = f"matcher must be a signal name, None, ByName or AnySignal, not {type(value).__name__}"
-    raise InvalidRequest("invalid_type", message, path="", field="matcher", got=type(value).__name__)
+    raise validation.wrong_type("matcher", "a signal name, None, ByName or AnySignal", value, path="")
 
 
 def _number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        message = f"n must be an integer, not {type(value).__name__}"
-        raise InvalidRequest("invalid_type", message, path="", field="n", got=type(value).__name__)
+        raise validation.wrong_type("n", "an integer", value, path="")
     if value < 1:
         raise InvalidRequest("count_n_zero", "n must be at least 1", path="", field="n")
     if value > MAX_TOTAL_N:
         raise InvalidRequest("count_n_too_large", _N_TOO_LARGE, path="", field="n", limit=MAX_TOTAL_N)
     return value
-
-
-def _distinct(value: object) -> Distinct:
-    if isinstance(value, str) and value in tuple(Distinct):
-        return Distinct(value)
-    message = f"distinct must be one of {', '.join(Distinct)}, not {validation.preview(value)}"
-    raise InvalidRequest("invalid_choice", message, path="", field="distinct")
 
 
 def _waitpoints(value: object) -> tuple[str, ...]:
@@ -293,9 +278,8 @@ def _waitpoints(value: object) -> tuple[str, ...]:
         validation.name(item, f"waitpoints[{index}]") for index, item in enumerate(items[: validation.MAX_BATCH])
     )
     if len(unique) > MAX_WAITPOINTS or len(items) > validation.MAX_BATCH:
-        raise InvalidRequest(
-            "too_many_waitpoints", _TOO_MANY_WAITPOINTS, path="", field="waitpoints", limit=MAX_WAITPOINTS
-        )
+        limits = {"field": "waitpoints", "limit": MAX_WAITPOINTS}
+        raise InvalidRequest("too_many_waitpoints", _TOO_MANY_WAITPOINTS, path="", **limits)
     return tuple(unique)
 
 
@@ -304,8 +288,7 @@ def _members(value: object) -> tuple[Condition, ...]:
     for index, item in enumerate(_sequence(value, "members", "a list of conditions")):
         path = f"members[{index}]"
         if not isinstance(item, Condition):
-            message = f"{path} must be a condition, not {type(item).__name__}"
-            raise InvalidRequest("invalid_type", message, path=path, got=type(item).__name__)
+            raise validation.wrong_type(path, "a condition", item, path=path)
         if index >= MAX_LEAVES:
             raise InvalidRequest("too_many_leaves", _prefix_path(path, _TOO_MANY_LEAVES), path=path, limit=MAX_LEAVES)
         members.append(item)
@@ -314,8 +297,7 @@ def _members(value: object) -> tuple[Condition, ...]:
 
 def _sequence(value: object, field: str, expected: str) -> Sequence[object]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        message = f"{field} must be {expected}, not {type(value).__name__}"
-        raise InvalidRequest("invalid_type", message, path="", field=field, got=type(value).__name__)
+        raise validation.wrong_type(field, expected, value, path="")
     return value
 
 

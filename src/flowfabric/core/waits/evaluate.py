@@ -79,11 +79,6 @@ def counting_signals(condition: Condition, signals: Iterable[SignalFacts]) -> tu
     return tuple(signal for signal in in_order if tally.add(signal) is Counted.YES)
 
 
-def max_counting(condition: Condition) -> int:
-    """Return the maximum number of signals that can count towards the condition."""
-    return sum(required(leaf) for leaf in _signal_leaves(condition))
-
-
 def satisfied_keys(condition: Condition, signals: Collection[SignalFacts]) -> tuple[str, ...]:
     """Return the keys of the waitpoints that close when a resume keeps unused waitpoints open.
 
@@ -210,22 +205,20 @@ def approval_progress(
 
 
 def _approval_counts(condition: Condition) -> tuple[Count, Count | None] | None:
-    if isinstance(condition, Count) and condition.distinct is Distinct.SOURCES:
-        return condition, None
-    if not isinstance(condition, AnyOf) or not is_approval(condition):
-        return None
-    approve, reject = condition.members
-    assert isinstance(approve, Count) and isinstance(reject, Count), "is_approval has checked the members"
-    return approve, reject
+    """Return the counts of approvals and of rejections on the same waitpoints."""
+    match condition:
+        case Count(distinct=Distinct.SOURCES):
+            return condition, None
+        case AnyOf(members=(Count(distinct=Distinct.SOURCES) as approve, Count(distinct=Distinct.SOURCES) as reject)):
+            names = (matching_name(approve), matching_name(reject))
+            if names == (APPROVE, REJECT) and approve.waitpoints == reject.waitpoints:
+                return approve, reject
+    return None
 
 
 def is_approval(condition: Condition) -> bool:
     """Return True if the condition waits for enough approvals or enough rejections on the same waitpoints."""
-    if not isinstance(condition, AnyOf) or len(condition.members) != 2:
-        return False
-    counts = [member for member in condition.members if isinstance(member, Count)]
-    names = [matching_name(count) for count in counts if count.distinct is Distinct.SOURCES]
-    return names == [APPROVE, REJECT] and counts[0].waitpoints == counts[1].waitpoints
+    return isinstance(condition, AnyOf) and _approval_counts(condition) is not None
 
 
 def _deciders(count: Count, signals: Iterable[SignalFacts], approvers: Mapping[str, str]) -> tuple[str, ...]:

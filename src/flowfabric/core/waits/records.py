@@ -18,7 +18,7 @@ from enum import StrEnum
 from uuid import UUID, uuid5
 
 from flowfabric.core.executions.states import BlockingReason
-from flowfabric.core.fast_dataclass import record
+from flowfabric.core.fast_dataclass import record, replace
 from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.evaluate import SignalFacts
 
@@ -122,6 +122,10 @@ class Waitpoint:
     def approver(self) -> str | None:
         return self.token.approver if self.token else None
 
+    def close(self, reason: str, now: datetime) -> Waitpoint:
+        """Return the waitpoint closed to further signals."""
+        return replace(self, state=WaitpointState.CLOSED, closed_at=now, close_reason=reason)
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Suspension:
@@ -160,15 +164,15 @@ class StoredSignal:
     source: str
     source_type: str
     source_identity: str
-    correlation: str | None
-    payload: bytes
-    encoding: str
-    key: str | None
+    correlation: str | None = None
+    payload: bytes = b""
+    encoding: str = "json"
+    key: str | None = None
     created_at: datetime | None
     accepted_at: datetime
     effect: Effect
-    suspension: int | None
-    counts: bool
+    suspension: int | None = None
+    counts: bool = False
 
     @property
     def facts(self) -> SignalFacts:
@@ -224,16 +228,16 @@ BLOCKING: Mapping[SuspensionReason, BlockingReason] = {
 
 def make_standing_waitpoints(execution_id: UUID, generation: int, keys: Sequence[str], now: datetime) -> WaitChanges:
     """Return the standing waitpoints of one generation. A repeated submission gives the same ids."""
-    return WaitChanges(added=tuple(_make_standing_waitpoint(execution_id, generation, key, now) for key in keys))
-
-
-def _make_standing_waitpoint(execution_id: UUID, generation: int, key: str, now: datetime) -> Waitpoint:
-    return Waitpoint(
-        id=uuid5(execution_id, f"{generation}:{key}"),
-        execution_id=execution_id,
-        key=key,
-        kind=WaitpointKind.STANDING,
-        state=WaitpointState.PENDING,
-        created_at=now,
-        generation=generation,
+    waitpoints = (
+        Waitpoint(
+            id=uuid5(execution_id, f"{generation}:{key}"),
+            execution_id=execution_id,
+            key=key,
+            kind=WaitpointKind.STANDING,
+            state=WaitpointState.PENDING,
+            created_at=now,
+            generation=generation,
+        )
+        for key in keys
     )
+    return WaitChanges(added=tuple(waitpoints))

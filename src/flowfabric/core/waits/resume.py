@@ -11,7 +11,7 @@ from flowfabric.core.executions.decision import Decision, end_attempt, make_deci
 from flowfabric.core.executions.outcomes import AlreadySatisfied, Ended, Escalated, Resumed, WaitpointClosed
 from flowfabric.core.executions.records import AttemptOutcome, Execution, Resumption
 from flowfabric.core.executions.requests import AuditInfo
-from flowfabric.core.executions.states import State, derive_vector
+from flowfabric.core.executions.states import State
 from flowfabric.core.executions.transitions import (
     CANCEL,
     CLOSE_WAITPOINT,
@@ -81,9 +81,8 @@ def close_wait(
             if not is_used:
                 unbound.append(waitpoint.id)
         else:
-            reason = _REASONS[trigger]
-            moved.append(replace(waitpoint, state=WaitpointState.CLOSED, closed_at=now, close_reason=reason))
-    closed = replace(suspension, closed_at=now, closed_by=trigger, timeout_at=suspension.timeout_at)
+            moved.append(waitpoint.close(_REASONS[trigger], now))
+    closed = replace(suspension, closed_at=now, closed_by=trigger)
     freed = (SignalUnbinding(suspension.execution_id, suspension.number, tuple(unbound)),) if unbound else ()
     return WaitChanges(changed=(closed,), moved=tuple(moved), unbound=freed)
 
@@ -93,12 +92,13 @@ def resume_execution(
 ) -> tuple[Execution, Transition]:
     """Return the execution after its suspension was closed: waiting for a worker, or delayed."""
     by_operator = trigger is Trigger.OPERATOR
-    resumption = Resumption(suspension.id, trigger.value)
+    changes: dict[str, Any] = {"resumption": Resumption(suspension.id, trigger.value)}
     if delay > timedelta(0):
         transition = OVERRIDE_DELAYED if by_operator else RESUME_DELAYED
-        return apply_transition(execution, transition, now, ready_at=now + delay, resumption=resumption), transition
-    transition = OVERRIDE if by_operator else RESUME
-    return apply_transition(execution, transition, now, resumption=resumption), transition
+        changes["ready_at"] = now + delay
+    else:
+        transition = OVERRIDE if by_operator else RESUME
+    return apply_transition(execution, transition, now, **changes), transition
 
 
 def decide_resume(
@@ -108,14 +108,12 @@ def decide_resume(
     if wait is None:
         raise refusal(execution, RESUME.refusal, "it is not waiting")
     suspension = wait.suspension
-    after, transition = resume_execution(
-        execution, suspension, Trigger.OPERATOR, suspension.resume_delay if delay is None else delay, now
-    )
-    outcome = Resumed(suspension.id, _public_state(after))
-    facts: dict[str, Any] = {"principal": command.principal, "reason": command.reason}
-    facts |= {"details": _details(suspension, Trigger.OPERATOR)}
-    decision: Decision[Resumed | AlreadySatisfied] = make_decision(outcome, execution, after, transition, **facts)
-    return replace(decision, waits=close_wait(suspension, wait.waitpoints, Trigger.OPERATOR, now))
+    delay = suspension.resume_delay if delay is None else delay
+    after, transition = resume_execution(execution, suspension, Trigger.OPERATOR, delay, now)
+    outcome = Resumed(suspension.id, after.vector.public_state)
+    waits = close_wait(suspension, wait.waitpoints, Trigger.OPERATOR, now)
+    facts = {**command.facts, "details": _details(suspension, Trigger.OPERATOR)}
+    return make_decision(outcome, execution, after, transition, waits=waits, **facts)
 
 
 def decide_suspension_timeout(
@@ -142,12 +140,11 @@ def decide_close_waitpoint(
         raise NotFound("waitpoint_not_found", f"execution {execution.id} has no such waitpoint; check its id")
     if waitpoint.state is WaitpointState.CLOSED:
         return Decision(WaitpointClosed(waitpoint.id, already=True), execution)
-    closed = replace(waitpoint, state=WaitpointState.CLOSED, closed_at=now, close_reason="closed")
+    outcome = WaitpointClosed(waitpoint.id, already=False)
     after = apply_transition(execution, CLOSE_WAITPOINT, now)
-    facts: dict[str, Any] = {"principal": command.principal, "reason": command.reason}
-    facts |= {"details": {"waitpoint": waitpoint.key}}
-    decision = make_decision(WaitpointClosed(waitpoint.id, already=False), execution, after, CLOSE_WAITPOINT, **facts)
-    return replace(decision, waits=WaitChanges(moved=(closed,)))
+    waits = WaitChanges(moved=(waitpoint.close("closed", now),))
+    facts = {**command.facts, "details": {"waitpoint": waitpoint.key}}
+    return make_decision(outcome, execution, after, CLOSE_WAITPOINT, waits=waits, **facts)
 
 
 def decide_waitpoint_expiry(waitpoint: Waitpoint, now: datetime) -> Waitpoint | None:
@@ -155,41 +152,42 @@ def decide_waitpoint_expiry(waitpoint: Waitpoint, now: datetime) -> Waitpoint | 
     overdue = waitpoint.expires_at is not None and waitpoint.expires_at <= now
     if waitpoint.state is not WaitpointState.PENDING or not overdue:
         return None
-    return replace(waitpoint, state=WaitpointState.CLOSED, closed_at=now, close_reason="expired")
+    return waitpoint.close("expired", now)
 
 
 def _escalate(execution: Execution, suspension: Suspension, now: datetime) -> Decision[Any]:
     after = apply_transition(execution, ESCALATE, now)
-    decision = make_decision(
-        Escalated(suspension.id), execution, after, ESCALATE, details=_details(suspension, Trigger.TIMEOUT)
-    )
-    return replace(decision, waits=WaitChanges(changed=(replace(suspension, timeout_at=None),)))
+    waits = WaitChanges(changed=(replace(suspension, timeout_at=None),))
+    details = _details(suspension, Trigger.TIMEOUT)
+    return make_decision(Escalated(suspension.id), execution, after, ESCALATE, waits=waits, details=details)
 
 
 def _auto_resume(execution: Execution, wait: OpenWait, now: datetime) -> Decision[Any]:
     suspension = wait.suspension
     numbered = replace(execution, signal_seq=execution.signal_seq + 1)
     after, transition = resume_execution(numbered, suspension, Trigger.TIMEOUT, suspension.resume_delay, now)
-    outcome = Resumed(suspension.id, _public_state(after))
-    decision = make_decision(outcome, execution, after, transition, details=_details(suspension, Trigger.TIMEOUT))
-    changes = close_wait(suspension, wait.waitpoints, Trigger.TIMEOUT, now)
-    return replace(decision, waits=replace(changes, received=(_timeout_signal(numbered, suspension, now),)))
+    outcome = Resumed(suspension.id, after.vector.public_state)
+    closed = close_wait(suspension, wait.waitpoints, Trigger.TIMEOUT, now)
+    waits = replace(closed, received=(_timeout_signal(numbered, suspension, now),))
+    details = _details(suspension, Trigger.TIMEOUT)
+    return make_decision(outcome, execution, after, transition, waits=waits, details=details)
 
 
 def _end(execution: Execution, wait: OpenWait, now: datetime) -> Decision[Any]:
     suspension = wait.suspension
-    message = f"the wait timed out at {_format_time(suspension.timeout_at)}"
+    assert suspension.timeout_at is not None, "only a suspension with a timeout times out"
+    message = f"the wait timed out at {suspension.timeout_at.isoformat()}"
     failure: dict[str, Any] = {"failure_message": message, "failure_category": SUSPENSION_TIMEOUT}
     transition, outcome = _ENDINGS[suspension.on_timeout]
     if transition is CANCEL:
-        failure = {}
         after = apply_transition(execution, CANCEL, now, cancelled_by=SUSPENSION_TIMEOUT, cancel_reason=message)
+        attempt = end_attempt(execution, outcome, now)
     else:
         after = apply_transition(execution, transition, now, **failure)
-    attempt = end_attempt(execution, outcome, now, **failure)
-    details = _details(suspension, Trigger.TIMEOUT) | {"category": SUSPENSION_TIMEOUT}
-    decision = make_decision(Ended(after.state), execution, after, transition, attempt, reason=message, details=details)
-    return replace(decision, waits=close_wait(suspension, wait.waitpoints, Trigger.TIMEOUT, now))
+        attempt = end_attempt(execution, outcome, now, **failure)
+    waits = close_wait(suspension, wait.waitpoints, Trigger.TIMEOUT, now)
+    facts = {"reason": message, "details": _details(suspension, Trigger.TIMEOUT) | {"category": SUSPENSION_TIMEOUT}}
+    return make_decision(Ended(after.state), execution, after, transition, attempt, waits, **facts)
 
 
 _ENDINGS = {
@@ -213,10 +211,6 @@ def _timeout_signal(execution: Execution, suspension: Suspension, now: datetime)
         source=source,
         source_type="system",
         source_identity=SUSPENSION_TIMEOUT,
-        correlation=None,
-        payload=b"",
-        encoding="json",
-        key=None,
         created_at=now,
         accepted_at=now,
         effect=Effect.SATISFIED,
@@ -227,12 +221,3 @@ def _timeout_signal(execution: Execution, suspension: Suspension, now: datetime)
 
 def _details(suspension: Suspension, trigger: Trigger) -> dict[str, Any]:
     return {"suspension": str(suspension.id), "trigger": trigger.value}
-
-
-def _public_state(execution: Execution) -> Any:
-    vector = derive_vector(execution.state, execution.blocking_reason, execution.attempt_state, execution.ownership)
-    return vector.public_state
-
-
-def _format_time(time: datetime | None) -> str:
-    return time.isoformat() if time else "?"

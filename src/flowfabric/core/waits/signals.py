@@ -41,15 +41,15 @@ class SignalRequest:
 
     id: UUID
     name: str
-    payload: bytes
-    encoding: str
+    payload: bytes = b""
+    encoding: str = "json"
     category: str
     source_type: str
     source_identity: str
-    correlation: str | None
-    key: str | None
+    correlation: str | None = None
+    key: str | None = None
     created_at: datetime | None
-    resume_delay: timedelta | None
+    resume_delay: timedelta | None = None
     by_engine: bool = False
     is_system: bool = False
 
@@ -65,8 +65,7 @@ def check_open(execution: Execution, waitpoint: Waitpoint, now: datetime) -> Non
     """Raise if the execution has ended, or the waitpoint is closed or has expired unbound."""
     if execution.state in TERMINAL:
         raise refusal(execution, BUFFER.refusal, "it has ended and accepts no signals")
-    closed = decide_waitpoint_expiry(waitpoint, now)
-    current = waitpoint if closed is None else closed
+    current = decide_waitpoint_expiry(waitpoint, now) or waitpoint
     if current.state is WaitpointState.CLOSED:
         raise refusal(execution, "waitpoint_closed", f"waitpoint {current.key!r} is closed ({current.close_reason})")
 
@@ -108,10 +107,9 @@ def _is_awaited(execution: Execution, waitpoint: Waitpoint, wait: OpenWait) -> b
 
 def _buffer(execution: Execution, waitpoint: Waitpoint, signal: StoredSignal, now: datetime) -> Decision[Accepted]:
     after = apply_transition(execution, BUFFER, now, signal_seq=signal.seq)
-    decision = make_decision(
-        Accepted(signal.id, Effect.BUFFERED, None), execution, after, BUFFER, details=_details(signal, Effect.BUFFERED)
-    )
-    return replace(decision, waits=WaitChanges(received=(signal,), moved=_mark_fired(waitpoint)))
+    waits = WaitChanges(received=(signal,), moved=_mark_fired(waitpoint))
+    outcome = Accepted(signal.id, Effect.BUFFERED, None)
+    return make_decision(outcome, execution, after, BUFFER, waits=waits, details=_details(signal))
 
 
 def _append(
@@ -123,9 +121,9 @@ def _append(
     signal = replace(signal, effect=Effect.APPENDED)
     after = apply_transition(execution, DELIVER, now, signal_seq=signal.seq)
     outcome = Accepted(signal.id, Effect.APPENDED, counted)
-    details = _details(signal, Effect.APPENDED) | {"counted": counted.value}
-    decision = make_decision(outcome, execution, after, DELIVER, details=details)
-    return replace(decision, waits=WaitChanges(received=(signal,), moved=_mark_fired(waitpoint)))
+    details = _details(signal) | {"counted": counted.value}
+    waits = WaitChanges(received=(signal,), moved=_mark_fired(waitpoint))
+    return make_decision(outcome, execution, after, DELIVER, waits=waits, details=details)
 
 
 def _satisfy(
@@ -139,16 +137,15 @@ def _satisfy(
     suspension = wait.suspension
     signal = replace(signal, effect=Effect.SATISFIED)
     received = apply_transition(execution, DELIVER, now, signal_seq=signal.seq)
-    after, transition = resume_execution(
-        received, suspension, Trigger.SIGNALS, suspension.resume_delay if delay is None else delay, now
-    )
+    delay = suspension.resume_delay if delay is None else delay
+    after, transition = resume_execution(received, suspension, Trigger.SIGNALS, delay, now)
     waits = replace(close_wait(suspension, wait.waitpoints, Trigger.SIGNALS, now, used), received=(signal,))
     details = {"suspension": str(suspension.id), "trigger": Trigger.SIGNALS.value, "signal": str(signal.id)}
     return Decision(
         Accepted(signal.id, Effect.SATISFIED, Counted.YES),
         execution,
         after,
-        transition_event(execution, received, DELIVER, details=_details(signal, Effect.SATISFIED)),
+        transition_event(execution, received, DELIVER, details=_details(signal)),
         extra_event=transition_event(received, after, transition, details=details),
         waits=waits,
     )
@@ -180,8 +177,6 @@ def make_signal(execution: Execution, waitpoint: Waitpoint, request: SignalReque
         created_at=request.created_at,
         accepted_at=now,
         effect=Effect.BUFFERED,
-        suspension=None,
-        counts=False,
     )
 
 
@@ -190,13 +185,13 @@ def _mark_fired(waitpoint: Waitpoint) -> tuple[Waitpoint, ...]:
     return () if waitpoint.fires_at is None else (replace(waitpoint, fires_at=None),)
 
 
-def _details(signal: StoredSignal, effect: Effect) -> dict[str, str]:
+def _details(signal: StoredSignal) -> dict[str, str]:
     sender = format_sender(signal)
     return {
         "signal": str(signal.id),
         "name": signal.name,
         "waitpoint": signal.waitpoint,
-        "effect": effect.value,
+        "effect": signal.effect.value,
         "source": format_source(signal),
         **({} if sender is None else {"sender": sender}),
     }
@@ -208,15 +203,11 @@ def child_signal(waitpoint: Waitpoint, outcome: State, now: datetime) -> SignalR
     return SignalRequest(
         id=uuid5(waitpoint.id, "child"),
         name=outcome.value,
-        payload=b"",
-        encoding="json",
         category="system",
         source_type="system",
         source_identity=child,
         correlation=child,
-        key=None,
         created_at=now,
-        resume_delay=None,
         by_engine=True,
         is_system=True,
     )

@@ -8,7 +8,6 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core import validation
-from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.views import Outcome
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.waits.records import StoredSignal
@@ -59,8 +58,7 @@ class WaitSnapshot:
 def parse_places(value: object) -> dict[str, int]:
     """Return keys of waitpoints, each with the sequence number after which signals are requested."""
     if not isinstance(value, Mapping):
-        message = f"waitpoints must map keys to sequence numbers, not {type(value).__name__}"
-        raise InvalidRequest("invalid_type", message, field="waitpoints")
+        raise validation.wrong_type("waitpoints", "a mapping of keys to sequence numbers", value)
     validation.integer(len(value), "number of waitpoints", 0, validation.MAX_BATCH)
     return {
         validation.name(key, "key"): validation.integer(place, "sequence number of a signal", 0, validation.MAX_INTEGER)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from flowfabric.core.errors import Conflict, InvalidRequest, NotFound
@@ -19,7 +20,7 @@ from flowfabric.core.executions.requests import Step, digest, step_parts
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.transitions import SATISFY_IMMEDIATELY, SUSPEND, apply_transition, refusal
 from flowfabric.core.fast_dataclass import record, replace
-from flowfabric.core.tokens.token import Minter, WaitpointSeed, claims_for
+from flowfabric.core.tokens.token import Minter, WaitpointSeed
 from flowfabric.core.waits.bindings import Bound, Child, NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Timer
 from flowfabric.core.waits.condition_json import to_json
 from flowfabric.core.waits.conditions import Condition, validate
@@ -118,7 +119,6 @@ def decide_create_waitpoint(
         return _return_existing(execution, existing, request, minter)
     _check_number(execution, inputs, 1)
     expires_at = now + request.expires if request.expires is not None else request.expires_at
-    claims = claims_for(execution.id, request.seed, request.approver, request.ends_at)
     waitpoint = Waitpoint(
         id=request.seed.id,
         execution_id=execution.id,
@@ -126,7 +126,7 @@ def decide_create_waitpoint(
         kind=WaitpointKind.ADDRESSED,
         state=WaitpointState.PENDING,
         created_at=now,
-        token=minter.new(claims),
+        token=minter.new(execution.id, request.seed, request.approver, request.ends_at),
         expires_at=expires_at,
         generation=execution.generation,
     )
@@ -165,10 +165,12 @@ def decide_suspend(
     arrived = _ended_children(execution, bound, inputs, now)
     unused = [facts for item in bound for facts in inputs.unused.get(item.waitpoint.id, ()) if facts.order > item.after]
     counting = counting_signals(request.condition, [*unused, *(signal.facts for signal in arrived)])
-    arrived = _mark_counting(arrived, suspension, counting)
-    execution = replace(execution, signal_seq=execution.signal_seq + len(arrived)) if arrived else execution
+    if arrived:
+        orders = {facts.order for facts in counting}
+        arrived = [replace(one, suspension=suspension.number, counts=one.seq in orders) for one in arrived]
+        execution = replace(execution, signal_seq=arrived[-1].seq)
     if is_satisfied(request.condition, counting):
-        return _add_arrived(_satisfy_immediately(execution, suspension, bound, counting, now), arrived)
+        return _satisfy_immediately(execution, suspension, bound, counting, arrived)
     after = apply_transition(
         execution,
         SUSPEND,
@@ -180,14 +182,13 @@ def decide_suspend(
     )
     waits = WaitChanges(
         opened=(suspension,),
-        added=_new_waitpoints(bound),
-        moved=_changed_waitpoints(bound),
+        **_split_by_age(bound, [item.waitpoint for item in bound]),
+        received=tuple(arrived),
         bound=_bind_signals(suspension, bound, counting),
     )
     outcome = Suspended(suspension.id, tuple(make_open_waitpoint(item.waitpoint, minter) for item in bound))
     details = {"suspension": str(suspension.id), "reason": request.reason.value}
-    decision: Decision[Suspended | Satisfied] = make_decision(outcome, execution, after, SUSPEND, details=details)
-    return _add_arrived(replace(decision, waits=waits), arrived)
+    return make_decision(outcome, execution, after, SUSPEND, waits=waits, details=details)
 
 
 def make_open_waitpoint(waitpoint: Waitpoint, minter: Minter) -> OpenWaitpoint:
@@ -197,7 +198,7 @@ def make_open_waitpoint(waitpoint: Waitpoint, minter: Minter) -> OpenWaitpoint:
 
 def _ended_children(
     execution: Execution, bound: list[_BoundWaitpoint], inputs: SuspendInputs, now: datetime
-) -> tuple[StoredSignal, ...]:
+) -> list[StoredSignal]:
     """Return the signals of children that ended before this first wait for them."""
     signals: list[StoredSignal] = []
     for item in bound:
@@ -206,22 +207,7 @@ def _ended_children(
             numbered = replace(execution, signal_seq=execution.signal_seq + len(signals))
             request = child_signal(item.waitpoint, inputs.ended_children[child], now)
             signals.append(make_signal(numbered, item.waitpoint, request, now))
-    return tuple(signals)
-
-
-def _mark_counting(
-    arrived: tuple[StoredSignal, ...], suspension: Suspension, counting: tuple[SignalFacts, ...]
-) -> tuple[StoredSignal, ...]:
-    counts = {facts.order for facts in counting}
-    return tuple(replace(signal, suspension=suspension.number, counts=signal.seq in counts) for signal in arrived)
-
-
-def _add_arrived(
-    decision: Decision[Suspended | Satisfied], arrived: tuple[StoredSignal, ...]
-) -> Decision[Suspended | Satisfied]:
-    if not arrived or decision.waits is None:
-        return decision
-    return replace(decision, waits=replace(decision.waits, received=arrived))
+    return signals
 
 
 @record(frozen=True, slots=True)
@@ -292,8 +278,8 @@ def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed,
         case Timer():
             return replace(waitpoint, fires_at=binding.at)
         case NewWaitpoint():
-            claims = claims_for(suspension.execution_id, seed, binding.approver, binding.ends_at)
-            return replace(waitpoint, token=minter.new(claims))
+            token = minter.new(suspension.execution_id, seed, binding.approver, binding.ends_at)
+            return replace(waitpoint, token=token)
     return waitpoint
 
 
@@ -302,7 +288,7 @@ def _find_open(inputs: SuspendInputs, key: str, now: datetime) -> tuple[Waitpoin
     existing = inputs.waitpoints.get(key)
     if existing is None or existing.expires_at is None or existing.expires_at > now:
         return existing, ()
-    return None, (replace(existing, state=WaitpointState.CLOSED, closed_at=now, close_reason="expired"),)
+    return None, (existing.close("expired", now),)
 
 
 def _check_fit(binding: Bound, existing: Waitpoint, now: datetime) -> None:
@@ -348,7 +334,8 @@ def _return_existing(
 ) -> Decision[OpenWaitpoint]:
     if existing.kind is WaitpointKind.STANDING and existing.token is None:
         seed = replace(request.seed, id=existing.id)
-        named = replace(existing, token=minter.new(claims_for(execution.id, seed, request.approver, request.ends_at)))
+        token = minter.new(execution.id, seed, request.approver, request.ends_at)
+        named = replace(existing, token=token)
         return Decision(make_open_waitpoint(named, minter), execution, waits=WaitChanges(moved=(named,)))
     if existing.token is None or request.approver not in (None, existing.approver):
         message = f"waitpoint {request.key!r} is already open with other settings; use another key"
@@ -361,18 +348,15 @@ def _satisfy_immediately(
     suspension: Suspension,
     bound: list[_BoundWaitpoint],
     counting: tuple[SignalFacts, ...],
-    now: datetime,
-) -> Decision[Suspended | Satisfied]:
+    arrived: list[StoredSignal],
+) -> Decision[Satisfied]:
+    now = suspension.opened_at
     used = satisfied_keys(suspension.condition, counting)
     end = close_wait(suspension, [item.waitpoint for item in bound], Trigger.SIGNALS, now, used)
-    new = {item.waitpoint.id for item in bound if item.is_new}
     waits = WaitChanges(
         opened=end.changed,
-        added=tuple(item for item in end.moved if item.id in new),
-        moved=(
-            *(item for entry in bound for item in entry.closed),
-            *(item for item in end.moved if item.id not in new),
-        ),
+        **_split_by_age(bound, end.moved),
+        received=tuple(arrived),
         bound=_bind_signals(suspension, bound, counting),
         unbound=end.unbound,
     )
@@ -385,8 +369,8 @@ def _satisfy_immediately(
         resumption=Resumption(suspension.id, Trigger.SIGNALS.value),
     )
     details = {"suspension": str(suspension.id), "trigger": Trigger.SIGNALS.value, "at_once": True}
-    outcome: Suspended | Satisfied = Satisfied(suspension.id, Trigger.SIGNALS)
-    return replace(make_decision(outcome, execution, after, SATISFY_IMMEDIATELY, details=details), waits=waits)
+    outcome = Satisfied(suspension.id, Trigger.SIGNALS)
+    return make_decision(outcome, execution, after, SATISFY_IMMEDIATELY, waits=waits, details=details)
 
 
 def _bind_signals(
@@ -410,13 +394,12 @@ def _bind_signals(
     )
 
 
-def _new_waitpoints(bound: list[_BoundWaitpoint]) -> tuple[Waitpoint, ...]:
-    return tuple(item.waitpoint for item in bound if item.is_new)
-
-
-def _changed_waitpoints(bound: list[_BoundWaitpoint]) -> tuple[Waitpoint, ...]:
-    expired = (waitpoint for item in bound for waitpoint in item.closed)
-    return (*expired, *(item.waitpoint for item in bound if not item.is_new))
+def _split_by_age(bound: list[_BoundWaitpoint], waitpoints: Sequence[Waitpoint]) -> dict[str, Any]:
+    """Return the waitpoints to insert and those to update, which include the expired ones that were replaced."""
+    new_ids = {item.waitpoint.id for item in bound if item.is_new}
+    expired = [waitpoint for item in bound for waitpoint in item.closed]
+    existing = [waitpoint for waitpoint in waitpoints if waitpoint.id not in new_ids]
+    return {"added": tuple(item for item in waitpoints if item.id in new_ids), "moved": (*expired, *existing)}
 
 
 _KINDS = {

@@ -111,15 +111,10 @@ def _timer_signal(waitpoint: Waitpoint, now: datetime) -> SignalRequest:
     return SignalRequest(
         id=uuid5(waitpoint.id, "timer"),
         name="timer",
-        payload=b"",
-        encoding="json",
         category="system",
         source_type="system",
         source_identity="timer",
-        correlation=None,
-        key=None,
         created_at=now,
-        resume_delay=None,
         by_engine=True,
         is_system=True,
     )

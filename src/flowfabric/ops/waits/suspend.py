@@ -27,7 +27,7 @@ from flowfabric.core.errors import Conflict, FlowFabricError, NotFound
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Satisfied, Suspended
 from flowfabric.core.executions.records import Execution
-from flowfabric.core.executions.requests import find_repeated, not_found, require_owner
+from flowfabric.core.executions.requests import execution_not_found, find_repeated, require_owner
 from flowfabric.core.fast_dataclass import record, replace
 from flowfabric.core.flows.records import MemberFacts
 from flowfabric.core.tokens.key_ring import KeyRing
@@ -87,7 +87,7 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
         else:
             executions = await tx.executions.lock(namespace, [id_])
         if id_ not in executions:
-            raise not_found(request.fence)
+            raise execution_not_found(id_)
         now = await tx.now()
         context = await _load_context(tx, [request], executions, self.keys)
         minter = Minter(context.ring or await ensure_minting_ring(tx, self.keys, now), namespace)

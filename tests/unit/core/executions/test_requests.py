@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from flowfabric.core import validation
 from flowfabric.core.executions import requests
 from flowfabric.core.executions.requests import CancelOwnRequest, Completion, DelayRequest, FailureReport
 from flowfabric.engine import (
@@ -302,6 +303,6 @@ def test_worker_with_an_invalid_name_is_rejected(bad: str) -> None:
 
 
 def test_choice_is_an_enum_member_or_its_value() -> None:
-    assert requests.parse_choice(FailureClass, "timeout", "failure_class") is FailureClass.TIMEOUT
+    assert validation.parse_choice(FailureClass, "timeout", "failure_class") is FailureClass.TIMEOUT
     for odd in (*OTHER_TYPES, "TIMEOUT", "x" * 10**6, "\ud800"):
-        assert _get_error_code(requests.parse_choice, FailureClass, odd, "failure_class") == "invalid_choice"
+        assert _get_error_code(validation.parse_choice, FailureClass, odd, "failure_class") == "invalid_choice"

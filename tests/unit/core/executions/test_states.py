@@ -106,13 +106,13 @@ def test_vector_equals_the_table(
 def test_table_covers_every_state_ownership_and_blocking_reason() -> None:
     assert {state for state, _, _ in TABLE} == set(State)
     assert {owner for _, owner, _ in TABLE} == {None, *Ownership}
-    assert {reason for state, _, reason in TABLE if state == "blocked"} == states.BLOCKED_REASONS
+    assert {reason for state, _, reason in TABLE if state == "blocked"} == frozenset(states._BLOCKED_BY)
     assert {reason for _, _, reason in TABLE} == set(BlockingReason)
 
 
 @pytest.mark.parametrize("state", State)
 def test_phase_and_outcome_depend_on_the_state_only(state: State) -> None:
-    reasons = states.BLOCKED_REASONS if state is State.BLOCKED else frozenset(BlockingReason)
+    reasons = frozenset(states._BLOCKED_BY) if state is State.BLOCKED else frozenset(BlockingReason)
     vectors = [derive_vector(state, *rest) for rest in product(reasons, AttemptState, (None, *Ownership))]
     phase_of = {row[0]: expected[0] for row, expected in TABLE.items()}
     outcome_of = {row[0]: expected[3] for row, expected in TABLE.items()}

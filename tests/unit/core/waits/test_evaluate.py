@@ -12,14 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric.core.waits.conditions import AllOf, AnyOf, Condition, Count, Distinct, OperatorOnly, Single, TimeoutOnly
+from flowfabric.core.waits.conditions import (
+    AllOf,
+    AnyOf,
+    Condition,
+    Count,
+    Distinct,
+    OperatorOnly,
+    Single,
+    TimeoutOnly,
+    leaves,
+)
 from flowfabric.core.waits.evaluate import (
     Counted,
     SignalFacts,
     counting_signals,
     is_satisfied,
     judge_signal,
-    max_counting,
+    required,
     satisfied_keys,
 )
 from tests.unit.core.waits.condition_strategies import conditions, signals
@@ -157,6 +167,10 @@ def test_buffered_signals_are_counted_in_the_order_of_their_acceptance() -> None
     assert counting_signals(Single("a"), [late, early]) == (early,)
 
 
+def _max_counting(condition: Condition) -> int:
+    return sum(required(leaf) for _, leaf in leaves(condition) if isinstance(leaf, Single | Count))
+
+
 @given(conditions, signals)
 def test_counting_signals_are_equivalent_to_all_signals_at_every_step(
     condition: Condition, received: list[SignalFacts]
@@ -167,7 +181,7 @@ def test_counting_signals_are_equivalent_to_all_signals_at_every_step(
             counting.append(signal)
         assert is_satisfied(condition, counting) == is_satisfied(condition, received[:index])
         assert satisfied_keys(condition, counting) == satisfied_keys(condition, received[:index])
-        assert len(counting) <= max_counting(condition)
+        assert len(counting) <= _max_counting(condition)
     assert counting_signals(condition, received) == tuple(counting)
 
 
@@ -188,10 +202,10 @@ def test_every_counting_signal_was_needed_on_arrival(condition: Condition, recei
 
 def test_number_of_counting_signals_is_bounded_by_the_leaves() -> None:
     condition = AllOf([Single("a"), Count(3, "signals", ["a"]), AnyOf([Count(40, "sources", ["a"]), OperatorOnly()])])
-    assert max_counting(condition) == 1 + 3 + 40
+    assert _max_counting(condition) == 1 + 3 + 40
     many = [_make_signal(source=f"s{number}", number=number) for number in range(10_000)]
     assert len(counting_signals(condition, many)) == 40
-    assert max_counting(TimeoutOnly()) == 0
+    assert _max_counting(TimeoutOnly()) == 0
 
 
 # Waitpoints to close when the others stay open
