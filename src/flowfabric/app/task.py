@@ -21,7 +21,7 @@ from flowfabric.app.handle import Handle
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import Submission
-from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_retry_on
+from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_raises, validate_retry_on
 from flowfabric.values import Inputs, Namespace, ValueCodec, inputs_for, return_codec
 from flowfabric.values.aliases import Durable, Duration, P, R, R_co
 
@@ -250,13 +250,9 @@ def source_location(fn: Callable[..., Any]) -> str:
 def validate_settings(settings: Mapping[str, Any]) -> TaskSettings:
     """Return the settings of a task, validated."""
     values = {word: value for word, value in settings.items() if value is not None}
-    for word in ("signals", "raises"):
-        values[word] = tuple(values.get(word, ()))
+    values["signals"] = tuple(values.get("signals", ()))
+    values["raises"] = validate_raises(values.get("raises", ()))
     values["retry_on"] = validate_retry_on(values.get("retry_on", ()))
-    for kind in values["raises"]:
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            message = f"raises must hold exception classes, not {validation.preview(kind)}"
-            raise InvalidRequest("invalid_type", message, field="raises")
     return TaskSettings(**values)
 
 
