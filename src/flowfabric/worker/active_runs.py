@@ -263,8 +263,11 @@ class ActiveRuns:
     def _start(self, lease: Lease) -> None:
         self._slots.start_run()
         self._idle.clear()
-        active = _ActiveRun(lease, _begin(self._runner, self._engine, lease), lease.cancel_due_at)
-        self._active[lease.execution_id] = active
+        try:
+            run: Run = self._runner.begin(self._engine, lease)
+        except Exception as error:
+            run = _FailedRun(error)
+        active = self._active[lease.execution_id] = _ActiveRun(lease, run, lease.cancel_due_at)
         # A run must not inherit context variables from the code that happened to claim it.
         active.task = asyncio.get_running_loop().create_task(self._run(active), context=Context())
 
@@ -297,13 +300,6 @@ class ActiveRuns:
     def _find(self, fence: Fence) -> _ActiveRun | None:
         active = self._active.get(fence.execution_id)
         return active if active is not None and active.lease.fence == fence else None
-
-
-def _begin(runner: Runner, engine: Engine, lease: Lease) -> Run:
-    try:
-        return runner.begin(engine, lease)
-    except Exception as error:
-        return _FailedRun(error)
 
 
 class _FailedRun:
