@@ -58,7 +58,8 @@ class Task(Generic[P, R]):
     ) -> None:
         self.app = app
         self.base = base
-        self.name = task_kind(base, settings.version)
+        version = validation.integer(settings.version, "version", 1, validation.MAX_COUNT)
+        self.name = base if version == 1 else f"{base}@{version}"
         self.fn = fn
         self.is_async = codecs.is_async
         self.inputs = codecs.inputs
@@ -192,12 +193,6 @@ class TaskCodecs:
         return self._make_codec()
 
 
-def task_kind(base: str, version: int) -> str:
-    """Return the kind of a version of a task: its name, from the second version on with the version number."""
-    validation.integer(version, "version", 1, validation.MAX_COUNT)
-    return base if version == 1 else f"{base}@{version}"
-
-
 class Registry:
     """The tasks of an app by kind, and the newest version of each."""
 
@@ -228,7 +223,11 @@ class Registry:
 def codecs_for(fn: Callable[..., Any], names: Namespace | None) -> TaskCodecs:
     """Return how a function takes and returns values. `names` are those of the frame that defines it."""
     inputs = inputs_for(fn, names)
-    _refuse_methods(fn)
+    outer = fn.__qualname__.rpartition(".")[0]
+    if outer and not outer.endswith("<locals>"):
+        # There is no instance to call it on.
+        message = f"{fn.__qualname__} cannot be a task: it belongs to a class at {source_location(fn)}; use a function"
+        raise InvalidRequest("invalid_task", message, function=fn.__qualname__)
     return TaskCodecs(inputs, is_async=inspect.iscoroutinefunction(fn), result=lambda: return_codec(fn, names))
 
 
@@ -254,11 +253,3 @@ def validate_settings(settings: Mapping[str, Any]) -> TaskSettings:
     values["raises"] = validate_raises(values.get("raises", ()))
     values["retry_on"] = validate_retry_on(values.get("retry_on", ()))
     return TaskSettings(**values)
-
-
-def _refuse_methods(fn: Callable[..., Any]) -> None:
-    """Refuse functions in the body of a class: there is no instance to call them on."""
-    outer = fn.__qualname__.rpartition(".")[0]
-    if outer and not outer.endswith("<locals>"):
-        message = f"{fn.__qualname__} cannot be a task: it belongs to a class at {source_location(fn)}; use a function"
-        raise InvalidRequest("invalid_task", message, function=fn.__qualname__)

@@ -36,7 +36,6 @@ class Record:
     digest: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     value: bytes = b"null"
-    seq: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -67,7 +66,6 @@ class Record:
             digest=head.get("digest"),
             facts=head.get("facts", _NO_FACTS),
             value=text[end + 1 : -1].encode(),
-            seq=step.seq,
         )
 
 

@@ -120,7 +120,9 @@ class TaskRun:
             LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
             await end_refused(self, error)
         finally:
-            _clear_references(self)
+            # Take the run apart, so that none of it waits for the garbage collector.
+            self.is_over = True
+            del self.calls, self.record_writer, self.suspender, self._body
 
     def __getattr__(self, name: str) -> Any:
         """Raise `Unwind` for the parts that were removed at the end of the run: nothing durable happens any longer."""
@@ -223,12 +225,6 @@ async def _restart(run: TaskRun) -> None:
     run.must_restart, run.is_over = False, run.loss is not None
     run._reset()
     await _load(run, may_be_new=False)
-
-
-def _clear_references(run: TaskRun) -> None:
-    """Take the run apart, so that none of it waits for the garbage collector."""
-    run.is_over = True
-    del run.calls, run.record_writer, run.suspender, run._body
 
 
 async def end_lease(run: TaskRun, ending: BranchResult) -> None:

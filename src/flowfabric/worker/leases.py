@@ -52,9 +52,6 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def lease_ids(self) -> set[UUID]:
         """Return the ids of the held leases."""
         with self._lock:
