@@ -141,10 +141,11 @@ class Approval(_TokenWait[R_co]):
     """A requested approval. Hand out its tokens or links if needed, then await it."""
 
     def __init__(
-        self, branch: Branch, name: str, question: _ApprovalRule, notify: Notify | None, ends: _TimeoutSettings
+        self, branch: Branch, name: str, rule: _ApprovalRule, notify: Notify | None, ends: _TimeoutSettings
     ) -> None:
         super().__init__(branch, f"approval:{name}", "approval")
-        self.name, self.rule, self.notify = name, question, notify
+        self.received: list[dict[str, Any]] = []
+        self.name, self.rule, self.notify = name, rule, notify
         self.timeout, self.on_timeout = ends
 
     def tokens(self) -> Durable[dict[str, str]]:
@@ -212,13 +213,9 @@ class Approval(_TokenWait[R_co]):
 
     def decide(self, verdict: Verdict) -> Record:
         record = super().decide(verdict)
-        wait = self._last_wait
-        if "timed_out" in record.facts and wait is not None:
-            facts = {**record.facts, "signals": wait.received}
-            return self.call_id.record(StepStatus.OK, **facts)
+        if "timed_out" in record.facts:
+            return self.call_id.record(StepStatus.OK, **record.facts, signals=self.received)
         return record
-
-    _last_wait: _ApprovalWait | None = None
 
     def decode(self, record: Record) -> Any:
         return self.rule.decide(self.decisions(from_facts(record.facts["signals"])))
@@ -239,8 +236,6 @@ class _ApprovalWait(Wait):
         super().__init__(call, due, is_old=is_old)
         self._approval = call
         self.on_timeout = call.on_timeout
-        self.received: list[dict[str, Any]] = []
-        call._last_wait = self
 
     def _keys(self) -> list[str]:
         by = self._approval.rule.by
@@ -255,11 +250,11 @@ class _ApprovalWait(Wait):
         return self._approval.fresh_waitpoints(self.due)
 
     def condition(self) -> Condition:
-        question, keys = self._approval.rule, self._keys()
+        rule, keys = self._approval.rule, self._keys()
         return AnyOf(
             [
-                Count(question.need, Distinct.SOURCES, keys, APPROVE),
-                Count(question.max_rejections, Distinct.SOURCES, keys, REJECT),
+                Count(rule.need, Distinct.SOURCES, keys, APPROVE),
+                Count(rule.max_rejections, Distinct.SOURCES, keys, REJECT),
             ]
         )
 
@@ -268,7 +263,7 @@ class _ApprovalWait(Wait):
         signals = tuple(signal for signal in snapshot.signals if signal.waitpoint in keys and self._is_in_time(signal))
         if self._approval.rule.decide(self._approval.decisions(signals)) is not None:
             return SignalsArrived(signals)
-        self.received = [to_facts(signal) for signal in signals]
+        self._approval.received = [to_facts(signal) for signal in signals]
         return next((snapshot.overridden[key] for key in keys if key in snapshot.overridden), None)
 
 
