@@ -130,23 +130,18 @@ def generate_calls() -> str:
             nodes += _functions(sources[module], name)
     nodes += [_Saga().visit(node) for node in sources["saga"].body if getattr(node, "name", "") in SAGA]
     own = {*WAITS, *SAGA, "StepFunction", "step", *(name for names in CALLS.values() for name in names)}
-    type_variables = [
-        node
-        for source in sources.values()
-        for node in source.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _name(node.value.func) == "TypeVar"
-    ]
     lines = [f"from flowfabric.runtime.calls.approval import {name} as Async{name}" for name in WAITS]
     lines += [
         f"from flowfabric.runtime.calls.{module} import {name} as async_{name}"
         for module in CALLS
         for name in CALLS[module]
     ]
-    lines += ["from flowfabric.runtime.calls.step import step as async_step, StepFunction as AsyncStepFunction"]
-    lines += ["from flowfabric.runtime.calls.saga import SagaRecord", "from typing import Generic"]
-    lines += ["from flowfabric.runtime.calls.approval import Ends, Notify"]
+    lines += ["from flowfabric.runtime.calls.step import step as async_step, StepFunction as AsyncStepFunction, F"]
+    lines += ["from flowfabric.runtime.calls.groups import T1, T2, T3, T4", "from typing import Generic"]
+    lines += ["from flowfabric.runtime.calls.saga import SagaRecord"]
+    lines += ["from flowfabric.runtime.calls.approval import ApprovalOptions, Ends, Notify"]
     imports = [*_imports(sources.values(), without=own), *_statements(*lines)]
-    return _render(CALLS_HEAD, imports, [*_unique(type_variables), *nodes])
+    return _render(CALLS_HEAD, imports, nodes)
 
 
 def _view(source: ast.ClassDef, excluded: set[str]) -> ast.ClassDef:
@@ -232,8 +227,7 @@ class {source.name}(Generic[R_co]):
 
     def wait(self) -> R_co:
         """Wait for the outcome and return it."""
-        outcome: R_co = sync_bridge.call(lambda: self._inner)
-        return outcome
+        return sync_bridge.call(lambda: self._inner)
 ''')
     assert isinstance(view, ast.ClassDef), "the template is a class"
     for source_method in _methods(source):

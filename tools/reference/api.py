@@ -124,11 +124,25 @@ def _method(name: str, value: Any) -> str:
 def _signatures(name: str, fn: Callable[..., Any], *, bound: bool = False, dotted: bool = False) -> str:
     prefix = "async " if inspect.iscoroutinefunction(fn) else ""
     head = f"{prefix}{'.' if dotted else ''}{name}"
-    return _code([_signature(head, item, bound=bound) for item in get_overloads(fn) or [fn]])
+    return _code([_signature(head, item, bound=bound) for item in _overloads(fn) or [inspect.signature(fn)]])
 
 
-def _signature(head: str, fn: Callable[..., Any], *, bound: bool) -> str:
-    signature = inspect.signature(fn)
+def _overloads(fn: Callable[..., Any]) -> list[inspect.Signature]:
+    """Return the signatures of the overloads, with the options of `**options: Unpack[…]` written out."""
+    overloads = [inspect.signature(item) for item in get_overloads(fn)]
+    all_parameters = inspect.signature(fn).parameters
+    shared = all_parameters.keys() - {name for overload in overloads for name in overload.parameters}
+    for place, overload in enumerate(overloads):
+        if any(str(item.annotation).startswith("Unpack[") for item in overload.parameters.values()):
+            parameters = {**all_parameters, **overload.parameters}
+            named = shared | overload.parameters.keys()
+            overloads[place] = overload.replace(
+                parameters=[parameters[name] for name in all_parameters if name in named]
+            )
+    return overloads
+
+
+def _signature(head: str, signature: inspect.Signature, *, bound: bool) -> str:
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     shown, kinds = [], [item.kind for item in parameters]
     for place, item in enumerate(parameters):

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 from weakref import WeakSet
 
 from flowfabric.app import loader, submit
+from flowfabric.app.client_thread import running_loop
 from flowfabric.app.flow import Flow
 from flowfabric.app.handle import Handle
 from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, validate_settings
@@ -157,7 +157,7 @@ class App:
         """
         loader.refuse_while_importing()
         if task is None:
-            return _run_in_own_loop(_work_until_signalled(self, **kwargs))
+            return _run_in_own_loop(_work_until_signalled(self, self.worker(**kwargs)))
         if task.app is not self:
             raise InvalidRequest("other_app", f"{task.name} is a task of another app", kind=task.name)
         return _run_in_own_loop(_work_until_ended(self, task, args, kwargs))
@@ -235,9 +235,7 @@ class App:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -297,20 +295,11 @@ async def _enter_worker(app: App, **options: Any) -> AsyncIterator[Worker]:
         yield worker
 
 
-async def _work_until_signalled(
-    app: App,
-    *,
-    concurrency: int = DEFAULT_CONCURRENCY,
-    lanes: Collection[str] = DEFAULT_LANES,
-    capabilities: Collection[str] = (),
-    lease: Duration = DEFAULT_LEASE,
-) -> None:
+async def _work_until_signalled(app: App, entering: AbstractAsyncContextManager[Worker]) -> None:
     from flowfabric.worker import run_until_signal
 
     async with app:
-        engine = await app.engine()
-        worker = new_worker(app, engine, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
-        await run_until_signal(worker)
+        await run_until_signal(entering)
 
 
 async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
@@ -329,14 +318,12 @@ async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...],
 def _run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
     from flowfabric.worker import event_loop_runner
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        with event_loop_runner() as runner:
-            return runner.run(work)
-    work.close()
-    message = "app.run starts its own event loop, but one is running here; use `async with app.worker():`"
-    raise InvalidRequest("loop_is_running", message)
+    if running_loop() is not None:
+        work.close()
+        message = "app.run starts its own event loop, but one is running here; use `async with app.worker():`"
+        raise InvalidRequest("loop_is_running", message)
+    with event_loop_runner() as runner:
+        return runner.run(work)
 
 
 def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:

@@ -14,7 +14,7 @@ from contextvars import Context
 from typing import TypeVar
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.runtime.branch import BRANCH, current_step
+from flowfabric.runtime.branch import BRANCH, STEP
 from flowfabric.values.aliases import Durable
 
 T = TypeVar("T")
@@ -50,8 +50,10 @@ os.register_at_fork(after_in_child=_thread.reset)
 
 def run_on_client_thread(make: Callable[[], Durable[T]]) -> T:
     """Return the result of an async method in plain code. Inside a plain task's function it is a durable call."""
-    refuse_on_running_loop()
-    step = current_step()
+    if running_loop() is not None:
+        message = "this would block the running event loop; await the async method instead"
+        raise InvalidRequest("blocks_the_loop", message)
+    step = STEP.get()
     if step is not None:
         return _wait_on(step.run.loop, make())
     if BRANCH.get() is not None:
@@ -61,13 +63,12 @@ def run_on_client_thread(make: Callable[[], Durable[T]]) -> T:
     return _wait_on(_thread.start(), make())
 
 
-def refuse_on_running_loop() -> None:
-    """Raise if this would block a thread whose event loop is running."""
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return
-    raise InvalidRequest("blocks_the_loop", "this would block the running event loop; await the async method instead")
+        return None
 
 
 def _wait_on(loop: asyncio.AbstractEventLoop, call: Durable[T]) -> T:

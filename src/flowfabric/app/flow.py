@@ -13,13 +13,14 @@ the member runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 from uuid import UUID
 
 from flowfabric.app.handle import Handle
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.requests import Submission
 from flowfabric.core.flows.graph import Edge, EdgeKind, Graph, Join, Siblings, all_of, any_of, quorum
 from flowfabric.core.flows.outcomes import FlowDescription
 from flowfabric.core.flows.records import CancelPolicy, FlowState
@@ -39,6 +40,8 @@ __all__ = ["Flow", "FlowHandle", "Node"]
 
 _EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
 _DEFAULT_NAME = "flow"
+# The fields of a submission that a member of a flow has too.
+_MEMBER_OPTIONS = {option.name for option in fields(Submission)} - {"kind", "payload", "id", "key"}
 
 
 class Node(Generic[R_co]):
@@ -147,22 +150,8 @@ class Flow:
         for name, member in self._members.items():
             submission = member.task.submission_of(member.payload, member.encoding)
             edges = [Edge(upstream, kind) for upstream, kind in member.edges.items()]
-            graph.add(
-                name,
-                submission.kind,
-                submission.payload,
-                after=edges,
-                join=member.join,
-                encoding=submission.encoding,
-                lane=submission.lane,
-                priority=submission.priority,
-                requires=submission.requires,
-                policy=submission.policy,
-                tags=submission.tags,
-                ready_at=submission.ready_at,
-                delay=submission.delay,
-                signals=submission.signals,
-            )
+            options = {option: getattr(submission, option) for option in _MEMBER_OPTIONS}
+            graph.add(name, submission.kind, submission.payload, after=edges, join=member.join, **options)
         return graph
 
     def _new_name(self, task: Task[..., Any]) -> str:

@@ -14,7 +14,7 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.executions.outcomes import Submitted
 from flowfabric.core.executions.requests import Submission
 from flowfabric.runtime import results
-from flowfabric.runtime.branch import BRANCH, current_branch, current_step
+from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.runtime.signals import idempotency_key, is_in_task
 from flowfabric.values.aliases import Durable, P, R
 
@@ -36,7 +36,7 @@ def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 def submit_sync(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle[R]:
     """Store an execution from plain code. A caller's transaction is used on the thread that owns it."""
-    if task.call_options.connection is None or (BRANCH.get() is not None and current_step() is None):
+    if task.call_options.connection is None or (BRANCH.get() is not None and STEP.get() is None):
         return run_on_client_thread(lambda: submit(task, args, kwargs))
     submission = _with_key(task, task.submission(args, kwargs))
     engine = run_on_client_thread(task.app.engine)
@@ -71,7 +71,7 @@ def submit_many(app: App, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
     valid_calls = _validate_calls(app, calls)
     if is_in_task():
         return _submit_children(valid_calls)
-    if current_step() is not None:
+    if STEP.get() is not None:
         return _submit_many(app, valid_calls, [_with_key(call.task, call.submission) for call in valid_calls])
     return _submit_many(app, valid_calls, [call.submission for call in valid_calls])
 
@@ -81,7 +81,7 @@ async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
     if task.call_options.connection is not None:
         submitted = await _submit_in_transaction(engine, task.call_options.connection, submission)
     else:
-        submitted = await _submitted(engine, submission)
+        submitted = await engine.executions.submit(submission)
     return Handle(task.app, submitted.id, task)
 
 
@@ -125,13 +125,9 @@ async def _submit_batch(engine: Engine, submissions: Sequence[Submission]) -> li
 
 async def _submit_or_error(engine: Engine, submission: Submission) -> Submitted | FlowFabricError:
     try:
-        return await _submitted(engine, submission)
+        return await engine.executions.submit(submission)
     except FlowFabricError as error:
         return error
-
-
-async def _submitted(engine: Engine, submission: Submission) -> Submitted:
-    return await engine.executions.submit(submission)
 
 
 def _submit_children(calls: Sequence[Call[R]]) -> Durable[list[Handle[R]]]:

@@ -21,7 +21,7 @@ from flowfabric.app.handle import Handle
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import Submission
-from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_retry_on
+from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_raises, validate_retry_on
 from flowfabric.values import Inputs, Namespace, ValueCodec, inputs_for, return_codec
 from flowfabric.values.aliases import Durable, Duration, P, R, R_co
 
@@ -58,7 +58,8 @@ class Task(Generic[P, R]):
     ) -> None:
         self.app = app
         self.base = base
-        self.name = task_kind(base, settings.version)
+        version = validation.integer(settings.version, "version", 1, validation.MAX_COUNT)
+        self.name = base if version == 1 else f"{base}@{version}"
         self.fn = fn
         self.is_async = codecs.is_async
         self.inputs = codecs.inputs
@@ -192,12 +193,6 @@ class TaskCodecs:
         return self._make_codec()
 
 
-def task_kind(base: str, version: int) -> str:
-    """Return the kind of a version of a task: its name, from the second version on with the version number."""
-    validation.integer(version, "version", 1, validation.MAX_COUNT)
-    return base if version == 1 else f"{base}@{version}"
-
-
 class Registry:
     """The tasks of an app by kind, and the newest version of each."""
 
@@ -228,7 +223,11 @@ class Registry:
 def codecs_for(fn: Callable[..., Any], names: Namespace | None) -> TaskCodecs:
     """Return how a function takes and returns values. `names` are those of the frame that defines it."""
     inputs = inputs_for(fn, names)
-    _refuse_methods(fn)
+    outer = fn.__qualname__.rpartition(".")[0]
+    if outer and not outer.endswith("<locals>"):
+        # There is no instance to call it on.
+        message = f"{fn.__qualname__} cannot be a task: it belongs to a class at {source_location(fn)}; use a function"
+        raise InvalidRequest("invalid_task", message, function=fn.__qualname__)
     return TaskCodecs(inputs, is_async=inspect.iscoroutinefunction(fn), result=lambda: return_codec(fn, names))
 
 
@@ -250,19 +249,7 @@ def source_location(fn: Callable[..., Any]) -> str:
 def validate_settings(settings: Mapping[str, Any]) -> TaskSettings:
     """Return the settings of a task, validated."""
     values = {word: value for word, value in settings.items() if value is not None}
-    for word in ("signals", "raises"):
-        values[word] = tuple(values.get(word, ()))
+    values["signals"] = tuple(values.get("signals", ()))
+    values["raises"] = validate_raises(values.get("raises", ()))
     values["retry_on"] = validate_retry_on(values.get("retry_on", ()))
-    for kind in values["raises"]:
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            message = f"raises must hold exception classes, not {validation.preview(kind)}"
-            raise InvalidRequest("invalid_type", message, field="raises")
     return TaskSettings(**values)
-
-
-def _refuse_methods(fn: Callable[..., Any]) -> None:
-    """Refuse functions in the body of a class: there is no instance to call them on."""
-    outer = fn.__qualname__.rpartition(".")[0]
-    if outer and not outer.endswith("<locals>"):
-        message = f"{fn.__qualname__} cannot be a task: it belongs to a class at {source_location(fn)}; use a function"
-        raise InvalidRequest("invalid_task", message, function=fn.__qualname__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,20 +108,17 @@ class Branch:
     def check_caller(self) -> None:
         """Raise unless the call comes from the branch's own line of execution."""
         if self.is_plain:
-            self._check_thread()
+            if threading.get_ident() != self.thread:
+                raise _other_thread_error()
+            if not self.is_bridging:
+                message = "this task is a plain function; use flowfabric.sync, for example flowfabric.sync.step"
+                raise InvalidRequest("async_call_in_plain_task", message)
         elif _running_task() is not self.task:
             message = (
                 "durable calls in your own asyncio task would be numbered by chance; make them in the function and "
                 "await them where you like, or pass the coroutine to flowfabric.gather, settle or race"
             )
             raise InvalidRequest("durable_call_in_raw_task", message)
-
-    def _check_thread(self) -> None:
-        if threading.get_ident() != self.thread:
-            raise _other_thread_error()
-        if not self.is_bridging:
-            message = "this task is a plain function; use flowfabric.sync, for example flowfabric.sync.step"
-            raise InvalidRequest("async_call_in_plain_task", message)
 
 
 def _running_task() -> asyncio.Task[Any] | None:
@@ -188,11 +185,6 @@ def require_branch(what: str) -> Branch:
     if branch is None:
         raise InvalidRequest("outside_of_task", f"{what} works only inside a task")
     return branch
-
-
-def current_step() -> StepContext | None:
-    """Return the running step, if any."""
-    return STEP.get()
 
 
 # The body: a coroutine on the worker's loop, or a plain function in one of its threads.
@@ -265,25 +257,33 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def start_branch(branch: Branch, body: Callable[[], Any]) -> asyncio.Task[BranchResult]:
-    """Start a coroutine function as a branch, in a new asyncio task."""
+def start_branch(branch: Branch, body: Coroutine[Any, Any, BranchResult]) -> asyncio.Task[BranchResult]:
+    """Start a coroutine as a branch, in a new asyncio task."""
     context = Context()
     context.run(BRANCH.set, branch)
-    branch.task = branch.run.loop.create_task(_run_coroutine(body), context=context)
+    branch.task = branch.run.loop.create_task(body, context=context)
     return branch.task
 
 
 def _start_body(run: TaskRun, branch: Branch, arguments: Arguments) -> asyncio.Future[BranchResult]:
     args, kwargs = arguments
     if run.task.is_async:
-        return start_branch(branch, lambda: run.task.fn(*args, **kwargs))
+        return start_branch(branch, _run_function(run.task.fn, args, kwargs))
     work = run.threads.tasks.submit(Context().run, run_in_thread, branch, lambda: run.task.fn(*args, **kwargs))
     return asyncio.wrap_future(work)
 
 
-async def _run_coroutine(body: Callable[[], Any]) -> BranchResult:
+async def _run_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BranchResult:
     try:
-        return BranchResult(await body())
+        return BranchResult(await fn(*args, **kwargs))
+    except BaseException as error:
+        return BranchResult(error=error)
+
+
+async def await_result(awaitable: Awaitable[Any]) -> BranchResult:
+    """Await a call or coroutine, and return how it ended."""
+    try:
+        return BranchResult(await awaitable)
     except BaseException as error:
         return BranchResult(error=error)
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.validation import MAX_BATCH
-from flowfabric.runtime.branch import Branch, BranchResult, branch_result, cancel_code, start_branch
+from flowfabric.runtime.branch import Branch, BranchResult, await_result, branch_result, cancel_code, start_branch
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Scope
 from flowfabric.runtime.record_writer import retry_while_owned
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 Member = DurableCall[Any] | Coroutine[Any, Any, Any] | Thunk[Any]
 
 
-class BranchGroupRunner:
-    """The running members of one group."""
+class BranchGroup:
+    """The running members of one group, and the ways to end them early."""
 
     def __init__(self, group: DurableCall[Any], members: Sequence[Member], limit: int | None) -> None:
+        self.run: TaskRun = group.run
         self._group, self._members, self._limit = group, members, limit
         self._parent = awaiting_branch(group)
         self._waiting = deque(range(len(members)))
@@ -42,10 +43,6 @@ class BranchGroupRunner:
         self._ended: deque[int] = deque()
         self._wakeup: asyncio.Future[None] | None = None
         self._wait_group = None if limit is not None else WaitGroup(GroupNeed(group.call_id.kind))
-
-    @property
-    def run(self) -> TaskRun:
-        return self._group.run
 
     async def results(self, only: int | None = None) -> AsyncIterator[tuple[int, BranchResult]]:
         """Yield the result of each member in the order in which they end. With `only`, run that member alone."""
@@ -68,7 +65,7 @@ class BranchGroupRunner:
             member = self._members[index]
             if isinstance(member, DurableCall) and member.has_outcome:
                 self._waiting.remove(index)
-                yield index, await _await_result(member)
+                yield index, await await_result(member)
 
     def _start(self, index: int) -> None:
         member = self._members[index]
@@ -82,8 +79,7 @@ class BranchGroupRunner:
         if isinstance(member, Thunk):
             future = self.run.loop.create_task(run_in_segments(branch, member.fn))
         else:
-            coroutine = member
-            future = start_branch(branch, lambda: coroutine)
+            future = start_branch(branch, await_result(member))
         self._running[index] = branch, future
         future.add_done_callback(lambda _: self._note_ended(index))
 
@@ -134,44 +130,6 @@ class BranchGroupRunner:
     def has_open_members(self) -> bool:
         """True while there are members that have not ended."""
         return bool(self._waiting or self._running)
-
-
-def validate_members(calls: Sequence[Any]) -> list[Member]:
-    """Return the members of a group: durable calls, coroutines, and branches of plain functions.
-
-    Other objects, such as handles, become durable calls by their `__durable_call__` method.
-    """
-    members: list[Member] = []
-    for call in calls:
-        if isinstance(call, DurableCall | Thunk | Coroutine):
-            members.append(call)
-        elif hasattr(call, "__durable_call__"):
-            members.append(call.__durable_call__())
-        else:
-            message = f"a group takes durable calls, handles and coroutines, not {type(call).__name__}"
-            raise InvalidRequest("invalid_type", message)
-    return members
-
-
-def mark_awaited(member: Member) -> None:
-    """Mark a member that is not run, and the calls inside it, as awaited."""
-    if isinstance(member, DurableCall):
-        member.is_awaited = True
-        for inner in member.members:
-            mark_awaited(inner)
-    elif not isinstance(member, Thunk):
-        member.close()
-
-
-async def _await_result(member: DurableCall[Any]) -> BranchResult:
-    try:
-        return BranchResult(await member)
-    except BaseException as error:
-        return BranchResult(error=error)
-
-
-class BranchGroup(BranchGroupRunner):
-    """The running members of one group, and the ways to end them early."""
 
     async def drop(self, *, cancel_steps: bool) -> None:
         """End the members that still run: nothing new happens in them.
@@ -254,3 +212,30 @@ class BranchGroup(BranchGroupRunner):
                 with suppress(FlowFabricError):
                     cancel = partial(engine.operator.cancel, child, reason, children=True)
                     await retry_while_owned(self.run, cancel, needs_lease=False)
+
+
+def validate_members(calls: Sequence[Any]) -> list[Member]:
+    """Return the members of a group: durable calls, coroutines, and branches of plain functions.
+
+    Other objects, such as handles, become durable calls by their `__durable_call__` method.
+    """
+    members: list[Member] = []
+    for call in calls:
+        if isinstance(call, DurableCall | Thunk | Coroutine):
+            members.append(call)
+        elif hasattr(call, "__durable_call__"):
+            members.append(call.__durable_call__())
+        else:
+            message = f"a group takes durable calls, handles and coroutines, not {type(call).__name__}"
+            raise InvalidRequest("invalid_type", message)
+    return members
+
+
+def mark_awaited(member: Member) -> None:
+    """Mark a member that is not run, and the calls inside it, as awaited."""
+    if isinstance(member, DurableCall):
+        member.is_awaited = True
+        for inner in member.members:
+            mark_awaited(inner)
+    elif not isinstance(member, Thunk):
+        member.close()

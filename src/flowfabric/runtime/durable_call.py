@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
@@ -115,7 +116,7 @@ class CallTracker:
         try:
             record = self.journal.expect(scope, call_id, check_digest=self._run.app.arguments == "hold")
         except Mismatch as mismatch:
-            self.diverge(mismatch.report)
+            self.diverge(str(mismatch))
         if record is None:
             self._check_record_count()
         if record is None or not record.is_final:
@@ -230,6 +231,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
             self.call_id, self.record = CallId(name, "", KEYED, kind), None
         else:
             self.call_id, self.record = branch.match_next(name, kind, key=key, digest=digest)
+        self.path = self.call_id.path
         self.is_awaited = False
         if self.run.calls.unrecorded_failures:
             self.pending_decisions = self.run.calls.unrecorded_failures.take_passed(branch)
@@ -241,11 +243,6 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         """True if its outcome is recorded. An abandoned call has none."""
         record = self.record
         return record is not None and record.is_final and record.status is not StepStatus.ABANDONED
-
-    @property
-    def path(self) -> str:
-        """The path under which the call is recorded."""
-        return self.call_id.path
 
     async def resolve(self) -> T_co:
         """Return the recorded outcome, or execute the call."""
@@ -268,6 +265,17 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
     def replay(self, record: Record) -> T_co:
         """Return or raise the recorded outcome."""
         raise NotImplementedError
+
+    def open_wait(self, timeout: timedelta | None, **facts: Any) -> datetime | None:
+        """Return the due time of a wait. It is set and recorded on first arrival."""
+        if self.record is not None:
+            due = self.record.facts.get("due")
+            return None if due is None else datetime.fromisoformat(due)
+        due_at = None if timeout is None else self.run.now() + timeout
+        if due_at is not None:
+            facts["due"] = due_at.isoformat()
+        self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, **facts))
+        return due_at
 
     async def await_verdict(self, wait: Wait) -> Verdict:
         """Wait together with the other waiting branches.
@@ -324,22 +332,17 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
 
 async def _never_return() -> Any:
-    """Never return: the code around this call has swallowed `Unwind` too often."""
+    """Never return: the code around this call has swallowed `Unwind` too often.
+
+    That code swallows everything that would end it. Cancelled at the end of its loop, its task would continue, and the
+    loop would never end. Closed by the garbage collector, the task would run forever right there. Objects that a daemon
+    thread's frame references are never collected, even when the process ends.
+    """
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
-    abandon_task(task)
-    await asyncio.Event().wait()
-
-
-def abandon_task(task: asyncio.Task[Any]) -> None:
-    """Leave a task alone indefinitely.
-
-    Its code swallows everything that would end it. Cancelled at the end of its loop, it would continue, and the loop
-    would never end. Closed by the garbage collector, it would run forever right there. Objects that a daemon thread's
-    frame references are never collected, even when the process ends.
-    """
     asyncio._unregister_task(task)
     threading.Thread(target=_keep_alive, args=(task,), name="flowfabric-forsaken", daemon=True).start()
+    await asyncio.Event().wait()
 
 
 def _keep_alive(task: asyncio.Task[Any]) -> None:

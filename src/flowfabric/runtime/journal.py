@@ -10,7 +10,7 @@ recorded call again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,6 @@ class Record:
     digest: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     value: bytes = b"null"
-    seq: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -67,7 +66,6 @@ class Record:
             digest=head.get("digest"),
             facts=head.get("facts", _NO_FACTS),
             value=text[end + 1 : -1].encode(),
-            seq=step.seq,
         )
 
 
@@ -96,11 +94,7 @@ class CallId:
 
 
 class Mismatch(Exception):
-    """The code no longer matches the journal. `report` shows both side by side."""
-
-    def __init__(self, report: str) -> None:
-        super().__init__(report)
-        self.report = report
+    """The code no longer matches the journal. The message shows both side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +156,9 @@ class Scope:
 class Journal:
     """The records of an execution by path and by index."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    def __init__(self) -> None:
         self._by_path: dict[str, Record] = {}
         self._by_place: dict[tuple[str, int], str] = {}
-        for record in records:
-            self.add(record)
 
     def __len__(self) -> int:
         return len(self._by_path)
@@ -180,10 +172,6 @@ class Journal:
         self._by_path[record.path] = record
         if record.index != KEYED:
             self._by_place[record.scope, record.index] = record.path
-
-    def all(self) -> list[Record]:
-        """Return all records in the order in which they were first added."""
-        return list(self._by_path.values())
 
     def expect(self, scope: Scope, call_id: CallId, *, check_digest: bool = True) -> Record | None:
         """Return the record of a call. Raise `Mismatch` if another call was recorded in its place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
@@ -12,7 +12,7 @@ from uuid import UUID
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.executions.views import Description, Outcome, StateSnapshot
-from flowfabric.values import ValueCodec, codec_for, failures, return_codec
+from flowfabric.values import ValueCodec, codec_for, failures
 from flowfabric.values.aliases import Duration
 from flowfabric.values.codecs import StoredValue
 from flowfabric.values.errors import (
@@ -108,8 +108,11 @@ async def read_end(
             return FinalOutcome(Expired(outcome.failure.message if outcome.failure else ""))
         case State.SKIPPED:
             return FinalOutcome(Skipped((await engine.operator.explain(id_)).sentence))
-        case _:
-            return _failed_outcome(outcome, task)
+    failure = outcome.failure
+    if failure is None:
+        return recorded_failure(None, None, task)
+    recorded = {"message": failure.message, "category": failure.category}
+    return recorded_failure(recorded, parse_object(failure.detail), task)
 
 
 def untyped_codec() -> ValueCodec[Any]:
@@ -134,16 +137,10 @@ def recorded_failure(
     return FinalOutcome(Failed(failures.from_json(detail)), declared)
 
 
-def _failed_outcome(outcome: Outcome, task: TaskSpec | None) -> FinalOutcome:
-    recorded = outcome.failure
-    failure = None if recorded is None else {"message": recorded.message, "category": recorded.category}
-    return recorded_failure(failure, parse_detail(None if recorded is None else recorded.detail), task)
-
-
-def parse_detail(detail: bytes | None) -> dict[str, Any] | None:
-    """Return the detail of a failure parsed from JSON, or None if it is not a JSON object."""
+def parse_object(text: bytes | None) -> dict[str, Any] | None:
+    """Return the JSON object in a text, or None if there is something else."""
     try:
-        document = json.loads(detail or b"null")
+        document = json.loads(text or b"null")
     except ValueError:
         return None
     return document if isinstance(document, dict) else None
@@ -152,41 +149,21 @@ def parse_detail(detail: bytes | None) -> dict[str, Any] | None:
 LOG = logging.getLogger("flowfabric")
 
 
-@dataclass(frozen=True, slots=True)
-class ResultCodec:
-    """How the result of a function is stored."""
-
-    codec: ValueCodec[Any]
-
-    def restore(self, data: bytes) -> Any:
-        """Return the result decoded from its stored form."""
-        return self.codec.restore(data)
-
-    def store_value(self, value: Any, call: DurableCall[Any]) -> StoredValue[Any]:
-        """Store and restore the result. The first run sees the stored value.
-
-        A result that changes on the way is an error in tests. Elsewhere it is a warning, once per step: the effect has
-        happened and must not be repeated.
-        """
-        stored = self.codec.store_value(value)
-        if stored.difference is not None:
-            if call.run.hooks.is_strict:
-                raise ValueRefused(f"{call.path}: {stored.difference}", path=call.path)
-            _warn_once(
-                call.run.task.name, call.path.rpartition("/")[2].partition("#")[0].partition("[")[0], stored.difference
-            )
-        return stored
-
-
-def result_codec_for(fn: Callable[..., Any]) -> ResultCodec:
-    """Return how results of a function are stored, by its return annotation."""
-    return ResultCodec(return_codec(fn))
-
-
 _warned: set[tuple[str, str]] = set()
 
 
-def _warn_once(task: str, name: str, why: str) -> None:
-    if (task, name) not in _warned:
-        _warned.add((task, name))
-        LOG.warning("The result of %s in %s changes when it is stored: %s", name, task, why)
+def store_result(value: Any, codec: ValueCodec[Any], call: DurableCall[Any]) -> StoredValue[Any]:
+    """Store and restore the result of a call. The first run sees the stored value.
+
+    A result that changes on the way is an error in tests. Elsewhere it is a warning, once per step: the effect has
+    happened and must not be repeated.
+    """
+    stored = codec.store_value(value)
+    if stored.difference is not None:
+        if call.run.hooks.is_strict:
+            raise ValueRefused(f"{call.path}: {stored.difference}", path=call.path)
+        task, name = call.run.task.name, call.path.rpartition("/")[2].partition("#")[0].partition("[")[0]
+        if (task, name) not in _warned:
+            _warned.add((task, name))
+            LOG.warning("The result of %s in %s changes when it is stored: %s", name, task, stored.difference)
+    return stored

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.executions.outcomes import Lease
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
 
 
-class RunHooks(Protocol):
-    """Callbacks of a run, for tests. They may call `run.restart()` or `run.lease_lost(…)` at any point.
+class RunHooks:
+    """Callbacks of a run, which do nothing here. A test may override them.
 
-    A strict hook also turns lossy results and changed arguments into errors.
+    They may call `run.restart()` or `run.lease_lost(…)` at any point. Strict hooks also turn lossy results and changed
+    arguments into errors.
     """
 
-    is_strict: bool
+    is_strict = False
 
     def body_starting(self, run: TaskRun) -> None:
         """The body is about to run from its top."""
@@ -59,25 +60,7 @@ class RunHooks(Protocol):
         """Every branch waits, and the lease is about to be given up."""
 
 
-class NoHooks:
-    """Hooks that do nothing."""
-
-    is_strict = False
-
-    def body_starting(self, run: TaskRun) -> None: ...
-
-    def step_starting(self, run: TaskRun, path: str) -> None: ...
-
-    def record_starting(self, run: TaskRun, record: Record) -> None: ...
-
-    def record_stored(self, run: TaskRun, record: Record) -> None: ...
-
-    def suspending(self, run: TaskRun) -> None: ...
-
-
-NO_HOOKS = NoHooks()
-
-
+NO_HOOKS = RunHooks()
 LOG = logging.getLogger("flowfabric")
 FINAL_MARK = "_flowfabric_final"
 _PAUSE_S = 5
@@ -137,7 +120,9 @@ class TaskRun:
             LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
             await end_refused(self, error)
         finally:
-            _clear_references(self)
+            # Take the run apart, so that none of it waits for the garbage collector.
+            self.is_over = True
+            del self.calls, self.record_writer, self.suspender, self._body
 
     def __getattr__(self, name: str) -> Any:
         """Raise `Unwind` for the parts that were removed at the end of the run: nothing durable happens any longer."""
@@ -242,12 +227,6 @@ async def _restart(run: TaskRun) -> None:
     await _load(run, may_be_new=False)
 
 
-def _clear_references(run: TaskRun) -> None:
-    """Take the run apart, so that none of it waits for the garbage collector."""
-    run.is_over = True
-    del run.calls, run.record_writer, run.suspender, run._body
-
-
 async def end_lease(run: TaskRun, ending: BranchResult) -> None:
     """End the lease according to how the body ended. Do nothing if the lease is gone already."""
     if run.is_suspended or run.loss is not None:
@@ -326,7 +305,7 @@ async def _complete(run: TaskRun, ending: BranchResult) -> None:
 
 async def _fail(run: TaskRun, error: BaseException) -> None:
     if run.calls.cancel_delivered:
-        await _cancel(run)
+        await run.record_writer.commit_with(lambda steps: run.engine.leases.cancel(run.lease.fence, steps=steps))
         return
     raises = run.task.settings.raises
     info = failures.error_info(_as_failure(error))
@@ -341,10 +320,6 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
             fence, message, failure_class=kind, category=category, detail=detail, steps=steps
         )
     )
-
-
-async def _cancel(run: TaskRun) -> None:
-    await run.record_writer.commit_with(lambda steps: run.engine.leases.cancel(run.lease.fence, steps=steps))
 
 
 def _as_failure(error: BaseException) -> BaseException:

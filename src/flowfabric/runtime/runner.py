@@ -157,6 +157,16 @@ class CallOptions:
     connection: object = None
 
 
+def validate_raises(raises: Collection[Any]) -> tuple[type[Exception], ...]:
+    """Return the exception classes, or raise if there is anything else among them."""
+    classes = tuple(raises)
+    for kind in classes:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            message = f"raises must hold exception classes, not {validation.preview(kind)}"
+            raise InvalidRequest("invalid_type", message, field="raises")
+    return classes
+
+
 # Which failures are retried: all, or only those of certain categories and classes.
 
 

@@ -33,7 +33,7 @@ from flowfabric.core.tokens.token import read_token
 from flowfabric.core.waits import evaluate
 from flowfabric.core.waits.records import WaitpointKind, WaitpointState
 from flowfabric.core.waits.sources import EXECUTION, PROGRAM, UNKNOWN, join_source
-from flowfabric.runtime.branch import BRANCH, current_branch, current_step
+from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.values import ValueCodec, codec_for
 from flowfabric.values.aliases import T
 
@@ -224,21 +224,17 @@ def validate_base_url(base_url: str) -> str:
     """Return the URL of `app.asgi()` without trailing slashes. Raise unless it is http or https without a query."""
     try:
         parts = urlsplit(base_url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and base_url.isprintable()
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and base_url.isprintable()
     except (ValueError, AttributeError, TypeError):
-        raise _base_url_error() from None
-    if not good or " " in base_url or "?" in base_url or "#" in base_url:
-        raise _base_url_error()
+        is_valid = False
+    if not is_valid or not {" ", "?", "#"}.isdisjoint(base_url):
+        message = "the base of links must look like 'https://shop.example/ff', without query and fragment"
+        raise InvalidRequest("invalid_url", message, field="url")
     return base_url.rstrip("/")
 
 
 def _token_text(token: str | Secret) -> str:
     return token.reveal() if isinstance(token, Secret) else token
-
-
-def _base_url_error() -> InvalidRequest:
-    message = "the base of links must look like 'https://shop.example/ff', without query and fragment"
-    return InvalidRequest("invalid_url", message, field="url")
 
 
 # Client calls inside tasks. In a step they are part of it, with a key that is equal in every try. In the function of a
@@ -247,16 +243,16 @@ def _base_url_error() -> InvalidRequest:
 
 def is_in_task() -> bool:
     """Return True in the function of a task itself, where effects must be recorded."""
-    return current_step() is None and current_branch() is not None
+    return STEP.get() is None and current_branch() is not None
 
 
 def idempotency_key(verb: str, key: str | None) -> str | None:
     """Return the caller's key, or in a step one that is equal in every try. Otherwise None."""
-    step = current_step()
+    step = STEP.get()
     return step.idempotency_key(verb) if key is None and step is not None else key
 
 
 def step_derived_id(verb: str) -> UUID | None:
     """Return an id for a new object of a step that is equal in every try. None outside of steps."""
-    step = current_step()
+    step = STEP.get()
     return None if step is None else derive_id(step.run.lease.execution_id, step.idempotency_key(verb))

@@ -21,7 +21,6 @@ from flowfabric.runtime.record_writer import retry_while_owned
 from flowfabric.runtime.sync_bridge import leave_threads
 from flowfabric.runtime.waits import (
     MAX_OPEN_WAITS,
-    ChildWaits,
     Verdict,
     Wait,
     child_waits,
@@ -43,10 +42,13 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
         due = earliest_due(waits)
         await writer.commit_with(lambda steps: leases.delay(fence, until=due, steps=steps))
         return False
-    family = child_waits(waits)
-    if family is not None and len(family.children) > MAX_OPEN_WAITS:
+    if len(waits) > MAX_OPEN_WAITS and (family := child_waits(waits)) is not None:
+        children, join, edge = family
         with suppress(NotFound):  # Not all are children of this execution, so suspend below.
-            return await _wait_children(run, family)
+            waiting = await writer.commit_with(
+                lambda steps: leases.wait_children(fence, children, join=join, edge=edge, steps=steps)
+            )
+            return not isinstance(waiting, WaitingForChildren)
     request = suspend_request(waits)
     end = None if request.timeout_at is None else max(request.timeout_at, run.now())
     outcome = await writer.commit_with(
@@ -62,14 +64,6 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
         )
     )
     return isinstance(outcome, Satisfied)
-
-
-async def _wait_children(run: TaskRun, family: ChildWaits) -> bool:
-    leases, fence = run.engine.leases, run.lease.fence
-    outcome = await run.record_writer.commit_with(
-        lambda steps: leases.wait_children(fence, family.children, join=family.join, edge=family.edge, steps=steps)
-    )
-    return not isinstance(outcome, WaitingForChildren)
 
 
 async def read_waits(run: TaskRun, waits: Sequence[Wait]) -> WaitSnapshot | None:
@@ -239,13 +233,13 @@ class Suspender:
                 self.schedule_check()
 
     def _schedule_timer(self) -> None:
-        """Schedule the next check while other branches are active: at the next due time, or after a pause. Free idle
-        threads."""
+        """Free idle threads, and schedule the next check while other branches are active.
+
+        The check comes at the next due time, or after a pause.
+        """
         leave_threads(self.waiting.values())
-        due, timers = (
-            earliest_due(list(self.waiting)),
-            [(self.schedule_check, self._stall_detector.check(next(iter(self.waiting))))],
-        )
+        due = earliest_due(list(self.waiting))
+        timers = [(self.schedule_check, self._stall_detector.check(next(iter(self.waiting))))]
         if due is not None:
             timers.append((self.recheck, (due - self._run.now()).total_seconds()))
         if any(wait.condition() is not None for wait in self.waiting):

@@ -175,12 +175,8 @@ def make_branch(thunk: Callable[[], T]) -> Any:
     if not callable(thunk):
         message = f"a branch is a function without arguments, not {type(thunk).__name__}; write lambda: sync.step(…)"
         raise InvalidRequest("invalid_type", message)
-    return _find_handle(thunk) or Thunk(thunk)
-
-
-def _find_handle(thunk: Callable[[], Any]) -> Any:
     handle: Any = getattr(thunk, "__self__", None)
-    return handle if hasattr(handle, "__durable_call__") and thunk == handle.result else None
+    return handle if hasattr(handle, "__durable_call__") and thunk == handle.result else Thunk(thunk)
 
 
 def call(make: Callable[[], Awaitable[T]]) -> T:

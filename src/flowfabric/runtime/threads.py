@@ -20,8 +20,10 @@ _Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class DaemonThreads(Executor):
-    """An executor with at most `max_threads` daemon threads, started on demand. Idle threads stay if `keep_idle`, or
-    end."""
+    """An executor with at most `max_threads` daemon threads, started on demand.
+
+    Idle threads stay if `keep_idle` is True. Otherwise they end.
+    """
 
     def __init__(self, max_threads: int, name: str, *, keep_idle: bool = True) -> None:
         self.max_threads = max_threads
@@ -51,14 +53,10 @@ class DaemonThreads(Executor):
             self._closed = True
             threads = self._threads
         while cancel_futures and not self._jobs.empty():
-            self._cancel_next()
+            if (job := self._jobs.get()) is not None:
+                job[0].cancel()
         for _ in range(threads):
             self._jobs.put(None)
-
-    def _cancel_next(self) -> None:
-        job = self._jobs.get()
-        if job is not None:
-            job[0].cancel()
 
     def _work(self) -> None:
         while (job := self._next()) is not None:

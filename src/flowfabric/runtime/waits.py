@@ -44,6 +44,14 @@ class GroupNeed(StrEnum):
     FIRST_SUCCESS = "race"
 
 
+_GROUP_ENDS = {
+    GroupNeed.ALL_WELL: (ALL_OF, EdgeKind.ON_SUCCESS),
+    GroupNeed.ALL_ENDED: (ALL_OF, EdgeKind.ON_COMPLETION),
+    GroupNeed.FIRST_SUCCESS: (_FIRST, EdgeKind.ON_SUCCESS),
+}
+_ANY_END = (_FIRST, EdgeKind.ON_COMPLETION)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitGroup:
     """The waits that are direct members of one group."""
@@ -85,27 +93,20 @@ class Wait:
 
     reason = SuspensionReason.STEP_BOUNDARY
     on_timeout: OnTimeout | None = None
+    child: UUID | None = None  # The execution whose end is awaited.
 
     def __init__(self, call: DurableCall[Any], due: datetime | None = None, *, is_old: bool = False) -> None:
         self.call = call
+        self.path = call.path
         self.due = due
         self.group: WaitGroup | None = None
         self.needs_read = is_old
         self.future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     @property
-    def path(self) -> str:
-        return self.call.path
-
-    @property
     def wakes_at(self) -> datetime | None:
         """The time at which the branch continues. None if the engine does something else then."""
         return self.due if self.on_timeout is None else None
-
-    @property
-    def child(self) -> UUID | None:
-        """The execution whose end is awaited."""
-        return None
 
     def keys(self) -> Mapping[str, int]:
         """Return the waitpoints to read, each with the sequence number after which signals count."""
@@ -146,24 +147,18 @@ class Wait:
 class ChildWait(Wait):
     """A wait for the end of an execution."""
 
-    def __init__(
-        self, call: DurableCall[Any], child: UUID, due: datetime | None = None, *, is_old: bool = False
-    ) -> None:
+    def __init__(self, call: DurableCall[Any], child: UUID, due: datetime | None, *, is_old: bool) -> None:
         super().__init__(call, due, is_old=is_old)
-        self._child = child
-
-    @property
-    def child(self) -> UUID | None:
-        return self._child
+        self.child: UUID = child
 
     def bindings(self) -> Sequence[Bound]:
-        return (Child(self.path, self._child),)
+        return (Child(self.path, self.child),)
 
     def condition(self) -> Condition | None:
         return Single(self.path)
 
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
-        outcome = snapshot.children.get(self._child)
+        outcome = snapshot.children.get(self.child)
         return None if outcome is None else ChildEnded(outcome)
 
 
@@ -183,29 +178,14 @@ def earliest_due(waits: Sequence[Wait]) -> datetime | None:
     return min((wait.wakes_at for wait in waits if wait.wakes_at is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class ChildWaits:
-    """A wait for children alone, and which of their ends count."""
-
-    children: list[UUID]
-    join: Join
-    edge: EdgeKind
-
-
-def child_waits(waits: Sequence[Wait]) -> ChildWaits | None:
-    """Return the children if the branches wait for nothing else, and what resumes one of the branches."""
+def child_waits(waits: Sequence[Wait]) -> tuple[list[UUID], Join, EdgeKind] | None:
+    """Return the children, and which of their ends resume a branch. None if the branches also wait for other things."""
     children = [wait.child for wait in waits if wait.child is not None and wait.due is None]
     if len(children) != len(waits):
         return None
-    groups = {wait.group for wait in waits}
-    match [group and group.need for group in groups]:
-        case [GroupNeed.ALL_WELL]:
-            return ChildWaits(children, ALL_OF, EdgeKind.ON_SUCCESS)
-        case [GroupNeed.ALL_ENDED]:
-            return ChildWaits(children, ALL_OF, EdgeKind.ON_COMPLETION)
-        case [GroupNeed.FIRST_SUCCESS]:
-            return ChildWaits(children, _FIRST, EdgeKind.ON_SUCCESS)
-    return ChildWaits(children, _FIRST, EdgeKind.ON_COMPLETION)
+    [group, *others] = {wait.group for wait in waits}
+    join, edge = _ANY_END if group is None or others else _GROUP_ENDS[group.need]
+    return children, join, edge
 
 
 def suspend_request(waits: Sequence[Wait]) -> SuspendRequest:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from random import Random
 from types import TracebackType
-from typing import Any, Concatenate, Generic, TypeVar, overload
+from typing import Any, Concatenate, Generic, Unpack, overload
 from uuid import UUID
 
 from typing_extensions import TypeForm
@@ -15,8 +15,8 @@ from flowfabric.core.waits.conditions import Condition
 from flowfabric.runtime import sync_bridge
 from flowfabric.runtime.branch import require_branch
 from flowfabric.runtime.calls.approval import Approval as AsyncApproval
+from flowfabric.runtime.calls.approval import ApprovalOptions, Ends, Notify
 from flowfabric.runtime.calls.approval import Callback as AsyncCallback
-from flowfabric.runtime.calls.approval import Ends, Notify
 from flowfabric.runtime.calls.approval import approval as async_approval
 from flowfabric.runtime.calls.approval import callback as async_callback
 from flowfabric.runtime.calls.context import changed as async_changed
@@ -24,6 +24,7 @@ from flowfabric.runtime.calls.context import now as async_now
 from flowfabric.runtime.calls.context import progress as async_progress
 from flowfabric.runtime.calls.context import rng as async_rng
 from flowfabric.runtime.calls.context import uuid4 as async_uuid4
+from flowfabric.runtime.calls.groups import T1, T2, T3, T4
 from flowfabric.runtime.calls.groups import gather as async_gather
 from flowfabric.runtime.calls.groups import race as async_race
 from flowfabric.runtime.calls.groups import settle as async_settle
@@ -31,12 +32,13 @@ from flowfabric.runtime.calls.saga import SagaRecord
 from flowfabric.runtime.calls.sleep import poll as async_poll
 from flowfabric.runtime.calls.sleep import sleep as async_sleep
 from flowfabric.runtime.calls.sleep import sleep_until as async_sleep_until
+from flowfabric.runtime.calls.step import F
 from flowfabric.runtime.calls.step import StepFunction as AsyncStepFunction
 from flowfabric.runtime.calls.step import step as async_step
 from flowfabric.runtime.calls.wait_signal import wait_for as async_wait_for
 from flowfabric.runtime.calls.wait_signal import wait_signal as async_wait_signal
 from flowfabric.runtime.signals import Signal
-from flowfabric.values.aliases import Async, Duration, P, T
+from flowfabric.values.aliases import Async, Duration, P, R_co, T
 from flowfabric.values.errors import CancelRequested
 from flowfabric.values.records import (
     Approved,
@@ -49,18 +51,6 @@ from flowfabric.values.records import (
     TimedOut,
 )
 
-R_co = TypeVar("R_co", covariant=True)
-
-T1 = TypeVar("T1")
-
-T2 = TypeVar("T2")
-
-T3 = TypeVar("T3")
-
-T4 = TypeVar("T4")
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 class Approval(Generic[R_co]):
     """A requested approval. Hand out its tokens or links if needed, then call `wait`."""
@@ -70,8 +60,7 @@ class Approval(Generic[R_co]):
 
     def wait(self) -> R_co:
         """Wait for the outcome and return it."""
-        outcome: R_co = sync_bridge.call(lambda: self._inner)
-        return outcome
+        return sync_bridge.call(lambda: self._inner)
 
     def tokens(self) -> dict[str, str]:
         """Return the token of each approver. The holder of a token decides for that approver."""
@@ -90,8 +79,7 @@ class Callback(Generic[R_co]):
 
     def wait(self) -> R_co:
         """Wait for the outcome and return it."""
-        outcome: R_co = sync_bridge.call(lambda: self._inner)
-        return outcome
+        return sync_bridge.call(lambda: self._inner)
 
     def token(self) -> str:
         """Return the token that the sender of the payload needs."""
@@ -236,41 +224,19 @@ def wait_for(condition: Condition, /, *, timeout: Duration | None = None) -> Any
 
 @overload
 def approval(
-    name: str,
-    /,
-    *,
-    by: str | Iterable[str] | None = None,
-    need: int | None = None,
-    veto: bool = True,
-    notify: Notify | None = None,
-    timeout: None = None,
+    name: str, /, *, timeout: None = None, **options: Unpack[ApprovalOptions]
 ) -> Approval[Approved | Rejected]: ...
 
 
 @overload
 def approval(
-    name: str,
-    /,
-    *,
-    by: str | Iterable[str] | None = None,
-    need: int | None = None,
-    veto: bool = True,
-    notify: Notify | None = None,
-    timeout: Duration,
-    on_timeout: Ends,
+    name: str, /, *, timeout: Duration, on_timeout: Ends, **options: Unpack[ApprovalOptions]
 ) -> Approval[Approved | Rejected]: ...
 
 
 @overload
 def approval(
-    name: str,
-    /,
-    *,
-    by: str | Iterable[str] | None = None,
-    need: int | None = None,
-    veto: bool = True,
-    notify: Notify | None = None,
-    timeout: Duration,
+    name: str, /, *, timeout: Duration, **options: Unpack[ApprovalOptions]
 ) -> Approval[Approved | Rejected | TimedOut]: ...
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from flowfabric.core.errors import NotFound
@@ -15,15 +14,6 @@ from flowfabric.engine.engine import Engine
 from flowfabric.runtime import signals
 from flowfabric.runtime.signals import DECISION_KEY, DecisionWord, Delivery, Signal
 from flowfabric.values.aliases import T
-
-
-@dataclass(frozen=True, slots=True)
-class SentDecision:
-    """The decision of one approver."""
-
-    by: str
-    word: DecisionWord
-    comment: str = ""
 
 
 class Deliveries:
@@ -42,14 +32,14 @@ class Deliveries:
         signal_key = key or (str(uuid4()) if self.is_duplicating else None)
         return await self._deliver(lambda: signals.send(engine, id_, signal.name, payload, signal_key))
 
-    async def decide(self, engine: Engine, id_: UUID, name: str, sent: SentDecision) -> Delivery:
-        """Send a decision to the open approval of this name."""
-        waitpoint = await find_open_approval(engine, id_, name, sent.by)
-        first = self._decisions.get((waitpoint.id, sent.by))
-        if first is not None and first[0] != sent.word:
+    async def decide(self, engine: Engine, id_: UUID, name: str, by: str, word: DecisionWord, comment: str) -> Delivery:
+        """Send the decision of an approver to the open approval of this name."""
+        waitpoint = await find_open_approval(engine, id_, name, by)
+        first = self._decisions.get((waitpoint.id, by))
+        if first is not None and first[0] != word:
             return DuplicateSignal(first[1])
-        delivery = await self._deliver(lambda: decide(engine, waitpoint, sent.by, sent.word, sent.comment))
-        self._decisions.setdefault((waitpoint.id, sent.by), (sent.word, delivery.signal_id))
+        delivery = await self._deliver(lambda: decide(engine, waitpoint, by, word, comment))
+        self._decisions.setdefault((waitpoint.id, by), (word, delivery.signal_id))
         return delivery
 
     async def _deliver(self, deliver: Callable[[], Awaitable[Delivery]]) -> Delivery:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 from uuid import uuid4
 
 from flowfabric.app.app import App
-from flowfabric.app.client_thread import run_on_client_thread
+from flowfabric.app.client_thread import run_on_client_thread, running_loop
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.records import Fence, WorkerId
@@ -19,7 +19,7 @@ from flowfabric.engine.engine import Engine
 from flowfabric.runtime.branch import BRANCH, Branch
 from flowfabric.runtime.journal import Record, Scope
 from flowfabric.runtime.record_writer import RecordWriter
-from flowfabric.runtime.run import NoHooks, TaskRun
+from flowfabric.runtime.run import RunHooks, TaskRun
 from flowfabric.runtime.suspension import Suspender
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.runtime.waits import DueTimeReached, Verdict, Wait
@@ -44,7 +44,7 @@ def direct() -> Iterator[None]:
         threads.close()
 
 
-class _StrictHooks(NoHooks):
+class _StrictHooks(RunHooks):
     is_strict = True
 
 
@@ -63,7 +63,7 @@ class _DirectBranch(Branch):
 
     @property
     def run(self) -> TaskRun:  # type: ignore[override]
-        loop = _get_running_loop()
+        loop = running_loop()
         if self._run is None or loop not in (None, self._run.loop):
             # Without an event loop, the run belongs to the loop of the client thread. The empty context hides this
             # branch, which would turn the call into a durable call of a task.
@@ -78,11 +78,11 @@ class _DirectBranch(Branch):
 
     @property
     def is_plain(self) -> bool:  # type: ignore[override]
-        return _get_running_loop() is None
+        return running_loop() is None
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        return None if _get_running_loop() is None else asyncio.current_task()
+        return None if running_loop() is None else asyncio.current_task()
 
     @task.setter
     def task(self, task: object) -> None: ...
@@ -125,13 +125,6 @@ class _DirectSuspender(Suspender):
 def _refuse(feature: str) -> NoReturn:
     message = f"a direct call cannot use {feature}; use testing.Kit"
     raise InvalidRequest("direct_call", message)
-
-
-def _get_running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _make_lease() -> Lease:

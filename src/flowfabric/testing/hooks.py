@@ -10,7 +10,7 @@ from uuid import UUID
 from flowfabric.core.errors import Refused
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.run import TaskRun
+from flowfabric.runtime.run import RunHooks, TaskRun
 
 Replay: TypeAlias = Literal["suspensions", "every record"]
 Moment: TypeAlias = Literal["before", "after"]
@@ -18,7 +18,7 @@ Moment: TypeAlias = Literal["before", "after"]
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """A step or a record, identified by the kind of its execution and its path."""
+    """The run of a step, identified by the kind of its execution and its path."""
 
     kind: str
     path: str
@@ -40,7 +40,7 @@ class Crash:
         return f"crash_{self.moment}({self.path!r})" if self.path else f"a crash {self.moment} record {self.number}"
 
 
-class KitHooks:
+class KitHooks(RunHooks):
     """The hooks that a kit passes to its runs.
 
     A crash takes the lease from the run. The run writes nothing more, and the store notices when the lease expires.
@@ -59,7 +59,6 @@ class KitHooks:
         self.killed_leases: list[Lease] = []
         self.runs = 0
         self.steps: list[ObservedRun] = []
-        self.records: list[ObservedRun] = []
         self.interrupted: Counter[ObservedRun] = Counter()
 
     def body_starting(self, run: TaskRun) -> None:
@@ -73,7 +72,6 @@ class KitHooks:
 
     def record_starting(self, run: TaskRun, record: Record) -> None:
         """Kill the run before the record is stored, if a crash is planned."""
-        self.records.append(ObservedRun(run.task.name, record.path))
         self._crash(run, record, "before")
 
     def record_stored(self, run: TaskRun, record: Record) -> None:

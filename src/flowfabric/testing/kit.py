@@ -17,7 +17,6 @@ from datetime import datetime
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
 
 from flowfabric.app.app import App
 from flowfabric.app.handle import Handle
@@ -29,7 +28,7 @@ from flowfabric.engine.opener import connect
 from flowfabric.runtime import results
 from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
 from flowfabric.testing.clock import VirtualClock
-from flowfabric.testing.decisions import Deliveries, SentDecision
+from flowfabric.testing.decisions import Deliveries
 from flowfabric.testing.driver import Driver, Stuck
 from flowfabric.testing.hooks import Crash, KitHooks, Replay
 from flowfabric.values.aliases import Duration, P, R, T
@@ -150,13 +149,13 @@ class Kit:
 
     async def approve(self, handle: Handle[Any], name: str, *, by: str, comment: str = "") -> Delivery:
         """Approve the open approval `name` as `by`, then run everything that can run."""
-        delivery = await self._deliveries.decide(self.engine, handle.id, name, SentDecision(by, APPROVE, comment))
+        delivery = await self._deliveries.decide(self.engine, handle.id, name, by, APPROVE, comment)
         await self.work()
         return delivery
 
     async def reject(self, handle: Handle[Any], name: str, *, by: str, reason: str = "") -> Delivery:
         """Reject the open approval `name` as `by`, then run everything that can run."""
-        delivery = await self._deliveries.decide(self.engine, handle.id, name, SentDecision(by, REJECT, reason))
+        delivery = await self._deliveries.decide(self.engine, handle.id, name, by, REJECT, reason)
         await self.work()
         return delivery
 
@@ -174,20 +173,14 @@ class Kit:
 
     async def steps(self, handle: Handle[Any]) -> list[str]:
         """Return the paths of all records of an execution, in order."""
-        return await _list_paths(self.engine, handle.id)
+        paths: list[str] = []
+        after = 0
+        while page := await self.engine.executions.steps(handle.id, after=after, limit=_PAGE_SIZE):
+            paths += [step.name for step in page]
+            after = page[-1].seq
+        return paths
 
 
 def _make_repeatable_ids(clock: VirtualClock) -> IdMinter:
     """Return a minter that makes the same ids in every test run, so that work of the same age keeps its order."""
     return IdMinter(lambda: int(clock.now().timestamp() * 1000), Random(0).getrandbits)
-
-
-async def _list_paths(engine: Engine, id_: UUID) -> list[str]:
-    paths: list[str] = []
-    after = 0
-    while True:
-        page = await engine.executions.steps(id_, after=after, limit=_PAGE_SIZE)
-        paths += [step.name for step in page]
-        if len(page) < _PAGE_SIZE:
-            return paths
-        after = page[-1].seq

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from flowfabric.app.app import App
-from flowfabric.testing.hooks import Crash, Moment, ObservedRun, Replay
+from flowfabric.testing.hooks import Crash, KitHooks, Moment, ObservedRun, Replay
 from flowfabric.testing.kit import Kit
 from flowfabric.values.aliases import T
 
@@ -42,7 +42,7 @@ async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] 
         _compare(plain, run)
     crashes = 0
     for moment in _MOMENTS:
-        for number in range(plain.record_counts[moment]):
+        for number in range(plain.hooks.record_counts[moment]):
             crash = Crash(moment, number=number)
             run = await _run(make, program, effects, f"with {crash}", None, crash)
             _compare(plain, run)
@@ -54,10 +54,8 @@ async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] 
 class _ProgramRun(Generic[T]):
     label: str
     result: T
-    called: Counter[ObservedRun]
-    interrupted: Counter[ObservedRun]
+    hooks: KitHooks
     effects: Counter[str]
-    record_counts: dict[Literal["before", "after"], int]
     has_crashed: bool
 
 
@@ -83,23 +81,15 @@ async def _run(
     except Exception as error:
         error.add_note(f"while the program ran {label}")
         raise
-    hooks = kit.hooks
-    return _ProgramRun(
-        label,
-        result,
-        Counter(hooks.steps),
-        hooks.interrupted,
-        Counter(map(repr, effects or ())),
-        dict(hooks.record_counts),
-        has_crashed,
-    )
+    return _ProgramRun(label, result, kit.hooks, Counter(map(repr, effects or ())), has_crashed)
 
 
 def _compare(plain: _ProgramRun[Any], run: _ProgramRun[Any]) -> None:
     assert run.result == plain.result, f"{run.label}, the program returned {run.result!r} instead of {plain.result!r}"
-    lost, more = plain.called - run.called, run.called - plain.called
+    expected, called = Counter(plain.hooks.steps), Counter(run.hooks.steps)
+    lost, more = expected - called, called - expected
     assert not lost, f"{run.label}, these steps were never called: {_join_steps(lost)}"
-    repeated = more - run.interrupted
+    repeated = more - run.hooks.interrupted
     assert not repeated, f"{run.label}, these steps were called again: {_join_steps(repeated)}"
     missing, extra = plain.effects - run.effects, run.effects - plain.effects
     assert not missing, f"{run.label}, these effects never happened: {dict(missing)}"

@@ -14,6 +14,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from flowfabric.core.errors import FlowFabricError, Unavailable
@@ -55,7 +56,7 @@ def asgi_app(
     `close` is called when a server that runs only this application shuts down. `now` is the clock of the pages, and
     `body_timeout_s` limits the time to receive a body.
     """
-    links = LinkApp(get_engine, check_payload, title, now or _utc_now, body_timeout_s)
+    links = LinkApp(get_engine, check_payload, title, now or partial(datetime.now, UTC), body_timeout_s)
 
     async def receive_links(scope: Any, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -69,10 +70,6 @@ def asgi_app(
                 raise ValueError(f"links need HTTP, not {other!r}")
 
     return receive_links
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 async def _serve(links: LinkApp, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:

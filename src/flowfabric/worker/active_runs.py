@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -123,48 +123,6 @@ class Slots:
         return self._mean_run_s is not None and self.busy * _LINGER_S >= self._mean_run_s
 
 
-class PendingLeases:
-    """Leases that wait for a slot, in order, and leases deferred until a former run of their execution ends."""
-
-    def __init__(self) -> None:
-        self._queue: deque[Lease] = deque()
-        self._deferred: dict[UUID, Lease] = {}
-
-    def __len__(self) -> int:
-        """Return how many leases wait for a slot."""
-        return len(self._queue)
-
-    def add(self, leases: Iterable[Lease]) -> None:
-        """Queue leases for a slot."""
-        self._queue.extend(leases)
-
-    def pop_next(self) -> Lease:
-        """Remove and return the lease that has waited longest."""
-        return self._queue.popleft()
-
-    def defer(self, lease: Lease) -> None:
-        """Keep a lease until the former run of its execution ends."""
-        self._deferred[lease.execution_id] = lease
-
-    def resume_deferred(self, execution_id: UUID) -> None:
-        """Move the deferred lease of an execution to the front of the queue."""
-        lease = self._deferred.pop(execution_id, None)
-        if lease is not None:
-            self._queue.appendleft(lease)
-
-    def drop(self, fences: Collection[Fence]) -> None:
-        """Remove leases that are no longer held."""
-        self._queue = deque(lease for lease in self._queue if lease.fence not in fences)
-        self._deferred = {id_: lease for id_, lease in self._deferred.items() if lease.fence not in fences}
-
-    def take_all(self) -> list[Fence]:
-        """Remove and return all leases."""
-        fences = [lease.fence for lease in (*self._queue, *self._deferred.values())]
-        self._queue.clear()
-        self._deferred.clear()
-        return fences
-
-
 @dataclass(slots=True)
 class _ActiveRun:
     lease: Lease
@@ -176,7 +134,8 @@ class _ActiveRun:
 class ActiveRuns:
     """Starts a run for each lease as slots become free, and forwards lease events to it.
 
-    It belongs to the worker's loop.
+    `_pending` are the leases that wait for a slot, in order. `_deferred` are the leases, by execution, that wait until
+    a former run of their execution ends. All of it belongs to the worker's loop.
     """
 
     def __init__(self, engine: Engine, runner: Runner, slots: Slots, lease_table: LeaseTable) -> None:
@@ -184,7 +143,8 @@ class ActiveRuns:
         self._runner = runner
         self._slots = slots
         self._lease_table = lease_table
-        self._pending = PendingLeases()
+        self._pending: deque[Lease] = deque()
+        self._deferred: dict[UUID, Lease] = {}
         self._active: dict[UUID, _ActiveRun] = {}
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -192,7 +152,7 @@ class ActiveRuns:
 
     def accept(self, leases: Sequence[Lease], requested_at: float) -> None:
         """Hold these leases, and start as many as there are free slots."""
-        self._pending.add(self._lease_table.add(leases, requested_at))
+        self._pending.extend(self._lease_table.add(leases, requested_at))
         self._start_pending()
 
     def on_report(self, report: RenewalReport) -> None:
@@ -200,7 +160,9 @@ class ActiveRuns:
         if report.released:
             self._slots.slow_down()
         if report.released or report.lost:
-            self._pending.drop({*report.lost, *report.released})
+            gone = {*report.lost, *report.released}
+            self._pending = deque(lease for lease in self._pending if lease.fence not in gone)
+            self._deferred = {id_: lease for id_, lease in self._deferred.items() if lease.fence not in gone}
             self._start_pending()
         for fence, error in report.lost.items():
             if active := self._find(fence):
@@ -218,7 +180,10 @@ class ActiveRuns:
 
     def take_unstarted(self) -> list[Fence]:
         """Remove and return the unstarted leases; the caller is responsible for them."""
-        return [fence for fence in self._pending.take_all() if self._lease_table.remove(fence.lease_id)]
+        fences = [lease.fence for lease in (*self._pending, *self._deferred.values())]
+        self._pending.clear()
+        self._deferred.clear()
+        return [fence for fence in fences if self._lease_table.remove(fence.lease_id)]
 
     @property
     def is_busy(self) -> bool:
@@ -246,9 +211,9 @@ class ActiveRuns:
 
     def _start_pending(self) -> None:
         while self._pending and self._slots.is_free and not self._is_draining:
-            lease = self._pending.pop_next()
+            lease = self._pending.popleft()
             if former := self._active.get(lease.execution_id):
-                self._pending.defer(lease)
+                self._deferred[lease.execution_id] = lease
                 self._end_former(former)
             elif self._lease_table.start(lease.fence.lease_id):
                 self._start(lease)
@@ -263,8 +228,11 @@ class ActiveRuns:
     def _start(self, lease: Lease) -> None:
         self._slots.start_run()
         self._idle.clear()
-        active = _ActiveRun(lease, _begin(self._runner, self._engine, lease), lease.cancel_due_at)
-        self._active[lease.execution_id] = active
+        try:
+            run: Run = self._runner.begin(self._engine, lease)
+        except Exception as error:
+            run = _FailedRun(error)
+        active = self._active[lease.execution_id] = _ActiveRun(lease, run, lease.cancel_due_at)
         # A run must not inherit context variables from the code that happened to claim it.
         active.task = asyncio.get_running_loop().create_task(self._run(active), context=Context())
 
@@ -289,7 +257,8 @@ class ActiveRuns:
         self._lease_table.remove(lease.fence.lease_id)
         del self._active[lease.execution_id]
         self._slots.end_run(seconds)
-        self._pending.resume_deferred(lease.execution_id)
+        if (deferred := self._deferred.pop(lease.execution_id, None)) is not None:
+            self._pending.appendleft(deferred)
         self._start_pending()
         if not self._active:
             self._idle.set()
@@ -297,13 +266,6 @@ class ActiveRuns:
     def _find(self, fence: Fence) -> _ActiveRun | None:
         active = self._active.get(fence.execution_id)
         return active if active is not None and active.lease.fence == fence else None
-
-
-def _begin(runner: Runner, engine: Engine, lease: Lease) -> Run:
-    try:
-        return runner.begin(engine, lease)
-    except Exception as error:
-        return _FailedRun(error)
 
 
 class _FailedRun:

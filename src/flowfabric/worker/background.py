@@ -13,8 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from flowfabric.engine.engine import Engine
@@ -29,20 +28,15 @@ _PROBE_PAUSE_S = 0.5
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, slots=True)
-class RenewalConfig:
-    """The leases to renew, their TTL, and the receiver of the reports in the worker's loop."""
-
-    lease_table: LeaseTable
-    ttl_s: float
-    on_report: Callable[[RenewalReport], None]
-
-
 @asynccontextmanager
 async def run_background_jobs(
-    engine: Engine, open_engine: OpenEngine | None, config: RenewalConfig
+    engine: Engine,
+    open_engine: OpenEngine | None,
+    lease_table: LeaseTable,
+    ttl_s: float,
+    on_report: Callable[[RenewalReport], None],
 ) -> AsyncIterator[None]:
-    """Renew leases and watch the event loop inside the block.
+    """Renew leases and watch the event loop inside the block. `on_report` receives the reports in this loop.
 
     Without `open_engine`, the worker's own engine renews the leases in this loop.
     """
@@ -50,11 +44,10 @@ async def run_background_jobs(
     async with AsyncExitStack() as stack:
         jobs = [LoopWatchdog(loop).run]
         if open_engine is None:
-            renewer = LeaseRenewer(config.lease_table, config.ttl_s, lambda: _borrow(engine), config.on_report)
+            renewer = LeaseRenewer(lease_table, ttl_s, lambda: nullcontext(engine), on_report)
             await stack.enter_async_context(run_in_background(renewer.run()))
         else:
-            on_report = _call_in_loop(loop, config.on_report)
-            jobs.append(LeaseRenewer(config.lease_table, config.ttl_s, open_engine, on_report).run)
+            jobs.append(LeaseRenewer(lease_table, ttl_s, open_engine, _call_in_loop(loop, on_report)).run)
         thread = BackgroundThread(jobs)
         stack.push_async_callback(thread.close, _CLOSE_TIMEOUT_S)
         thread.start()
@@ -70,11 +63,6 @@ async def run_in_background(job: Coroutine[Any, Any, None]) -> AsyncIterator[Non
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-@asynccontextmanager
-async def _borrow(engine: Engine) -> AsyncIterator[Engine]:
-    yield engine
 
 
 def _call_in_loop(
@@ -93,7 +81,7 @@ class BackgroundThread:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
         self._loop = new_event_loop()
-        self._main: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self._owner = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._work, name="flowfabric-renewal", daemon=True)
@@ -104,7 +92,7 @@ class BackgroundThread:
 
     async def close(self, timeout_s: float) -> None:
         """Stop the jobs. If they do not end within the timeout, the thread keeps running."""
-        self._loop.call_soon_threadsafe(self._cancel)
+        self._loop.call_soon_threadsafe(self._stopping.set)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
@@ -114,26 +102,14 @@ class BackgroundThread:
     def _work(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._run_jobs())
-        try:
+        with suppress(RuntimeError):  # The worker's loop is closed, so `close` is not waiting.
             self._owner.call_soon_threadsafe(self._ended.set)
-        except RuntimeError:
-            return  # The worker's loop is closed, so `close` is not waiting.
 
     async def _run_jobs(self) -> None:
-        self._main = asyncio.create_task(_run_all(self._jobs))
-        await asyncio.wait([self._main])
-
-    def _cancel(self) -> None:
-        if self._main is None:
-            self._loop.call_soon(self._cancel)
-        else:
-            self._main.cancel()
-
-
-async def _run_all(jobs: Sequence[Job]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for job in jobs:
-            group.create_task(_run_forever(job))
+        async with AsyncExitStack() as stack:
+            for job in self._jobs:
+                await stack.enter_async_context(run_in_background(_run_forever(job)))
+            await self._stopping.wait()
 
 
 async def _run_forever(job: Job) -> None:
@@ -191,7 +167,5 @@ async def _responds_in_time(responded: asyncio.Event) -> bool:
 
 
 def _respond(loop: asyncio.AbstractEventLoop, responded: asyncio.Event) -> None:
-    try:
+    with suppress(RuntimeError):  # The watching loop is closed.
         loop.call_soon_threadsafe(responded.set)
-    except RuntimeError:
-        return  # The watching loop is closed.

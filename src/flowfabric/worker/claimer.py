@@ -98,7 +98,9 @@ class Claimer:
         except Exception as error:
             self._note_failure(error)
             return 0
-        self._note_success()
+        if self._failures:
+            _log.warning("Claim succeeded again after %d failures", self._failures)
+            self._failures = 0
         self._accept(leases, requested_at)
         return len(leases)
 
@@ -130,11 +132,6 @@ class Claimer:
         if self._failures == 1:
             expected = isinstance(error, FlowFabricError)
             _log.warning("Claim failed, retrying: %s", error, exc_info=None if expected else error)
-
-    def _note_success(self) -> None:
-        if self._failures:
-            _log.warning("Claim succeeded again after %d failures", self._failures)
-            self._failures = 0
 
     def _backoff_s(self) -> float:
         return random.uniform(0.5, 1.0) * min(_MAX_BACKOFF_S, 0.05 * 2.0 ** min(self._failures, 10))

@@ -52,9 +52,6 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def lease_ids(self) -> set[UUID]:
         """Return the ids of the held leases."""
         with self._lock:
@@ -73,10 +70,9 @@ class LeaseTable:
         """Mark a lease as started. Return False if the worker no longer holds it."""
         with self._lock:
             held = self._held.get(lease_id)
-            if held is None:
-                return False
-            held.is_started = True
-            return True
+            if held is not None:
+                held.is_started = True
+            return held is not None
 
     def remove(self, lease_id: UUID) -> bool:
         """Remove a lease. Return False if it was not in the table."""
@@ -104,10 +100,9 @@ class LeaseTable:
         """Record a renewal that was requested at that time. Return False if the lease is no longer held."""
         with self._lock:
             held = self._held.get(lease_id)
-            if held is None:
-                return False
-            held.extended_at = requested_at
-            return True
+            if held is not None:
+                held.extended_at = requested_at
+            return held is not None
 
     def next_loss_in(self, limit_s: float) -> float:
         """Return the seconds until the first lease is lost, at most `limit_s`."""

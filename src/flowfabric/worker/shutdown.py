@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from flowfabric.core.errors import FlowFabricError, Refused
@@ -47,7 +48,5 @@ async def _abandon(engine: Engine, runs: ActiveRuns) -> None:
 
 
 async def _release_unknown(engine: Engine, claimer: Claimer) -> None:
-    try:
+    with suppress(FlowFabricError):  # The store is unavailable, so these leases expire.
         await release_leases(engine, [lease.fence for lease in await claimer.find_unknown_leases()])
-    except FlowFabricError:
-        return  # The store is unavailable, so these leases expire.

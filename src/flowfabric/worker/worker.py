@@ -14,8 +14,8 @@ import asyncio
 import logging
 import signal
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from types import FrameType, TracebackType
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from types import FrameType
 from typing import Self
 
 from flowfabric.core import validation
@@ -24,7 +24,7 @@ from flowfabric.engine.engine import Engine
 from flowfabric.runtime.runner import Runner
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.worker.active_runs import ActiveRuns, Slots
-from flowfabric.worker.background import RenewalConfig, run_background_jobs, run_in_background
+from flowfabric.worker.background import run_background_jobs, run_in_background
 from flowfabric.worker.claimer import ClaimCriteria, Claimer
 from flowfabric.worker.heartbeat import WorkerHeartbeat, new_worker_id
 from flowfabric.worker.leases import LeaseTable, OpenEngine
@@ -95,8 +95,9 @@ class Worker:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
-            config = RenewalConfig(self._lease_table, self._criteria.lease_ttl.total_seconds(), self._runs.on_report)
-            await stack.enter_async_context(run_background_jobs(self._engine, self._open_renewal_engine, config))
+            ttl_s, on_report = self._criteria.lease_ttl.total_seconds(), self._runs.on_report
+            jobs = run_background_jobs(self._engine, self._open_renewal_engine, self._lease_table, ttl_s, on_report)
+            await stack.enter_async_context(jobs)
             if self._reconcile:
                 await stack.enter_async_context(self._engine.reconcilers.run_in_background())
             stack.push_async_callback(self._heartbeat.leave)
@@ -106,9 +107,7 @@ class Worker:
         _log.info("Worker started as %s", self.id.instance)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def run(self) -> None:
@@ -134,9 +133,9 @@ class Worker:
             self._stopped.set()
 
 
-async def run_until_signal(worker: Worker) -> None:
+async def run_until_signal(entering: AbstractAsyncContextManager[Worker]) -> None:
     """Run the worker until SIGTERM or SIGINT, then drain it. Call this only in the main thread."""
-    async with worker:
+    async with entering as worker:
         with stop_on_signals(worker):
             await worker.run()
 

@@ -22,7 +22,7 @@ from uuid import UUID
 from flowfabric import poll, sleep
 from flowfabric.engine import connect
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.run import NoHooks, TaskRun, TaskRunner
+from flowfabric.runtime.run import RunHooks, TaskRun, TaskRunner
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.worker import Worker, new_event_loop, run_until_signal
 from tests.end_to_end.programs import poller, polling
@@ -33,7 +33,7 @@ SLOTS = 8
 IN_FLIGHT = ".in_flight"
 
 
-class Killer(NoHooks):
+class Killer(RunHooks):
     """Hooks that kill the process before or after the record with this number."""
 
     def __init__(self, moment: str, number: int | None) -> None:

@@ -94,7 +94,7 @@ def test_lease_is_removed_once(lease_table: LeaseTable, clock: Clock) -> None:
     lease = _add_started_lease(lease_table, clock)
     assert lease_table.remove(_id(lease))
     assert not lease_table.remove(_id(lease))
-    assert len(lease_table) == 0
+    assert lease_table.lease_ids() == set()
 
 
 def test_next_loss_in_returns_the_time_until_a_lease_is_lost(lease_table: LeaseTable, clock: Clock) -> None:

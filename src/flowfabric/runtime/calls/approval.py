@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from typing_extensions import TypeForm
 
@@ -16,58 +15,44 @@ from flowfabric.core.waits.bindings import Bound, NewWaitpoint
 from flowfabric.core.waits.conditions import AnyOf, Condition, Count, Distinct
 from flowfabric.core.waits.records import OnTimeout, StoredSignal, SuspensionReason
 from flowfabric.core.waits.snapshot import WaitSnapshot
-from flowfabric.core.waits.sources import format_source
 from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.calls.step import StepCall, StepPolicy, step_name
-from flowfabric.runtime.calls.wait_signal import SignalWait, WaitCall, from_facts, payload_of, to_facts
-from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
+from flowfabric.runtime.calls.wait_signal import SignalWait, WaitCall, decode_received, from_facts, to_facts
+from flowfabric.runtime.durable_call import awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.record_writer import retry_while_owned
+from flowfabric.runtime.results import parse_object
 from flowfabric.runtime.signals import APPROVE, REJECT, callback_url, link
 from flowfabric.runtime.waits import SignalsArrived, Verdict, Wait
 from flowfabric.values import ValueCodec, codec_for
-from flowfabric.values.aliases import Durable, Duration, T
+from flowfabric.values.aliases import Durable, Duration, R_co, T
 from flowfabric.values.records import ApprovalDecision, ApprovalRequest, Approved, Received, Rejected, TimedOut
 
 Ends: TypeAlias = Literal["escalate", "fail", "cancel", "expire"]
 Notify: TypeAlias = Callable[[ApprovalRequest], object]
-R_co = TypeVar("R_co", covariant=True)
 MAX_CALLBACK_CODECS = 1_000
 
 
+class ApprovalOptions(TypedDict, total=False):
+    """The options of `approval` that all of its overloads share."""
+
+    by: str | Iterable[str] | None
+    need: int | None
+    veto: bool
+    notify: Notify | None
+
+
 @overload
 def approval(
-    name: str,
-    /,
-    *,
-    by: str | Iterable[str] | None = None,
-    need: int | None = None,
-    veto: bool = True,
-    notify: Notify | None = None,
-    timeout: None = None,
+    name: str, /, *, timeout: None = None, **options: Unpack[ApprovalOptions]
 ) -> Approval[Approved | Rejected]: ...
 @overload
 def approval(
-    name: str,
-    /,
-    *,
-    by: str | Iterable[str] | None = None,
-    need: int | None = None,
-    veto: bool = True,
-    notify: Notify | None = None,
-    timeout: Duration,
-    on_timeout: Ends,
+    name: str, /, *, timeout: Duration, on_timeout: Ends, **options: Unpack[ApprovalOptions]
 ) -> Approval[Approved | Rejected]: ...
 @overload
 def approval(
-    name: str,
-    /,
-    *,
-    by: str | Iterable[str] | None = None,
-    need: int | None = None,
-    veto: bool = True,
-    notify: Notify | None = None,
-    timeout: Duration,
+    name: str, /, *, timeout: Duration, **options: Unpack[ApprovalOptions]
 ) -> Approval[Approved | Rejected | TimedOut]: ...
 def approval(
     name: str,
@@ -136,7 +121,7 @@ class _TokenWait(WaitCall[R_co]):
         self.run.calls.check_over()
         record = self.run.calls.journal.get(self.path)
         self.record = record if self.record is None else self.record
-        is_old, due, run = self.record is not None, self.open_wait(), self.run
+        is_old, due, run = self.record is not None, self.open_wait(self.timeout), self.run
         waitpoints, fence = self.fresh_waitpoints(due), run.lease.fence
         if is_old:
             keys = [waitpoint.key for waitpoint in waitpoints]
@@ -156,10 +141,11 @@ class Approval(_TokenWait[R_co]):
     """A requested approval. Hand out its tokens or links if needed, then await it."""
 
     def __init__(
-        self, branch: Branch, name: str, question: _ApprovalRule, notify: Notify | None, ends: _TimeoutSettings
+        self, branch: Branch, name: str, rule: _ApprovalRule, notify: Notify | None, ends: _TimeoutSettings
     ) -> None:
         super().__init__(branch, f"approval:{name}", "approval")
-        self.name, self.rule, self.notify = name, question, notify
+        self.received: list[dict[str, Any]] = []
+        self.name, self.rule, self.notify = name, rule, notify
         self.timeout, self.on_timeout = ends
 
     def tokens(self) -> Durable[dict[str, str]]:
@@ -197,7 +183,8 @@ class Approval(_TokenWait[R_co]):
         for who in pending:
             token = tokens[self._key(who)]
             ask = ApprovalRequest(self.name, who, token, None if base is None else link(base, token), due)
-            await _NotifyStep(self, notify, ask, name)
+            policy = StepPolicy(key=who)
+            await StepCall(self.branch, notify, (ask,), {}, policy, name=name.removeprefix(self.call_id.scope))
 
     def _key(self, who: str) -> str:
         return f"{self.path}[{who}]"
@@ -226,13 +213,9 @@ class Approval(_TokenWait[R_co]):
 
     def decide(self, verdict: Verdict) -> Record:
         record = super().decide(verdict)
-        wait = self._last_wait
-        if "timed_out" in record.facts and wait is not None:
-            facts = {**record.facts, "signals": wait.received}
-            return self.call_id.record(StepStatus.OK, **facts)
+        if "timed_out" in record.facts:
+            return self.call_id.record(StepStatus.OK, **record.facts, signals=self.received)
         return record
-
-    _last_wait: _ApprovalWait | None = None
 
     def decode(self, record: Record) -> Any:
         return self.rule.decide(self.decisions(from_facts(record.facts["signals"])))
@@ -253,8 +236,6 @@ class _ApprovalWait(Wait):
         super().__init__(call, due, is_old=is_old)
         self._approval = call
         self.on_timeout = call.on_timeout
-        self.received: list[dict[str, Any]] = []
-        call._last_wait = self
 
     def _keys(self) -> list[str]:
         by = self._approval.rule.by
@@ -269,11 +250,11 @@ class _ApprovalWait(Wait):
         return self._approval.fresh_waitpoints(self.due)
 
     def condition(self) -> Condition:
-        question, keys = self._approval.rule, self._keys()
+        rule, keys = self._approval.rule, self._keys()
         return AnyOf(
             [
-                Count(question.need, Distinct.SOURCES, keys, APPROVE),
-                Count(question.max_rejections, Distinct.SOURCES, keys, REJECT),
+                Count(rule.need, Distinct.SOURCES, keys, APPROVE),
+                Count(rule.max_rejections, Distinct.SOURCES, keys, REJECT),
             ]
         )
 
@@ -282,17 +263,8 @@ class _ApprovalWait(Wait):
         signals = tuple(signal for signal in snapshot.signals if signal.waitpoint in keys and self._is_in_time(signal))
         if self._approval.rule.decide(self._approval.decisions(signals)) is not None:
             return SignalsArrived(signals)
-        self.received = [to_facts(signal) for signal in signals]
+        self._approval.received = [to_facts(signal) for signal in signals]
         return next((snapshot.overridden[key] for key in keys if key in snapshot.overridden), None)
-
-
-class _NotifyStep(StepCall):
-    """The step that notifies one approver, named inside its approval."""
-
-    def __init__(self, approval: Approval[Any], notify: Notify, request: ApprovalRequest, name: str) -> None:
-        prefix = approval.call_id.scope
-        policy = StepPolicy(key=request.approver)
-        super().__init__(approval.branch, notify, (request,), {}, policy, name=name.removeprefix(prefix))
 
 
 class Callback(_TokenWait[R_co]):
@@ -326,21 +298,14 @@ class Callback(_TokenWait[R_co]):
         return [NewWaitpoint(self.path, ends_at=due)]
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
-        return _CallbackWait(self, due, is_old=is_old or self.is_open)
+        return _CallbackWait(self, self.path, due, is_old=is_old or self.is_open)
 
     def decode(self, record: Record) -> Any:
-        [signal] = from_facts(record.facts["signals"])
-        return Received(payload_of(signal, self.codec, self.path), format_source(signal), signal.accepted_at)
+        return decode_received(record, self.codec)
 
 
 class _CallbackWait(SignalWait):
     reason = SuspensionReason.WAITING_FOR_CALLBACK
-
-    def __init__(self, call: DurableCall[Any], due: datetime | None, *, is_old: bool) -> None:
-        super().__init__(call, call.path, due, is_old=is_old)
-
-    def bindings(self) -> Sequence[Bound]:
-        return (NewWaitpoint(self.call.path, ends_at=self.due),)
 
 
 def _remember_codec(
@@ -385,8 +350,5 @@ def _required_approvals(need: int | None, by: tuple[str, ...] | None) -> int:
 
 
 def _comment(signal: StoredSignal) -> str:
-    try:
-        document = json.loads(signal.payload or b"{}")
-    except ValueError:
-        return ""
-    return str(document.get("comment") or document.get("reason") or "") if isinstance(document, dict) else ""
+    document = parse_object(signal.payload) or {}
+    return str(document.get("comment") or document.get("reason") or "")

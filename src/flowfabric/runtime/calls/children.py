@@ -25,17 +25,17 @@ from flowfabric.values.aliases import Durable, Duration
 from flowfabric.values.inputs import digest_arguments
 from flowfabric.values.records import Cancelled, Completed, Expired, Skipped, TimedOut
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+_WITH_REASON: Mapping[State, Any] = {State.CANCELLED: Cancelled, State.EXPIRED: Expired, State.SKIPPED: Skipped}
 
 
 def submit_child(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Any]:
     """Store a child and its record in one commit. Every later run finds the same child."""
-    return SubmitChild(require_branch("submit"), task, (args, kwargs))
+    return SubmitChild(require_branch("submit"), task, args, kwargs)
 
 
 def run_child(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Any]:
     """Store a child and wait for its result."""
-    return RunChild(require_branch("run"), task, (args, kwargs))
+    return RunChild(require_branch("run"), task, args, kwargs)
 
 
 def await_result(id_: UUID, task: TaskSpec | None, timeout: Duration | None = None) -> AwaitResult:
@@ -54,9 +54,9 @@ class SubmitChild(DurableCall[Any]):
     verb = "submit"
     task: TaskSpec | None
 
-    def __init__(self, branch: Branch, task: TaskSpec, arguments: Arguments) -> None:
-        digest = None if branch.run.app.arguments == "off" else digest_arguments(*arguments)
-        self.submission = task.submission(*arguments)
+    def __init__(self, branch: Branch, task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        digest = None if branch.run.app.arguments == "off" else digest_arguments(args, kwargs)
+        self.submission = task.submission(args, kwargs)
         super().__init__(branch, f"{self.verb}:{task.base}", self.verb, key=task.call_options.key, digest=digest)
         self.task, self.is_detached = task.newest, task.call_options.detached
 
@@ -103,7 +103,7 @@ class _EndCall(DurableCall[Any]):
         failure = outcome.failure
         if failure is not None:
             facts["failure"] = {"message": failure.message, "category": failure.category}
-            facts["detail"] = results.parse_detail(failure.detail)
+            facts["detail"] = results.parse_object(failure.detail)
         facts["reason"] = outcome.cancel_reason or (failure.message if failure else "")
         return self.call_id.record(StepStatus.FAILED, **facts)
 
@@ -112,16 +112,12 @@ class _EndCall(DurableCall[Any]):
         facts = record.facts
         if "timed_out" in facts:
             return TimedOut(datetime.fromisoformat(facts["timed_out"]))
-        match State(facts["ended"]):
-            case State.COMPLETED:
-                codec = self.task.result_codec if self.task is not None else results.untyped_codec()
-                return results.FinalOutcome(Completed(codec.restore(record.value)))
-            case State.CANCELLED:
-                return results.FinalOutcome(Cancelled(facts["reason"]))
-            case State.EXPIRED:
-                return results.FinalOutcome(Expired(facts["reason"]))
-            case State.SKIPPED:
-                return results.FinalOutcome(Skipped(facts["reason"]))
+        state = State(facts["ended"])
+        if state is State.COMPLETED:
+            codec = self.task.result_codec if self.task is not None else results.untyped_codec()
+            return results.FinalOutcome(Completed(codec.restore(record.value)))
+        if state in _WITH_REASON:
+            return results.FinalOutcome(_WITH_REASON[state](facts["reason"]))
         return results.recorded_failure(facts.get("failure"), facts.get("detail"), self.task)
 
     def read_value(self, record: Record) -> Any:
@@ -179,17 +175,8 @@ class AwaitOutcome(_EndCall):
         super().__init__(branch, f"result:{kind}", "result", digest=str(id_))
 
     async def execute(self) -> Any:
-        is_old, due = self.record is not None, self._due()
+        is_old, due = self.record is not None, self.open_wait(self.timeout, child=str(self.id))
         return self.replay(await self.wait_end(self.id, due, is_old=is_old or due is None))
-
-    def _due(self) -> datetime | None:
-        if self.record is not None:
-            due = self.record.facts.get("due")
-            return None if due is None else datetime.fromisoformat(due)
-        due = None if self.timeout is None else self.run.now() + self.timeout
-        facts: dict[str, Any] = {} if due is None else {"due": due.isoformat()}
-        self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, child=str(self.id), **facts))
-        return due
 
     def replay(self, record: Record) -> Any:
         end = self.read_end(record)

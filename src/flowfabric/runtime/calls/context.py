@@ -89,9 +89,9 @@ def current() -> TaskContext:
 
 
 def _start_progress(run: TaskRun, percent: int, message: str) -> None:
-    telling = run.loop.create_task(_send_progress(run, percent, message))
-    run.background_tasks.add(telling)
-    telling.add_done_callback(run.background_tasks.discard)
+    task = run.loop.create_task(_send_progress(run, percent, message))
+    run.background_tasks.add(task)
+    task.add_done_callback(run.background_tasks.discard)
 
 
 async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
@@ -101,14 +101,14 @@ async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
         logger.info("The progress of %s could not be reported: %s", run.lease.execution_id, error)
 
 
-class _SilentWhileReplaying(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        branch = BRANCH.get()
-        return branch is None or not branch.is_replaying
+def _is_first_run(_: logging.LogRecord) -> bool:
+    """Return False while the code only repeats recorded calls: its messages were logged before."""
+    branch = BRANCH.get()
+    return branch is None or not branch.is_replaying
 
 
 logger = logging.getLogger("flowfabric.task")
-logger.addFilter(_SilentWhileReplaying())
+logger.addFilter(_is_first_run)
 
 
 def _unordered_call_id(branch: Branch, name: str) -> CallId:

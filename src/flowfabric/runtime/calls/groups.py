@@ -147,20 +147,11 @@ class CallGroup(DurableCall[Any]):
         return None if self.record is None else self.record.facts.get("member")
 
     def is_left(self, error: BaseException) -> bool:
-        """Return True if a member ended because the run or this branch unwinds."""
+        """Return True if a member ended because the run or this branch unwinds.
+
+        The other members end too then. Their children and waitpoints stay.
+        """
         return isinstance(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
-
-    def ends_group(self, error: BaseException) -> bool:
-        """Return True for errors that are not the failure of one member: the run unwinds, or the execution is
-        cancelled."""
-        return self.is_left(error) or isinstance(error, asyncio.CancelledError)
-
-    async def end_others(self, group: BranchGroup, error: BaseException, *, cancel_steps: bool) -> None:
-        """End the other members. If the run unwinds, they end anyway, and their children and waitpoints stay."""
-        if self.is_left(error):
-            await group.wait_ended()
-        else:
-            await group.drop(cancel_steps=cancel_steps)
 
     async def conclude(self, group: BranchGroup, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
         """End the other members once one has decided the group.
@@ -289,8 +280,11 @@ class Settle(TolerantGroup):
             if ending.error is None:
                 outcomes[index] = Completed(ending.value)
                 continue
-            if self.ends_group(ending.error):
-                await self.end_others(group, ending.error, cancel_steps=False)
+            if self.is_left(ending.error):
+                await group.wait_ended()
+                raise ending.error
+            if isinstance(ending.error, asyncio.CancelledError):
+                await group.drop(cancel_steps=False)
                 raise ending.error
             outcomes[index] = Failed(await self.record_failure(group, index, ending.error))
         self.remember(StepStatus.OK)

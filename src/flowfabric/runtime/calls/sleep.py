@@ -12,8 +12,9 @@ from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.calls.step import StepCall
 from flowfabric.runtime.durable_call import DurableCall
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.results import result_codec_for
+from flowfabric.runtime.results import store_result
 from flowfabric.runtime.waits import Wait
+from flowfabric.values import return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
 
 
@@ -73,18 +74,15 @@ class Poll(StepCall):
         super().__init__(branch, fn, args, kwargs)
 
     async def _succeed(self) -> Any:
-        codec = result_codec_for(self.fn)
-        tries = self._previous_tries()
+        codec = return_codec(self.fn)
+        tries = 0 if self.record is None else int(self.record.facts.get("asked", 0))
         while True:
             result = await self._perform()
             tries += 1
             if result is not None and result is not False:
-                stored = codec.store_value(result, self)
+                stored = store_result(result, codec, self)
                 await self.run.record_writer.write(self.call_id.record(StepStatus.OK, value=stored.data, asked=tries))
                 return stored.value
             due = self.run.now() + self.every
             self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, due=due.isoformat(), asked=tries))
             await self._back_off(due)
-
-    def _previous_tries(self) -> int:
-        return 0 if self.record is None else int(self.record.facts.get("asked", 0))

@@ -24,11 +24,11 @@ from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, StepContext, require_branch
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.results import result_codec_for
+from flowfabric.runtime.results import store_result
 from flowfabric.runtime.run import FINAL_MARK, is_final
-from flowfabric.runtime.runner import Retryable, TaskSpec, retry_category, validate_retry_on
+from flowfabric.runtime.runner import Retryable, TaskSpec, retry_category, validate_raises, validate_retry_on
 from flowfabric.runtime.waits import Wait
-from flowfabric.values import failures
+from flowfabric.values import failures, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
 from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
 from flowfabric.values.inputs import digest_arguments
@@ -150,7 +150,11 @@ class StepFunction:
         )
 
         def decorate(fn: F) -> F:
-            attach_policy(fn, step_policy)
+            try:
+                setattr(fn, _MARK, step_policy)
+            except AttributeError:
+                message = f"{fn!r} cannot carry a policy; wrap it in a function, or use step.options at the call"
+                raise InvalidRequest("policy_refused", message) from None
             return fn
 
         return decorate
@@ -193,7 +197,7 @@ class StepCall(DurableCall[Any]):
     def replay(self, record: Record) -> Any:
         if record.status is StepStatus.FAILED:
             raise failure_of(record, self.plan.raises)
-        return result_codec_for(self.fn).restore(record.value)
+        return return_codec(self.fn).restore(record.value)
 
     async def execute(self) -> Any:
         facts = self.record.facts if self.record is not None else {}
@@ -214,7 +218,7 @@ class StepCall(DurableCall[Any]):
     async def _succeed(self) -> Any:
         """Call the function and record its result. Return the stored value."""
         result = await self._perform()
-        stored = result_codec_for(self.fn).store_value(result, self)
+        stored = store_result(result, return_codec(self.fn), self)
         await self.run.record_writer.write(self.call_id.record(StepStatus.OK, value=stored.data))
         return stored.value
 
@@ -340,19 +344,10 @@ def _call_function(call: Callable[[], Any]) -> Any:
         raise RuntimeError("the function raised StopIteration") from error
 
 
-def attach_policy(fn: Callable[..., Any], policy: StepPolicy) -> None:
-    """Attach the policy to the function, which stays a plain function."""
-    try:
-        setattr(fn, _MARK, policy)
-    except AttributeError:
-        message = f"{fn!r} cannot carry a policy; wrap it in a function, or use step.options at the call"
-        raise InvalidRequest("policy_refused", message) from None
-
-
 def policy_of(fn: Callable[..., Any]) -> StepPolicy:
     """Return the policy attached to the function, also through partials and bound methods."""
     policy = getattr(unwrap_partial(fn), _MARK, NO_POLICY)
-    assert isinstance(policy, StepPolicy), "only attach writes the mark"
+    assert isinstance(policy, StepPolicy), "only `step.policy` writes the mark"
     return policy
 
 
@@ -404,16 +399,3 @@ def unwrap_partial(fn: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(fn, partial):
         fn = fn.func
     return fn
-
-
-def validate_raises(raises: Collection[type[Exception]]) -> tuple[type[Exception], ...]:
-    """Return the exception classes, or raise if there is anything else among them."""
-    for kind in raises:
-        if not _is_exception(kind):
-            message = f"raises must hold classes of exceptions, not {kind!r}"
-            raise InvalidRequest("invalid_type", message, field="raises")
-    return tuple(raises)
-
-
-def _is_exception(kind: object) -> bool:
-    return inspect.isclass(kind) and issubclass(kind, Exception)

@@ -12,7 +12,8 @@ from flowfabric.runtime.branch import STEP, StepContext
 from flowfabric.runtime.calls.step import StepCall
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.record_writer import retry_while_owned, shield
-from flowfabric.runtime.results import result_codec_for
+from flowfabric.runtime.results import store_result
+from flowfabric.values import return_codec
 from flowfabric.values.errors import Unwind
 
 
@@ -34,10 +35,10 @@ class TransactionCall(StepCall):
         self.run.record_writer.discard(record)
         self.run.hooks.record_stored(self.run, record)
         self.run.calls.check_over()
-        return result_codec_for(self.fn).restore(record.value)
+        return return_codec(self.fn).restore(record.value)
 
     async def _transact(self) -> Record:
-        run, codec, records = self.run, result_codec_for(self.fn), list[Record]()
+        run, codec, records = self.run, return_codec(self.fn), list[Record]()
         # On SQLite the function runs in the writer thread, which needs the context of this step.
         context = copy_context()
 
@@ -51,7 +52,7 @@ class TransactionCall(StepCall):
         chosen = async_body if inspect.iscoroutinefunction(self.fn) else body
 
         def record(result: Any) -> Step:
-            records[:] = [self.call_id.record(StepStatus.OK, value=codec.store_value(result, self).data)]
+            records[:] = [self.call_id.record(StepStatus.OK, value=store_result(result, codec, self).data)]
             run.hooks.record_starting(run, records[0])
             return records[0].to_step()
 

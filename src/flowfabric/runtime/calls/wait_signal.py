@@ -60,22 +60,9 @@ class WaitCall(DurableCall[T_co]):
 
     timeout: timedelta | None = None
 
-    def open_wait(self) -> datetime | None:
-        """Return the due time, which is set and recorded on first arrival."""
-        if self.record is not None:
-            due = self.record.facts.get("due")
-            return None if due is None else datetime.fromisoformat(due)
-        due_at = None if self.timeout is None else self.run.now() + self.timeout
-        self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, **self.open_facts(due_at)))
-        return due_at
-
-    def open_facts(self, due: datetime | None) -> dict[str, Any]:
-        """Return the facts of the open record."""
-        return {} if due is None else {"due": due.isoformat()}
-
     async def execute(self) -> Any:
         is_old = self.record is not None
-        verdict = await self.await_verdict(self.make_wait(self.open_wait(), is_old=is_old))
+        verdict = await self.await_verdict(self.make_wait(self.open_wait(self.timeout), is_old=is_old))
         record = self.decide(verdict)
         self.run.record_writer.enqueue(record)
         return self.replay(record)
@@ -133,10 +120,7 @@ class SignalCall(WaitCall[Any]):
         return self.call_id.record(StepStatus.OK, signals=[to_facts(signal)], **used)
 
     def decode(self, record: Record) -> Any:
-        [signal] = from_facts(record.facts["signals"])
-        return Received(
-            payload_of(signal, self.signal.payload_type, self.path), format_source(signal), signal.accepted_at
-        )
+        return decode_received(record, self.signal.payload_type)
 
 
 class ConditionCall(WaitCall[Any]):
@@ -242,15 +226,20 @@ class ConditionWait(Wait):
         return next((snapshot.overridden[key] for key in after if key in snapshot.overridden), None)
 
 
-def payload_of(signal: StoredSignal, codec: ValueCodec[T], path: str) -> T:
-    """Return the decoded payload of a signal. A payload that does not fit fails for good, since a retry would see the
-    same."""
+def decode_received(record: Record, codec: ValueCodec[T]) -> Received[T]:
+    """Return the recorded signal with its decoded payload.
+
+    A payload that does not fit fails for good, since a retry would see the same.
+    """
+    [signal] = from_facts(record.facts["signals"])
     try:
-        return codec.restore(signal.payload or b"null")
+        payload = codec.restore(signal.payload or b"null")
     except FlowFabricError as error:
-        failure = PermanentError(f"{path} received a payload that does not fit: {error.message}", path=path)
+        message = f"{record.path} received a payload that does not fit: {error.message}"
+        failure = PermanentError(message, path=record.path)
         setattr(failure, FINAL_MARK, True)
         raise failure from error
+    return Received(payload, format_source(signal), signal.accepted_at)
 
 
 def _timeout(timeout: Duration | None) -> timedelta | None:
