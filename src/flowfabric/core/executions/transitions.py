@@ -34,30 +34,16 @@ from flowfabric.core.executions.states import (
 from flowfabric.core.fast_dataclass import copy_with, replace
 from flowfabric.core.policy import span
 
-_ACTIVE = frozenset({State.ACTIVE})
-_BLOCKED = frozenset({State.BLOCKED})
-_DELAYED = frozenset({State.DELAYED})
-_SUSPENDED = frozenset({State.SUSPENDED})
-_WAITING = frozenset({State.WAITING})
-_NOT_ELIGIBLE = "execution_not_eligible"
-_NOT_RECLAIMABLE = "execution_not_reclaimable"
-_NOT_SIGNALABLE = "target_not_signalable"
-_NOT_SUSPENDED = "execution_not_suspended"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One legal transition: its source states, its target and the fields that it sets. None keeps the current value.
-
-    Without a `reason`, an execution that is waiting waits for a worker, and one that has ended waits for nothing. The
-    end of an execution also ends its attempt.
-    """
+    """One legal transition: its source states, its target and the fields that it sets. None keeps the current value."""
 
     name: str
+    sources: frozenset[State]
+    target: State | None
     event: tuple[str, str]
-    sources: frozenset[State] = _ACTIVE
-    target: State | None = None
-    refusal: str = "execution_not_active"
+    refusal: str
     attempt: AttemptState | None = None
     reason: BlockingReason | None = None
     ownership: Ownership | None = None
@@ -65,97 +51,178 @@ class Transition:
     new_epoch: bool = False
 
 
-# A lease begins, or is kept for a hand-off.
+_ACTIVE = frozenset({State.ACTIVE})
+_SUSPENDED = frozenset({State.SUSPENDED})
+_NOT_ACTIVE = "execution_not_active"
+_NOT_ELIGIBLE = "execution_not_eligible"
+
 CLAIM = Transition(
-    name="claim", event=("lease", "acquired"), sources=_WAITING, target=State.ACTIVE, refusal="execution_not_leaseable",
-    attempt=AttemptState.RUNNING, reason=BlockingReason.NONE, ownership=Ownership.LEASED, new_epoch=True,
+    name="claim", sources=frozenset({State.WAITING}), target=State.ACTIVE, event=("lease", "acquired"),
+    refusal="execution_not_leaseable", attempt=AttemptState.RUNNING, reason=BlockingReason.NONE,
+    ownership=Ownership.LEASED, new_epoch=True,
 )  # fmt: skip
-RECLAIM = replace(
-    CLAIM, name="reclaim", event=("lease", "reclaimed"), sources=_ACTIVE, refusal=_NOT_RECLAIMABLE, leased=False
-)
-GRANT = Transition(name="grant_reclaim", event=("operator", "reclaim_granted"), refusal=_NOT_RECLAIMABLE, leased=False)
-RENEW = Transition(name="renew", event=("lease", "renewed"), leased=True)
-REQUEUE_EXPIRED = Transition(
-    name="lease_expired", event=("lease", "expired"), target=State.WAITING, leased=True, new_epoch=True,
-    attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+COMPLETE = Transition(
+    name="complete", sources=_ACTIVE, target=State.COMPLETED, event=("completion", "completed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True,
 )  # fmt: skip
-REQUEUE_REVOKED = replace(REQUEUE_EXPIRED, name="lease_revoked", event=("lease", "revoked"))
-KEEP_EXPIRED = replace(REQUEUE_EXPIRED, target=State.ACTIVE, ownership=Ownership.EXPIRED)
-KEEP_REVOKED = replace(REQUEUE_REVOKED, target=State.ACTIVE, ownership=Ownership.REVOKED)
-
-# A worker gives up its lease, and the execution continues later.
-RELEASE = Transition(
-    name="release", event=("lease", "released"), target=State.WAITING, attempt=AttemptState.INTERRUPTED, leased=True,
-    new_epoch=True,
+FAIL = Transition(
+    name="fail", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True,
 )  # fmt: skip
-CONTINUE = replace(RELEASE, name="continue_with", event=("lease", "continued"))
-DELAY = replace(
-    RELEASE, name="delay", event=("lease", "delayed"), target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY
-)
+RENEW = Transition(
+    name="renew", sources=_ACTIVE, target=None, event=("lease", "renewed"), refusal=_NOT_ACTIVE, leased=True,
+)  # fmt: skip
 RETRY = Transition(
-    name="retry", event=("lease", "retry_scheduled"), target=State.DELAYED, attempt=AttemptState.PENDING_RETRY,
-    reason=BlockingReason.WAITING_FOR_RETRY_BACKOFF, leased=True, new_epoch=True,
+    name="retry", sources=_ACTIVE, target=State.DELAYED, event=("lease", "retry_scheduled"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RETRY, reason=BlockingReason.WAITING_FOR_RETRY_BACKOFF,
+    leased=True, new_epoch=True,
 )  # fmt: skip
-HOLD_OWN = replace(
-    RELEASE, name="hold", event=("operator", "held"), target=State.BLOCKED, reason=BlockingReason.PAUSED_BY_OPERATOR
-)
-WAIT_CHILDREN = replace(
-    HOLD_OWN, name="wait_children", event=("lease", "waiting_children"), reason=BlockingReason.WAITING_FOR_CHILDREN
-)
-SUSPEND = replace(RELEASE, name="suspend", event=("lease", "suspended"), target=State.SUSPENDED)
-SATISFY_IMMEDIATELY = Transition(name="suspend", event=("lifecycle", "resumed"), leased=True)
-
-# An execution ends, or starts again.
-COMPLETE = Transition(name="complete", event=("completion", "completed"), target=State.COMPLETED, leased=True)
-FAIL = Transition(name="fail", event=("completion", "failed"), target=State.FAILED, leased=True)
-TIME_OUT = replace(FAIL, name="attempt_timeout", new_epoch=True)
-EXHAUST = replace(TIME_OUT, name="lease_expired", leased=None)
-WAIT_FAILED = replace(EXHAUST, name="suspension_timeout", sources=_SUSPENDED, refusal=_NOT_SUSPENDED)
-EXPIRE = Transition(name="expire", event=("completion", "expired"), sources=LIVE, target=State.EXPIRED, new_epoch=True)
-CANCEL = replace(EXPIRE, name="cancel", event=("completion", "cancelled"), target=State.CANCELLED)
-REQUEST_CANCEL = Transition(name="request_cancel", event=("operator", "cancel_requested"), sources=LIVE)
-REPLAY = Transition(
-    name="replay", event=("operator", "replayed"), sources=TERMINAL, target=State.WAITING,
-    refusal="execution_not_terminal", attempt=AttemptState.PENDING_REPLAY, new_epoch=True,
+DELAY = Transition(
+    name="delay", sources=_ACTIVE, target=State.DELAYED, event=("lease", "delayed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_DELAY,
+    leased=True, new_epoch=True,
 )  # fmt: skip
-REPLAY_BLOCKED = replace(REPLAY, target=State.BLOCKED, reason=BlockingReason.WAITING_FOR_CHILDREN)
-
-# Signals arrive, and a suspension ends.
-BUFFER = Transition(name="deliver_signal", event=("signal", "buffered"), sources=LIVE, refusal=_NOT_SIGNALABLE)
-DELIVER = replace(BUFFER, event=("signal", "delivered"), sources=_SUSPENDED)
-CLOSE_WAITPOINT = Transition(name="close_waitpoint", event=("operator", "waitpoint_closed"), sources=LIVE)
+RELEASE = Transition(
+    name="release", sources=_ACTIVE, target=State.WAITING, event=("lease", "released"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_WORKER,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+REQUEUE_EXPIRED = Transition(
+    name="lease_expired", sources=_ACTIVE, target=State.WAITING, event=("lease", "expired"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+KEEP_EXPIRED = Transition(
+    name="lease_expired", sources=_ACTIVE, target=State.ACTIVE, event=("lease", "expired"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    ownership=Ownership.EXPIRED, leased=True, new_epoch=True,
+)  # fmt: skip
+REQUEUE_REVOKED = Transition(
+    name="lease_revoked", sources=_ACTIVE, target=State.WAITING, event=("lease", "revoked"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+KEEP_REVOKED = Transition(
+    name="lease_revoked", sources=_ACTIVE, target=State.ACTIVE, event=("lease", "revoked"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.PENDING_RECLAIM, reason=BlockingReason.WAITING_FOR_WORKER,
+    ownership=Ownership.REVOKED, leased=True, new_epoch=True,
+)  # fmt: skip
+RECLAIM = Transition(
+    name="reclaim", sources=_ACTIVE, target=State.ACTIVE, event=("lease", "reclaimed"),
+    refusal="execution_not_reclaimable", attempt=AttemptState.RUNNING, reason=BlockingReason.NONE,
+    ownership=Ownership.LEASED, leased=False, new_epoch=True,
+)  # fmt: skip
+GRANT = Transition(
+    name="grant_reclaim", sources=_ACTIVE, target=None, event=("operator", "reclaim_granted"),
+    refusal="execution_not_reclaimable", leased=False,
+)  # fmt: skip
+EXHAUST = Transition(
+    name="lease_expired", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+TIME_OUT = Transition(
+    name="attempt_timeout", sources=_ACTIVE, target=State.FAILED, event=("completion", "failed"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, leased=True, new_epoch=True,
+)  # fmt: skip
+EXPIRE = Transition(
+    name="expire", sources=LIVE, target=State.EXPIRED, event=("completion", "expired"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+CANCEL = Transition(
+    name="cancel", sources=LIVE, target=State.CANCELLED, event=("completion", "cancelled"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+SUSPEND = Transition(
+    name="suspend", sources=_ACTIVE, target=State.SUSPENDED, event=("lease", "suspended"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, leased=True, new_epoch=True,
+)  # fmt: skip
+SATISFY_IMMEDIATELY = Transition(
+    name="suspend", sources=_ACTIVE, target=None, event=("lifecycle", "resumed"), refusal=_NOT_ACTIVE, leased=True,
+)  # fmt: skip
+DELIVER = Transition(
+    name="deliver_signal", sources=_SUSPENDED, target=None, event=("signal", "delivered"),
+    refusal="target_not_signalable",
+)  # fmt: skip
+BUFFER = Transition(
+    name="deliver_signal", sources=LIVE, target=None, event=("signal", "buffered"), refusal="target_not_signalable",
+)  # fmt: skip
 RESUME = Transition(
-    name="resume", event=("lifecycle", "resumed"), sources=_SUSPENDED, target=State.WAITING, refusal=_NOT_SUSPENDED,
-    attempt=AttemptState.INTERRUPTED,
+    name="resume", sources=_SUSPENDED, target=State.WAITING, event=("lifecycle", "resumed"),
+    refusal="execution_not_suspended", attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_WORKER,
 )  # fmt: skip
 RESUME_DELAYED = replace(RESUME, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_RESUME_DELAY)
 OVERRIDE = replace(RESUME, event=("operator", "resumed"))
 OVERRIDE_DELAYED = replace(RESUME_DELAYED, event=("operator", "resumed"))
+WAIT_FAILED = Transition(
+    name="suspension_timeout", sources=_SUSPENDED, target=State.FAILED, event=("completion", "failed"),
+    refusal="execution_not_suspended", attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
 ESCALATE = Transition(
-    name="escalate", event=("lifecycle", "blocked"), sources=_SUSPENDED, refusal=_NOT_SUSPENDED,
-    reason=BlockingReason.PAUSED_BY_OPERATOR,
+    name="escalate", sources=_SUSPENDED, target=None, event=("lifecycle", "blocked"),
+    refusal="execution_not_suspended", reason=BlockingReason.PAUSED_BY_OPERATOR,
 )  # fmt: skip
-
-# An execution without a lease is delayed, held or blocked by its flow, and then waits for a worker.
+CLOSE_WAITPOINT = Transition(
+    name="close_waitpoint", sources=LIVE, target=None, event=("operator", "waitpoint_closed"), refusal=_NOT_ACTIVE,
+)  # fmt: skip
 READY = Transition(
-    name="ready", event=("lifecycle", "ready"), sources=_DELAYED, target=State.WAITING, refusal=_NOT_ELIGIBLE
-)
-HOLD = Transition(
-    name="hold", event=("operator", "held"), sources=_WAITING | _DELAYED, target=State.BLOCKED, refusal=_NOT_ELIGIBLE,
-    reason=BlockingReason.PAUSED_BY_OPERATOR,
+    name="ready", sources=frozenset({State.DELAYED}), target=State.WAITING, event=("lifecycle", "ready"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
 )  # fmt: skip
-UNHOLD = replace(READY, name="unhold", event=("operator", "unheld"), sources=_BLOCKED)
+HOLD = Transition(
+    name="hold", sources=frozenset({State.WAITING, State.DELAYED}), target=State.BLOCKED, event=("operator", "held"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.PAUSED_BY_OPERATOR,
+)  # fmt: skip
+HOLD_OWN = Transition(
+    name="hold", sources=_ACTIVE, target=State.BLOCKED, event=("operator", "held"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.PAUSED_BY_OPERATOR,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+CONTINUE = replace(RELEASE, name="continue_with", event=("lease", "continued"))
+UNHOLD = Transition(
+    name="unhold", sources=frozenset({State.BLOCKED}), target=State.WAITING, event=("operator", "unheld"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
+)  # fmt: skip
 UNHOLD_DELAYED = replace(UNHOLD, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY)
-UNHOLD_BLOCKED = replace(UNHOLD, target=State.BLOCKED, reason=BlockingReason.WAITING_FOR_CHILDREN)
-BLOCK = replace(HOLD, name="block", event=("lifecycle", "blocked"), reason=BlockingReason.WAITING_FOR_CHILDREN)
-UNBLOCK = replace(READY, name="unblock", sources=_BLOCKED)
+BLOCK = Transition(
+    name="block", sources=frozenset({State.WAITING, State.DELAYED}), target=State.BLOCKED,
+    event=("lifecycle", "blocked"), refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_CHILDREN,
+)  # fmt: skip
+UNBLOCK = Transition(
+    name="unblock", sources=frozenset({State.BLOCKED}), target=State.WAITING, event=("lifecycle", "ready"),
+    refusal=_NOT_ELIGIBLE, reason=BlockingReason.WAITING_FOR_WORKER,
+)  # fmt: skip
 UNBLOCK_DELAYED = replace(UNBLOCK, target=State.DELAYED, reason=BlockingReason.WAITING_FOR_DELAY)
-SKIP = replace(UNBLOCK, name="skip", event=("completion", "skipped"), target=State.SKIPPED, new_epoch=True)
+SKIP = Transition(
+    name="skip", sources=frozenset({State.BLOCKED}), target=State.SKIPPED, event=("completion", "skipped"),
+    refusal=_NOT_ELIGIBLE, attempt=AttemptState.TERMINAL, reason=BlockingReason.NONE, new_epoch=True,
+)  # fmt: skip
+WAIT_CHILDREN = Transition(
+    name="wait_children", sources=_ACTIVE, target=State.BLOCKED, event=("lease", "waiting_children"),
+    refusal=_NOT_ACTIVE, attempt=AttemptState.INTERRUPTED, reason=BlockingReason.WAITING_FOR_CHILDREN,
+    leased=True, new_epoch=True,
+)  # fmt: skip
+UNHOLD_BLOCKED = replace(UNHOLD, target=State.BLOCKED, reason=BlockingReason.WAITING_FOR_CHILDREN)
 PRIORITIZE = Transition(
-    name="change_priority", event=("operator", "priority_changed"), sources=_WAITING, refusal=_NOT_ELIGIBLE
-)
+    name="change_priority", sources=frozenset({State.WAITING}), target=None, event=("operator", "priority_changed"),
+    refusal=_NOT_ELIGIBLE,
+)  # fmt: skip
+REPLAY = Transition(
+    name="replay", sources=TERMINAL, target=State.WAITING, event=("operator", "replayed"),
+    refusal="execution_not_terminal", attempt=AttemptState.PENDING_REPLAY, reason=BlockingReason.WAITING_FOR_WORKER,
+    new_epoch=True,
+)  # fmt: skip
+REQUEST_CANCEL = Transition(
+    name="request_cancel", sources=LIVE, target=None, event=("operator", "cancel_requested"), refusal=_NOT_ACTIVE,
+)  # fmt: skip
+REPLAY_BLOCKED = replace(REPLAY, target=State.BLOCKED, reason=BlockingReason.WAITING_FOR_CHILDREN)
 
-TRANSITIONS = tuple(item for item in globals().values() if isinstance(item, Transition))
+TRANSITIONS = (
+    CLAIM, COMPLETE, FAIL, RETRY, DELAY, RELEASE, REQUEUE_EXPIRED, KEEP_EXPIRED, REQUEUE_REVOKED, KEEP_REVOKED, RECLAIM,
+    EXHAUST, TIME_OUT, EXPIRE, CANCEL, SUSPEND, SATISFY_IMMEDIATELY, DELIVER, BUFFER, RESUME, RESUME_DELAYED, OVERRIDE,
+    OVERRIDE_DELAYED, WAIT_FAILED, ESCALATE, CLOSE_WAITPOINT, READY, HOLD, UNHOLD, UNHOLD_DELAYED, PRIORITIZE, REPLAY,
+    BLOCK, UNBLOCK, UNBLOCK_DELAYED, SKIP, WAIT_CHILDREN, UNHOLD_BLOCKED, REQUEST_CANCEL, REPLAY_BLOCKED,
+    HOLD_OWN, CONTINUE, GRANT, RENEW,
+)  # fmt: skip
 
 
 def check(execution: Execution, transition: Transition) -> None:
@@ -179,8 +246,8 @@ def apply_transition(
     values: dict[str, Any] = {
         "state": target,
         "ownership": transition.ownership if transition.target else execution.ownership,
-        "blocking_reason": _blocking_reason(execution, transition),
-        "attempt_state": _attempt_state(execution, transition),
+        "blocking_reason": transition.reason or execution.blocking_reason,
+        "attempt_state": _attempt_state(execution, transition, target),
         "epoch": execution.epoch + transition.new_epoch,
         "version": execution.version + 1,
         "changed_at": now,
@@ -236,17 +303,9 @@ def refusal(execution: Execution, code: str, problem: str) -> Refused:
     )
 
 
-def _blocking_reason(execution: Execution, transition: Transition) -> BlockingReason:
-    if transition.target in TERMINAL:
-        return BlockingReason.NONE
-    default = BlockingReason.WAITING_FOR_WORKER if transition.target is State.WAITING else execution.blocking_reason
-    return transition.reason or default
-
-
-def _attempt_state(execution: Execution, transition: Transition) -> AttemptState:
-    if transition.target in TERMINAL:
-        # Without a start, no attempt has ended.
-        return AttemptState.TERMINAL if execution.started_at else execution.attempt_state
+def _attempt_state(execution: Execution, transition: Transition, target: State) -> AttemptState:
+    if target in TERMINAL and execution.started_at is None:
+        return execution.attempt_state  # No attempt ended, since none was started.
     return transition.attempt or execution.attempt_state
 
 
