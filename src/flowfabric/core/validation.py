@@ -209,10 +209,11 @@ def parse_choice(kind: type[StrEnum], value: Any, field: str, *, code: str = "in
         raise InvalidRequest(code, message, field=field, **fields) from None
 
 
-def wrong_type(field: str, expected: str, value: object, **fields: Any) -> InvalidRequest:
+def wrong_type(what: str, expected: str, value: object, **fields: Any) -> InvalidRequest:
     """Return the error for a value of another type than expected."""
-    message = f"{field} must be {expected}, not {type(value).__name__}"
-    return InvalidRequest("invalid_type", message, field=field, got=type(value).__name__, **fields)
+    got = type(value).__name__
+    message = f"{what} must be {expected}, not {got}"
+    return InvalidRequest("invalid_type", message, **{"field": what, "got": got, **fields})
 
 
 def unknown_field(what: str, key: object, known: Sequence[str], **fields: Any) -> InvalidRequest:

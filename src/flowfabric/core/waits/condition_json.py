@@ -88,7 +88,8 @@ def _read_members(value: object, path: str, level: int) -> list[Condition]:
         message = f"{path}: the condition nests deeper than {MAX_NESTING} levels; flatten it"
         raise InvalidRequest("condition_depth_exceeded", message, path=path, depth=level, limit=MAX_NESTING)
     if not isinstance(value, list | tuple):
-        raise validation.wrong_type(_below(path, "members"), "a list of conditions", value, path=path)
+        place = _below(path, "members")
+        raise validation.wrong_type(place, "a list of conditions", value, path=path, field="members")
     return [_read(item, _below(path, f"members[{index}]"), level + 1) for index, item in enumerate(value)]
 
 
