@@ -96,7 +96,7 @@ async def test_signal_waits_on_the_single_path_while_a_step_holds_the_row(
         handle = await order.submit()
         await is_locked.wait()
         delivery = asyncio.ensure_future(handle.signal(paid, 10))
-        while not paths_of(engine).get("locked_single") and not delivery.done():
+        while not paths_of(engine).get("locked_single") and not delivery.done():  # noqa: ASYNC110
             await asyncio.sleep(0)
         may_commit.set()
         assert isinstance(await delivery, Accepted)
