@@ -12,7 +12,7 @@ from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import read_token, signing_secret
 from flowfabric.core.waits.records import StoredSignal
-from flowfabric.core.waits.signals import SignalRequest
+from flowfabric.core.waits.signals import SignalRequest, approval_key
 from flowfabric.engine.context import Context
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.waits.deliver_signal import Delivery
@@ -87,12 +87,9 @@ class Signals:
 
         With a `suffix`, the signal is accepted once per name and suffix.
         """
-        # The key of a sender is printable, so no sender with a token can use the key of a later approval.
-        once = (
-            None
-            if suffix is None
-            else f"approval\n{validation.name(name, 'name')}\n{validation.name(suffix, 'suffix')}"
-        )
+        once = None
+        if suffix is not None:
+            once = approval_key(validation.name(name, "name"), validation.name(suffix, "suffix"))
         request = self._request(
             name,
             payload,
@@ -122,10 +119,13 @@ class Signals:
         key: str | None = None,
         created_at: datetime | None = None,
         resume_delay: validation.Duration | None = None,
+        wait: str | None = None,
     ) -> Accepted | DuplicateSignal:
         """Deliver a signal to the standing waitpoint of this name, which was declared when the execution was submitted.
 
-        It needs no token.
+        It needs no token. If the execution does not declare the signal, it goes to the oldest open waitpoint of the
+        wait that `wait` names. For `wait="signal:paid"`, that is a waitpoint with a key such as `signal:paid`,
+        `signal:paid#2` or `gather[1]/signal:paid`. With `wait` and a `key`, the id of the signal follows from the key.
         """
         request = self._request(
             name,
@@ -142,7 +142,9 @@ class Signals:
             by_engine=True,
         )
         id_ = parse_id(execution_id, "execution_id")
-        return await self._deliver(Delivery(execution_id=id_, key=request.name, request=request, only_standing=True))
+        wait = None if wait is None else validation.text(wait, "wait")
+        delivery = Delivery(execution_id=id_, key=request.name, request=request, only_standing=True, wait=wait)
+        return await self._deliver(delivery)
 
     async def list(
         self, execution_id: UUID | str, *, suspension: UUID | str | None = None, include_unmatched: bool = False

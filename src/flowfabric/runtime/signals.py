@@ -24,22 +24,18 @@ from uuid import UUID
 from typing_extensions import TypeForm
 
 from flowfabric.core import validation
-from flowfabric.core.errors import InvalidRequest, NotFound
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
-from flowfabric.core.executions.views import WaitpointView
 from flowfabric.core.ids import derive_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import read_token
 from flowfabric.core.waits import evaluate
-from flowfabric.core.waits.records import WaitpointKind, WaitpointState
-from flowfabric.core.waits.sources import EXECUTION, PROGRAM, UNKNOWN, join_source
+from flowfabric.core.waits.sources import EXECUTION, OPERATOR, PROGRAM, UNKNOWN
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.values import ValueCodec, codec_for
 from flowfabric.values.aliases import T
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flowfabric.engine.engine import Engine
 
 
@@ -89,55 +85,16 @@ async def send(
 
     `by` names the sender if it is not a program.
     """
-    kind, identity = current_sender() if by is None else ("operator", by)
-    try:
-        return await engine.signals.send(id_, name, payload, key=key, source_type=kind, source_identity=identity)
-    except NotFound as error:
-        if error.code != "waitpoint_not_found":
-            raise
-    waitpoint = await _find_open_wait(engine, id_, name)
-    return await engine.signals.approve(
-        id_, waitpoint.key, name, payload, suffix=key, principal=by or current_principal()
+    kind, identity = _current_sender() if by is None else (OPERATOR, by)
+    return await engine.signals.send(
+        id_, name, payload, key=key, source_type=kind, source_identity=identity, wait=wait_key(name)
     )
 
 
-async def _find_open_wait(engine: Engine, id_: UUID, name: str) -> WaitpointView:
-    """Return the oldest open wait for this signal, or raise if no wait is open."""
-    after: UUID | None = None
-    while True:
-        page = await engine.waitpoints.list(id_, after=after)
-        for waitpoint in _matching_waits(page, name):
-            return waitpoint
-        if not page:
-            break
-        after = page[-1].id
-    message = (
-        f"execution {id_} neither declares signal {name!r} nor waits for it now; "
-        f"@app.task(signals=[…]) takes it from the submit on"
-    )
-    raise NotFound("signal_not_expected", message, execution_id=id_, signal=name)
-
-
-def _matching_waits(waitpoints: list[WaitpointView], name: str) -> Iterator[WaitpointView]:
-    key = wait_key(name)
-    for waitpoint in waitpoints:
-        # Both the scope of a branch and the name of a signal may have slashes.
-        scope, matched, more = waitpoint.key.rpartition(key)
-        is_match = bool(matched) and scope[-1:] in ("", "/") and more[:1] in ("", "#", "[")
-        is_open = waitpoint.state is not WaitpointState.CLOSED and waitpoint.kind is WaitpointKind.ADDRESSED
-        if is_open and is_match:
-            yield waitpoint
-
-
-def current_sender() -> tuple[str, str]:
+def _current_sender() -> tuple[str, str]:
     """Return the type and identity of the sender: the execution whose code runs here, or else an unknown program."""
     branch = BRANCH.get()
     return (PROGRAM, UNKNOWN) if branch is None else (EXECUTION, str(branch.run.lease.execution_id))
-
-
-def current_principal() -> str:
-    """Return the current sender as one name."""
-    return join_source(*current_sender())
 
 
 # Decisions and callbacks that arrive with a token.

@@ -85,6 +85,21 @@ class Timer:
 Bound = NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer
 
 
+def binding_parts(binding: Bound) -> tuple[str | None, ...]:
+    """Return the parts of a request's digest that come from a binding: fixed words and values, no names of classes."""
+    match binding:
+        case NewWaitpoint(key, approver, ends_at):
+            return "new", key, approver, None if ends_at is None else ends_at.isoformat()
+        case PendingWaitpoint(key):
+            return "pending", key
+        case StandingWaitpoint(key, after):
+            return "standing", key, str(after)
+        case Child(key, execution_id):
+            return "child", key, str(execution_id)
+        case Timer(key, at):
+            return "timer", key, at.isoformat()
+
+
 def parse_bindings(value: object) -> tuple[Bound, ...]:
     """Return bindings with distinct keys; a string becomes a new waitpoint."""
     bindings = tuple(_parse_binding(item) for item in validation.batch(value, "waitpoints"))

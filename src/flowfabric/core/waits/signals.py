@@ -28,7 +28,7 @@ from flowfabric.core.waits.records import (
     WaitpointState,
 )
 from flowfabric.core.waits.resume import OpenWait, close_wait, decide_waitpoint_expiry, resume_execution
-from flowfabric.core.waits.sources import format_sender, format_source, make_source
+from flowfabric.core.waits.sources import OPERATOR, format_sender, format_source, join_source, make_source
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,42 @@ class SignalRequest:
     resume_delay: timedelta | None = None
     by_engine: bool = False
     is_system: bool = False
+
+
+def approval_key(name: str, suffix: str) -> str:
+    """Return the key of an operator's signal.
+
+    The keys of senders are printable, so no sender with a token can use the key of a later approval.
+    """
+    return f"approval\n{name}\n{suffix}"
+
+
+def as_approval(request: SignalRequest) -> SignalRequest:
+    """Return a signal that was sent by name as it is stored at an open wait: like the approval of an operator."""
+    kind, identity = request.source_type, request.source_identity
+    return replace(
+        request,
+        category="approval",
+        source_type=OPERATOR,
+        source_identity=identity if kind == OPERATOR else join_source(kind, identity),
+        key=None if request.key is None else approval_key(request.name, request.key),
+    )
+
+
+def find_open_wait(waitpoints: Sequence[Waitpoint], wait: str) -> Waitpoint | None:
+    """Return the oldest of the open waitpoints that belongs to a wait of this name, in any branch."""
+    matches = [
+        waitpoint
+        for waitpoint in waitpoints
+        if waitpoint.kind is WaitpointKind.ADDRESSED and _is_key_of(waitpoint.key, wait)
+    ]
+    return min(matches, key=lambda waitpoint: waitpoint.id, default=None)
+
+
+def _is_key_of(key: str, wait: str) -> bool:
+    # Keys look like `gather[1]/signal:paid#2`. Both the scope of a branch and the name of a signal may have slashes.
+    scope, matched, more = key.rpartition(wait)
+    return bool(matched) and scope[-1:] in ("", "/") and more[:1] in ("", "#", "[")
 
 
 def check_not_expired(waitpoint: Waitpoint, now: datetime) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PROGRAM = "program"
 EXECUTION = "execution"
 UNKNOWN = "unknown"
+OPERATOR = "operator"
 _APPROVER = "approver"
-_OPERATOR = "operator"
 _BY_TOKEN = ("callback", "token")
 
 
@@ -50,7 +50,7 @@ def format_source(signal: StoredSignal) -> str:
     kind, identity = signal.source_type, signal.source_identity
     if vouched_by == "claimed" and not (kind in _BY_TOKEN and identity == UNKNOWN):
         return f"claimed:{kind}:{identity}"
-    if kind == _OPERATOR and (identity == PROGRAM or identity.startswith(f"{EXECUTION}:")):
+    if kind == OPERATOR and (identity == PROGRAM or identity.startswith(f"{EXECUTION}:")):
         return identity  # The program or task addressed an open wait the way operators do.
     return join_source(kind, identity)
 

@@ -6,6 +6,7 @@ and the worker keeps its lease.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,7 +22,15 @@ from flowfabric.core.executions.states import State
 from flowfabric.core.executions.transitions import SATISFY_IMMEDIATELY, SUSPEND, apply_transition, refusal
 from flowfabric.core.fast_dataclass import record, replace
 from flowfabric.core.tokens.token import Minter, WaitpointSeed
-from flowfabric.core.waits.bindings import Bound, Child, NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Timer
+from flowfabric.core.waits.bindings import (
+    Bound,
+    Child,
+    NewWaitpoint,
+    PendingWaitpoint,
+    StandingWaitpoint,
+    Timer,
+    binding_parts,
+)
 from flowfabric.core.waits.condition_json import to_json
 from flowfabric.core.waits.conditions import Condition, validate
 from flowfabric.core.waits.evaluate import SignalFacts, counting_signals, is_satisfied, satisfied_keys
@@ -65,9 +74,11 @@ class Suspend:
     steps: tuple[Step, ...] = ()
 
     def digest(self) -> str:
-        times = [value.isoformat() for value in (self.timeout_at,) if value] + [str(self.timeout)]
-        parts = [repr(to_json(self.condition)), repr(self.bindings), self.reason, self.on_timeout, self.rest, self.key]
-        return digest("suspend", *times, str(self.resume_delay), *parts, *step_parts(self.steps))
+        timeout_at = None if self.timeout_at is None else self.timeout_at.isoformat()
+        times = (timeout_at, str(self.timeout), str(self.resume_delay))
+        bindings = [part for binding in self.bindings for part in binding_parts(binding)]
+        parts = (json.dumps(to_json(self.condition)), *bindings, self.reason, self.on_timeout, self.rest, self.key)
+        return digest("suspend", *times, *parts, *step_parts(self.steps))
 
     def first_due(self, now: datetime) -> datetime | None:
         """Return the first time at which something happens if it opens now; None if it waits for no time."""

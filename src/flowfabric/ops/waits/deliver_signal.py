@@ -1,5 +1,7 @@
 """deliver_signal: accept a signal for a waitpoint, addressed by a token, or by name without one.
 
+A name addresses a declared signal or, with `Delivery.wait`, the oldest open wait for an undeclared one.
+
 ```text
 signal ──┬── a doubtful token, or a key at a named waitpoint ──> locked_batch
          └── otherwise ──> optimistic      one read and one guarded write, no transaction around them
@@ -25,13 +27,21 @@ from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.requests import execution_not_found
-from flowfabric.core.fast_dataclass import record
+from flowfabric.core.fast_dataclass import record, replace
+from flowfabric.core.ids import derive_id
 from flowfabric.core.tokens.key_ring import KeyRing, verifying_secret
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import ParsedToken, invalid_token, require_not_ended, verify_token
 from flowfabric.core.waits.records import Waitpoint, WaitpointKind
 from flowfabric.core.waits.resume import OpenWait
-from flowfabric.core.waits.signals import SignalRequest, check_not_expired, check_open, decide_signal
+from flowfabric.core.waits.signals import (
+    SignalRequest,
+    as_approval,
+    check_not_expired,
+    check_open,
+    decide_signal,
+    find_open_wait,
+)
 from flowfabric.ops.apply import write
 from flowfabric.ops.keys import KeySource, complete_ring, read_ring
 from flowfabric.ops.operation import BatchOperation
@@ -41,13 +51,18 @@ from flowfabric.store.records import OptimisticSnapshot, ReceivedSignals, Signal
 from flowfabric.store.transaction import Transaction
 
 Delivered = Accepted | DuplicateSignal
+_ADDRESSABLE = {
+    True: (WaitpointKind.STANDING,),
+    False: (WaitpointKind.STANDING, WaitpointKind.ADDRESSED),
+}
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """A signal and its address: a token, or an execution with the id or the key of a waitpoint.
 
-    `secret` is the key that verifies the token according to the ring that this process remembers.
+    `secret` is the key that verifies the token according to the ring that this process remembers. If no signal is
+    declared as `key`, the signal goes to the oldest open wait of the name `wait`.
     """
 
     execution_id: UUID
@@ -57,6 +72,7 @@ class Delivery:
     waitpoint_id: UUID | None = None
     key: str | None = None
     only_standing: bool = False
+    wait: str | None = None
 
 
 class DeliverLocked(BatchOperation[Delivery, Delivered]):
@@ -203,6 +219,7 @@ async def _deliver(
     if not deliveries:
         return {}
     now = await tx.now()
+    deliveries = [_with_id_of_key(delivery, executions[delivery.execution_id]) for delivery in deliveries]
     ids = [delivery.execution_id for delivery in deliveries]
     waitpoints, suspensions, received, ring = await tx.waits.read_for_signals(ids, list(map(_lookup, deliveries)))
     ring = complete_ring(ring, keys)
@@ -214,6 +231,10 @@ async def _deliver(
     decisions: list[Decision[Accepted]] = []
     for delivery in deliveries:
         id_ = delivery.execution_id
+        if delivery.wait is not None and id_ in received.accepted:
+            # The wait that accepted the signal may be over, so the repeat may have no address.
+            outcomes[id_] = DuplicateSignal(received.accepted[id_])
+            continue
         try:
             waitpoint = _check_address(delivery, targets.get(id_), secrets.get(id_), ring, now)
             if id_ in earlier:
@@ -246,7 +267,27 @@ def _decide(
     now: datetime,
 ) -> Decision[Accepted]:
     _check_signalable(execution, delivery, waitpoint, now)
-    return decide_signal(execution, waitpoint, wait, received.counting.get(execution.id, ()), delivery.request, now)
+    counting, request = received.counting.get(execution.id, ()), _request_at(waitpoint, delivery)
+    return decide_signal(execution, waitpoint, wait, counting, request, now)
+
+
+def _request_at(waitpoint: Waitpoint, delivery: Delivery) -> SignalRequest:
+    """Return the signal as this waitpoint stores it."""
+    is_undeclared = delivery.wait is not None and waitpoint.kind is not WaitpointKind.STANDING
+    return as_approval(delivery.request) if is_undeclared else delivery.request
+
+
+def _with_id_of_key(delivery: Delivery, execution: Execution) -> Delivery:
+    """Return a signal that may end a wait with an id that follows from its key.
+
+    When the wait is over, a repeat does not find its waitpoint, and the next wait would accept it. The id identifies
+    the repeat in the whole generation of the execution.
+    """
+    request = delivery.request
+    if delivery.wait is None or request.key is None:
+        return delivery
+    id_ = derive_id(execution.id, "signal", str(execution.generation), request.name, request.key)
+    return replace(delivery, request=replace(request, id=id_))
 
 
 def _open_targets(
@@ -255,10 +296,20 @@ def _open_targets(
     """Return the open waitpoint of each execution that a signal is addressed to."""
     targets: dict[UUID, Waitpoint] = {}
     for delivery in deliveries:
-        for waitpoint in waitpoints.get(delivery.execution_id, ()):
-            if delivery.waitpoint_id in (waitpoint.id, None) and delivery.key in (waitpoint.key, None):
-                targets[delivery.execution_id] = waitpoint
+        candidates = waitpoints.get(delivery.execution_id, ())
+        target = next((waitpoint for waitpoint in candidates if _is_addressed(waitpoint, delivery)), None)
+        if target is None and delivery.wait is not None:
+            target = find_open_wait(candidates, delivery.wait)
+        if target is not None:
+            targets[delivery.execution_id] = target
     return targets
+
+
+def _is_addressed(waitpoint: Waitpoint, delivery: Delivery) -> bool:
+    """Return True if this is the waitpoint of the signal. Without a token, its kind must accept signals by name."""
+    if delivery.waitpoint_id not in (waitpoint.id, None) or delivery.key not in (waitpoint.key, None):
+        return False
+    return delivery.token is not None or waitpoint.kind in _ADDRESSABLE[delivery.only_standing]
 
 
 async def _find_targets(
@@ -273,15 +324,16 @@ async def _find_targets(
         closed = by_id.get(delivery.waitpoint_id) if delivery.waitpoint_id else None
         if delivery.key is not None:
             closed = await tx.waits.last_waitpoint(delivery.execution_id, delivery.key, now)
-        if closed is not None and closed.execution_id == delivery.execution_id:
+        if closed is not None and closed.execution_id == delivery.execution_id and _is_addressed(closed, delivery):
             targets[delivery.execution_id] = closed
     return targets
 
 
 def _lookup(delivery: Delivery, target: Waitpoint | None = None) -> SignalLookup:
     """Return what identifies a signal that was delivered before."""
-    waitpoint_id = delivery.waitpoint_id if target is None else target.id
-    return SignalLookup(delivery.execution_id, delivery.request.id, waitpoint_id, delivery.request.key)
+    if target is None:
+        return SignalLookup(delivery.execution_id, delivery.request.id, delivery.waitpoint_id, delivery.request.key)
+    return SignalLookup(delivery.execution_id, delivery.request.id, target.id, _request_at(target, delivery).key)
 
 
 async def _accepted_by_key(
@@ -308,19 +360,18 @@ def _check_token(delivery: Delivery, waitpoint: Waitpoint | None) -> None:
 
 
 def _check_target(delivery: Delivery, waitpoint: Waitpoint | None) -> Waitpoint:
-    """Return the addressed waitpoint, or raise `waitpoint_not_found`."""
-    by_name = delivery.token is None
-    if waitpoint is None or (by_name and waitpoint.kind not in _ADDRESSABLE[delivery.only_standing]):
-        what = f"waitpoint {delivery.key!r}" if delivery.key is not None else f"waitpoint {delivery.waitpoint_id}"
-        message = f"execution {delivery.execution_id} has no open {what}"
-        raise NotFound("waitpoint_not_found", message, execution_id=delivery.execution_id, waitpoint=delivery.key)
-    return waitpoint
-
-
-_ADDRESSABLE = {
-    True: (WaitpointKind.STANDING,),
-    False: (WaitpointKind.STANDING, WaitpointKind.ADDRESSED),
-}
+    """Return the addressed waitpoint, or raise `signal_not_expected` or `waitpoint_not_found`."""
+    if waitpoint is not None:
+        return waitpoint
+    id_, name = delivery.execution_id, delivery.key
+    if delivery.wait is not None:
+        message = (
+            f"execution {id_} neither declares signal {name!r} nor waits for it now; "
+            f"@app.task(signals=[…]) takes it from the submit on"
+        )
+        raise NotFound("signal_not_expected", message, execution_id=id_, signal=name)
+    what = f"waitpoint {name!r}" if name is not None else f"waitpoint {delivery.waitpoint_id}"
+    raise NotFound("waitpoint_not_found", f"execution {id_} has no open {what}", execution_id=id_, waitpoint=name)
 
 
 def _check_signalable(execution: Execution, delivery: Delivery, waitpoint: Waitpoint, now: datetime) -> None:
