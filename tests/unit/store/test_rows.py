@@ -52,17 +52,29 @@ def read_thing(row: dict[str, object]) -> Thing:
 
 def test_columns_are_converted_to_the_types_of_the_fields() -> None:
     row: dict[str, object] = {
-        "id": str(ID), "seen_at": NOW.isoformat(), "colour": "red", "other_colour": None, "names": '["a", "b"]',
-        "is_new": 1, "ttl_us": 2_000_000, "letters": "xyz",
-    }  # fmt: skip
+        "id": str(ID),
+        "seen_at": NOW.isoformat(),
+        "colour": "red",
+        "other_colour": None,
+        "names": '["a", "b"]',
+        "is_new": 1,
+        "ttl_us": 2_000_000,
+        "letters": "xyz",
+    }
     assert read_thing(row) == THING
 
 
 def test_values_of_the_right_type_stay_as_they_are() -> None:
     row: dict[str, object] = {
-        "id": ID, "seen_at": None, "colour": Colour.RED, "other_colour": "red", "names": ["a", "b"], "is_new": False,
-        "ttl_us": 0, "letters": "",
-    }  # fmt: skip
+        "id": ID,
+        "seen_at": None,
+        "colour": Colour.RED,
+        "other_colour": "red",
+        "names": ["a", "b"],
+        "is_new": False,
+        "ttl_us": 0,
+        "letters": "",
+    }
     thing = read_thing(row)
     assert (thing.id, thing.seen_at, thing.is_new, thing.names) == (ID, None, False, ("a", "b"))
     assert thing.other_colour is Colour.RED
