@@ -9,7 +9,7 @@ usage: python3 dev.py <command> [arguments]
   faults  run the fault tests at full size: kills, freezes, outages, planted faults; arguments go to pytest
           --short runs only what `test` leaves out, and one in eight of the planted faults
   check   lint, formatting, types and import rules
-  bench   run the benchmarks; arguments go to benchmarks/run.py, --peers installs others to compare with first
+  bench   run the benchmarks; arguments go to benchmarks/run.py, --peers first installs other systems to compare
           --publish writes the results into the README and docs/
           --against PATH alternates with the benchmarks of another checkout and prints ratios
   lock    write requirements.lock and benchmarks/peers.lock again; --upgrade also moves the pins forward

@@ -9,8 +9,7 @@ usage: python tools/tidy.py [--update]
 
 The ratchet holds one limit for each, and tests/test_tidy.py fails if a package exceeds it. The test also fails if a
 limit is far above the measured number, so that a package that became smaller stays small. `--update` writes the current
-numbers. Explain in
-the commit why a number rises.
+numbers. Explain in the commit why a number rises.
 """
 
 from __future__ import annotations

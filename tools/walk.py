@@ -145,7 +145,7 @@ class Recorder:
 
 @cache
 def _entry(code: CodeType) -> int:
-    """Return the offset at which a function begins. A coroutine that resumes has a larger offset."""
+    """Return the offset at which a function begins. A resumed coroutine has a larger offset."""
     return next(item.offset for item in dis.get_instructions(code) if item.opname == "RESUME")
 
 
@@ -341,7 +341,7 @@ Each list shows the files that one call enters, in the order of the first entry,
 Paths are relative to `src/flowfabric`. The store is PostgreSQL, and the code is warm. `python tools/walk.py hello`
 prints every stop in order.
 
-A warm hello with one step enters **{files} files** and changes file **{changes} times**.
+A warm hello with one step enters **{files} files** and switches to another file **{changes} times**.
 """
 
 
@@ -351,7 +351,7 @@ def page(walks: dict[str, Walk]) -> str:
     parts = [_HEAD.format(files=hello.files, changes=hello.changes)]
     for name, walk in walks.items():
         title, text = _TITLES[name]
-        parts.append(f"## {title}\n\n{text}\n{walk.files} files, {walk.changes} changes of file.\n")
+        parts.append(f"## {title}\n\n{text}\n{walk.files} files, {walk.changes} switches between files.\n")
         parts.append("\n".join(_items(walk)) + "\n")
     return "\n".join(parts)
 
@@ -380,7 +380,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     for name, walk in take_walks(options.calls or ["hello"]).items():
         print(*walk.lines(), sep="\n")
-        print(f"{name}: {walk.files} files, {walk.changes} changes of file, {len(walk.stops)} stops\n")
+        print(f"{name}: {walk.files} files, {walk.changes} switches between files, {len(walk.stops)} stops\n")
     return 0
 
 

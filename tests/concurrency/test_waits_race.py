@@ -59,7 +59,7 @@ async def rival(store: TestStore, engine: Engine, later: VirtualClock) -> AsyncI
 
 @pytest.fixture
 async def senders(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncIterator[list[Engine]]:
-    """Engines for fifty senders, so that no two senders share a batch or a connection."""
+    """Yield one engine for each of fifty senders, so that no two of them share a batch or a connection."""
     async with AsyncExitStack() as closing:
         sides = [opened(store, clock, pool_size=1) for _ in range(SENDERS)]
         yield list(await asyncio.gather(*map(closing.enter_async_context, sides)))

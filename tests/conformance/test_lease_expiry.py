@@ -1,4 +1,4 @@
-"""Tests of lease expiry. The duty ends an expired lease, and the work is requeued, kept or failed."""
+"""Tests of the duty that ends expired leases. The execution is then queued again, kept for hand-off, or failed."""
 
 from __future__ import annotations
 

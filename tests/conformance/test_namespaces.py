@@ -178,7 +178,7 @@ def list_operations() -> set[str]:
 
 
 async def keep_in_other_namespace(engine: Engine) -> Target:
-    """Return a kept execution of another namespace, with its lost fence and a reclaim grant."""
+    """Return an execution of another namespace that is kept for hand-off, with its lost fence and a reclaim grant."""
     other_namespace = engine.for_namespace("other")
     lease = await leased(other_namespace, policy=replace(KEEPING, max_retries=7), signals=["mail"])
     waitpoint = await other_namespace.waitpoints.create(lease.fence, "early")

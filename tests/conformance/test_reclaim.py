@@ -1,4 +1,4 @@
-"""Tests of grant_reclaim and reclaim, which hand off a kept execution to one named worker."""
+"""Tests of grant_reclaim and reclaim, which hand off an execution that lost its lease to one named worker."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_reclaim_beyond_max_reclaims_fails_the_execution(engine: Engine, c
 
 
 async def lease_with_requirements(engine: Engine) -> Lease:
-    """Return a lease on a kept execution that requires two capabilities."""
+    """Return a lease on an execution that requires two capabilities and is kept for hand-off if the lease is lost."""
     outcome = await engine.executions.submit("job", requires=["gpu", "tpu"], policy=KEEPING)
     return await engine.leases.claim_execution(outcome.id, "worker-1", capabilities=["gpu", "tpu"])
 

@@ -1,5 +1,6 @@
-"""Tests that earlier waits of an execution do not affect later ones, and that later waits do not affect a repeated
-call.
+"""Tests that earlier waits of an execution do not affect later ones.
+
+A repeated call of an earlier suspend is not affected by later waits either.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Cutter:
         return task.exception() or task.result()
 
     def suspended(self) -> None:
-        """Count one await of a task."""
+        """Count one await, and cancel the task if this is the chosen one."""
         self.awaits += 1
         task = asyncio.current_task()
         if self.awaits == self.at and task is not None:

@@ -1,4 +1,4 @@
-"""When any statement of an operation fails, the operation happens whole or not at all, and the engine stays usable."""
+"""If a statement fails, its operation takes effect completely or not at all, and the engine stays usable."""
 
 from __future__ import annotations
 

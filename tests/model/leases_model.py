@@ -169,7 +169,7 @@ class Leases:
         return len(steps)
 
     def complete(self, namespace: str, *, fence: Fence, result: bytes, steps: list[Step]) -> Ended:
-        """Complete the execution without a change of the epoch."""
+        """Complete the execution without changing its epoch."""
 
         def end(execution: Execution, request: tuple[Any, ...]) -> Ended:
             before, outcome = replace(execution), Ended(State.COMPLETED)

@@ -129,7 +129,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, body=bodies, which=recent, worker=workers, limit=st.integers(1, 3), later=st.sampled_from([0 * S, S]))
     def crowd(self, body: Arguments, which: int, worker: str, limit: int, later: timedelta) -> None:
-        """Let new executions of several ages and priorities and a released one wait together for one worker."""
+        """Submit executions of different ages and priorities, release another, and let one worker claim from all."""
         submit_options = {"id": None, "key": None, "delay": None, "deadline": None}
         for priority in (0, 0, 5):
             self.act("executions.submit", RED, **body, **submit_options, priority=priority)

@@ -1,4 +1,7 @@
-"""The moves of waits: signals with every token that was ever returned, operators, keys, and whole waits in one move."""
+"""The moves that affect waits.
+
+They send signals with any token that was ever returned, act as operators, change keys, or make a whole wait at once.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _made(place: Place) -> Iterator[Raised]:
 
 
 def _with_code(place: Place, kind: str, code: ast.expr | None, message: ast.expr | None) -> Iterator[Raised]:
-    """Yield the errors of one place. If callers pass the code, each code is combined with that caller's message."""
+    """Yield the errors of one place. If the code comes from callers, combine each caller's code with its message."""
     if place.function is not None and place.function.name == "refusal":
         return  # The callers of this function pass the code, and are read separately.
     for word in words(code, place):

@@ -447,7 +447,10 @@ class Engines:
         return engine
 
     def _drop_closed(self) -> None:
-        """Forget loops that have ended, and after a fork everything: closing would close the parent's connections."""
+        """Forget loops that have ended. After a fork, forget all loops without closing their engines.
+
+        Closing them would close the connections of the parent process.
+        """
         if self._forks != _Forks.number:
             self._reset()
         for by_loop in (self._opening, self._open, self._adopted, self._ready):

@@ -103,7 +103,7 @@ class Flow:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)
         if member.join != all_of():
-            message = f"{node.name} has a join already (first or quorum), and a member has one; add a member between"
+            message = f"{node.name} already has a join (first or quorum) and cannot have another; add a member for it"
             raise InvalidRequest("one_join_per_member", message, member=node.name)
         for other in upstream:
             self._find_member(other)
@@ -256,7 +256,7 @@ def _join(name: str, references: Sequence[ResultReference]) -> Join:
     if not joined:
         return all_of()
     if len(joined) > 1 or any(reference.mode == "result" for reference in references):
-        message = f"{name} takes a first or quorum and other results; a member has one join, so add a member between"
+        message = f"{name} takes a first or quorum and other results but can have one join; add a member for either"
         raise InvalidRequest("one_join_per_member", message, member=name)
     [reference] = joined
     siblings = Siblings.CANCEL_REMAINING if reference.cancel_rest else Siblings.LET_RUN

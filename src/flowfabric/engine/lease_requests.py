@@ -58,7 +58,7 @@ def suspend_request(
 
 
 def _default_condition(bound: tuple[Bound, ...]) -> Condition:
-    """Return a condition for any signal at every waitpoint; without waitpoints, only an operator ends the wait."""
+    """Return a condition that needs a signal at every waitpoint. Without waitpoints, only an operator ends the wait."""
     members = [Single(binding.key) for binding in bound]
     if not members:
         return OperatorOnly()

@@ -15,7 +15,7 @@ _ONE_DAY_S = 86_400.0
 class WorkWatch:
     """Notifies an idle worker when to claim again.
 
-    Enter it before the first claim, so that work that is submitted between a claim and the wait after it is not missed.
+    Enter it before the first claim. Otherwise it misses work that is submitted between a claim and the following wait.
     """
 
     def __init__(self, wakeups: NotifyHub, waiter: Waiter) -> None:
@@ -34,8 +34,8 @@ class WorkWatch:
     async def wait(self, timeout: validation.Duration | None = None) -> bool:  # noqa: ASYNC109 - how long a worker idles
         """Return True when there may be work, and False when it is time to claim anyway.
 
-        That is after `timeout`, or earlier if no reconcilers run in this process. Running reconcilers look for work on
-        behalf of all workers of the process with one statement.
+        It returns False after `timeout`, or earlier if no reconcilers run in this process. Running reconcilers look for
+        work on behalf of all workers of the process with one statement.
         """
         limit_s = _ONE_DAY_S if timeout is None else validation.duration(timeout, "timeout").total_seconds()
         return await self._waiter.wait(

@@ -37,7 +37,8 @@ def build_inputs(
 ) -> tuple[bytes, str, list[ResultReference]]:
     """Return the stored input of a call, its encoding, and the references in it.
 
-    Arguments without references are validated like those of any call. Of the others, the parts that exist already are.
+    Arguments without references are validated like those of any call. In an argument with references, only the values
+    that exist already are validated, each by its own type.
     """
     bound = task.inputs.bind(args, kwargs)
     references = list(find_references(bound))

@@ -224,9 +224,9 @@ async def retry_while_owned(
 
 
 async def shield(commit: asyncio.Future[Any]) -> None:
-    """Wait for a commit to its end, even if the caller is cancelled.
+    """Wait until a commit has ended, even if the caller is cancelled.
 
-    The record is stored then, and the caller must see the outcome as every later run will.
+    A committed record is visible to every later run, so this run must see it too.
     """
     while True:
         try:

@@ -26,8 +26,8 @@ class SnapshotStore(AggregateStore):
     ) -> dict[UUID, WaitSnapshot]:
         """Return everything that the run of each existing execution may wait for.
 
-        That is: signals behind the given places, at most `limit` per waitpoint; outcomes of children; and waits that an
-        operator overrode.
+        That is: signals after the requested sequence numbers, at most `limit` per waitpoint; outcomes of children; and
+        waits that an operator overrode.
         """
         shared = {"namespace": namespace, "most": limit, "now": self._session.bound_now}
         grouped = _group_by_execution(
@@ -136,7 +136,7 @@ class OptimisticStore(AggregateStore):
         self._waits = waits
 
     async def read_for_signals(self, lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:
-        """Return what delivering signals needs to know, by one statement. Each signal goes to another execution."""
+        """Read all that is needed to deliver signals, with one statement. No two signals go to the same execution."""
         ids = [lookup.execution_id for lookup in lookups]
         executions = await self._executions.lock_free(ids)
         if not executions:

@@ -216,7 +216,7 @@ def wait_for(condition: Condition, /, *, timeout: Duration) -> ConditionMet | Ti
 def wait_for(condition: Condition, /, *, timeout: Duration | None = None) -> Any:
     """Wait until signals satisfy a condition of the engine.
 
-    The waitpoints of the condition are declared signals of the task, by name, and others that are open while awaited.
+    The condition names waitpoints: signals that the task declares, and others that are open only during the wait.
     """
     make: Any = async_wait_for
     return sync_bridge.call(lambda: make(condition, timeout=timeout))

@@ -62,7 +62,7 @@ class KitHooks(RunHooks):
         self.interrupted: Counter[ObservedRun] = Counter()
 
     def body_starting(self, run: TaskRun) -> None:
-        """Count the times that a body starts."""
+        """Count one start of a body."""
         self.runs += 1
 
     def step_starting(self, run: TaskRun, path: str) -> None:

@@ -96,7 +96,7 @@ def test_a_member_has_one_join() -> None:
     with pytest.raises(InvalidRequest, match="one join"):
         flow.add(summarise, [flow.first(a, b), c.result])
     joined = flow.add(summarise, [flow.first(a, b)])
-    with pytest.raises(InvalidRequest, match="join already"):
+    with pytest.raises(InvalidRequest, match="already has a join"):
         flow.after(joined, c)
 
 

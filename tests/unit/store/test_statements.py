@@ -180,7 +180,7 @@ def test_backends_differ_only_in_the_listed_statements() -> None:
     # PostgreSQL claims in one statement, with a second one for lanes where rows are locked. SQLite has no writing CTE
     # and needs three.
     # PostgreSQL resolves the common case of a flow in one statement that writes to several tables.
-    # Submits in a caller's transaction inspect it first and send a notification, which only PostgreSQL has.
+    # A submit in a caller's transaction inspects the transaction and sends a notification only on PostgreSQL.
     # Only PostgreSQL has concurrent writers, so only it reads optimistically without a lock.
     optimistic = {"seen_before_signalling", "held_as_seen"}
     assert postgres - sqlite == {"claim_waiting", "claim_unlocked", "pass_on", "inspect_joined", "wake"} | optimistic

@@ -88,7 +88,7 @@ class Holder:
 
 
 class Indexed:
-    """An integer-like class of another library, as arrays have."""
+    """An integer-like class, such as array libraries define."""
 
     def __init__(self, n: int) -> None:
         self.n = n

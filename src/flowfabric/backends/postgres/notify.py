@@ -55,7 +55,7 @@ def to_payload(hints: CommitHints, sender: str = "") -> str:
 
 
 def from_payload(text: str, receiver: str = "") -> CommitHints:
-    """Return the hints in a payload. They are empty if the receiver sent it, and `anything` if it is malformed."""
+    """Return the hints in a payload: none if the receiver itself sent it, and `anything` if it is malformed."""
     try:
         document = json.loads(text)
         if receiver and document.get("by") == receiver:

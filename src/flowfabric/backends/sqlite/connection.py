@@ -14,7 +14,7 @@ _MIN_VERSION = (3, 38, 0)
 _MAX_WAIT_S = 10.0
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-# File systems that other hosts can write to, also with the prefix `fuse.`.
+# Network file systems, which other hosts can write to. Their names may have the prefix `fuse.`.
 _NETWORK = (
     "nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "beegfs", "davfs", "sshfs", "s3fs", "rclone", "gcsfuse",
     "goofys", "juicefs", "blobfuse", "curlftpfs", "mfs", "moosefs", "seaweedfs",

@@ -1,12 +1,12 @@
-"""A key ring in a file or an environment variable: one `kid=64 hex` per line, the first one active.
+"""A key ring in a file or an environment variable: one `kid=SECRET` per line, the first one active.
 
     # blank lines and lines that begin with # are ignored
     2031-05=9f…
     2030-11=04…
 
-The store then keeps only kids, windows and check values; the file holds the secrets. A first line that the ring does
-not know becomes active; one that was retired does not become active again. No error shows a line, since any part of it
-may be a secret.
+A secret has 64 hex characters. The store then keeps only kids, windows and check values; the file holds the secrets. A
+first line that the ring does not know becomes active; one that was retired does not become active again. No error shows
+a line, since any part of it may be a secret.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse_key_file(text: Secret, where: str) -> tuple[FileKey, ...]:
             raise InvalidRequest("invalid_key_file", message, where=where, line=number)
         keys[key.kid] = key
     if not keys:
-        message = f"{where} contains no key; add a line kid=64 hex characters"
+        message = f"{where} contains no key; add a line kid=SECRET, with a secret of 64 hex characters"
         raise InvalidRequest("invalid_key_file", message, where=where)
     return tuple(keys.values())
 
@@ -76,7 +76,7 @@ def active_key_missing(ring: KeyRing, where: str) -> Refused:
 
 def keys_kept_in_file(where: str) -> Refused:
     """Return the error for a seed or rotation with a secret when the keys are in a file."""
-    message = f"the keys are in {where}; add a line kid=64 hex there for every process, then move it to the top"
+    message = f"the keys are in {where}; add a line kid=SECRET there for every process, then move it to the top"
     return Refused("keys_kept_in_file", message, where=where)
 
 
@@ -92,5 +92,5 @@ def _parse_line(line: Secret, where: str, number: int) -> FileKey:
     try:
         return FileKey(parse_kid(kid.reveal()), parse_secret(secret))
     except InvalidRequest as error:
-        message = f"{where}, line {number}: must be kid=64 hex characters; {error.message}"
+        message = f"{where}, line {number}: must be kid=SECRET; {error.message}"
         raise InvalidRequest("invalid_key_file", message, where=where, line=number) from None

@@ -192,7 +192,7 @@ def state_of(key: Key, now: datetime) -> KeyState:
         return KeyState.COLLECTED
     if key.retired_at is None:
         return KeyState.ACTIVE
-    assert key.verifies_until is not None, "a key is retired with the end of its window"
+    assert key.verifies_until is not None, "retiring a key sets the end of its window"
     kept_by_waitpoints = key.in_use and not key.end_is_final
     return KeyState.VERIFYING if now < key.verifies_until or kept_by_waitpoints else KeyState.EXPIRED
 

@@ -139,7 +139,7 @@ async def _add_standing_waitpoints(tx: Transaction, new: Sequence[NewExecution],
 
 
 async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
-    """Insert one execution, under its key if it has one, or explain why not."""
+    """Insert one execution, under its key if it has one. Return or raise the reason if it is not inserted."""
     duplicate = await _take_key(tx, namespace, request)
     if duplicate is not None:
         return duplicate

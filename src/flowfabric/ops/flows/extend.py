@@ -33,7 +33,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEdge:
-    """An edge to add to a flow, at the expected revision of its graph if one is given."""
+    """An edge to add to a flow. If `expected_revision` is given, the graph must have this revision."""
 
     flow_id: UUID
     upstream_id: UUID

@@ -88,7 +88,7 @@ class SubmitFlow(BatchOperation[NewFlow, FlowCreated | FlowDuplicate]):
         return await _find_duplicate(tx, namespace, request)
 
     def is_exclusive(self, request: NewFlow) -> bool:
-        """Return True if the insert may wait for another transaction, or would delay the others by its size."""
+        """Return True if the insert may wait for another transaction, or is large enough to delay other requests."""
         return request.is_given or len(request.members) > _MAX_SHARED_MEMBERS
 
 

@@ -44,10 +44,10 @@ class CancelTarget:
 
 @operation()
 async def cancel(tx: Transaction, namespace: str, target: CancelTarget) -> tuple[Ended | CancelPending, UUID | None]:
-    """Cancel an execution, and return the outcome; refuse if it ended otherwise.
+    """Cancel an execution, and return the outcome. Refuse if it has already ended in another way.
 
-    If it has more descendants to ask than one transaction asks, also return the last one asked, and
-    `request_cancel_next` continues after it.
+    One transaction asks a limited number of descendants to stop. If there are more, also return the last one asked, so
+    that `request_cancel_next` can continue after it.
     """
     command = target.command
     execution, now = await lock_to_end(tx, namespace, target.execution_id)

@@ -103,7 +103,7 @@ class DeliverLocked(BatchOperation[Delivery, Delivered]):
         return [outcomes.get(delivery.execution_id) for delivery in requests]
 
     async def run_one(self, tx: Transaction, namespace: str, request: Delivery) -> Delivered:
-        """Deliver one signal after waiting for the row, or raise why not."""
+        """Wait for the lock on the row and deliver the signal. Raise if that is refused."""
         verified, outcomes = await _verify(tx, namespace, [request], self.keys)
         if not outcomes:
             executions = await tx.executions.lock(namespace, [request.execution_id])

@@ -80,7 +80,7 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
         return [outcomes.get(request.fence.execution_id) for request in requests]
 
     async def run_one(self, tx: Transaction, namespace: str, request: Suspend) -> SuspendOutcome:
-        """Suspend one execution after waiting for its row, or raise why not."""
+        """Wait for the lock on the row and suspend the execution. Raise if that is refused."""
         id_ = request.fence.execution_id
         if _awaited_ids(request):
             executions = await _lock_with_awaited(tx, namespace, request)
@@ -285,7 +285,7 @@ async def _lock_with_awaited(tx: Transaction, namespace: str, request: Suspend) 
     if awaits_others:
         late = [other for other in await _newly_awaited(tx, request, facts) if other not in others]
     if late:
-        # A waitpoint was closed between the two statements. This is out of order, but a deadlock is retried.
+        # A waitpoint was closed between the two statements. These locks are out of order, but a deadlock is retried.
         executions |= await tx.executions.lock(namespace, late)
     return executions
 

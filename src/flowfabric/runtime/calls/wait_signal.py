@@ -50,7 +50,7 @@ def wait_for(condition: Condition, /, *, timeout: Duration) -> Durable[Condition
 def wait_for(condition: Condition, /, *, timeout: Duration | None = None) -> Any:
     """Wait until signals satisfy a condition of the engine.
 
-    The waitpoints of the condition are declared signals of the task, by name, and others that are open while awaited.
+    The condition names waitpoints: signals that the task declares, and others that are open only during the wait.
     """
     return ConditionCall(require_branch("wait_for"), condition, _timeout(timeout))
 
@@ -83,7 +83,7 @@ class WaitCall(DurableCall[T_co]):
         raise AssertionError("only a wait for a child ends with an execution")
 
     def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
-        """Return the record of an outcome by these signals."""
+        """Return the record of a wait that ended with these signals."""
         return self.call_id.record(StepStatus.OK, signals=[to_facts(signal) for signal in signals])
 
     def replay(self, record: Record) -> Any:
