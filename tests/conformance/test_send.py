@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.core.errors import Conflict
+from flowfabric.core.errors import Conflict, InvalidRequest
 from flowfabric.core.executions.outcomes import Satisfied
 from flowfabric.engine import (
     Accepted,
@@ -272,3 +272,14 @@ async def test_signals_of_one_batch_find_declarations_and_waits(engine: Engine) 
     # Of the two signals to a wait, the one that arrives first ends it.
     for pair in (outcomes[4:6], outcomes[6:]):
         assert {type(outcome) for outcome in pair} == {Accepted, NotFound}
+
+
+async def test_empty_wait_is_refused_and_the_rest_of_its_batch_is_delivered(engine: Engine) -> None:
+    first, second = await suspended(engine, ["signal:ok"]), await suspended(engine, ["signal:ok"])
+    bad, good = await asyncio.gather(
+        engine.signals.send(first.id, "ok", wait=""),
+        engine.signals.send(second.id, "ok", wait="signal:ok"),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, InvalidRequest) and bad.fields["field"] == "wait"
+    assert isinstance(good, Accepted)

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.tokens.secret import Secret
@@ -142,7 +143,8 @@ class Signals:
             by_engine=True,
         )
         id_ = parse_id(execution_id, "execution_id")
-        wait = None if wait is None else validation.text(wait, "wait")
+        if wait is not None and not validation.text(wait, "wait"):
+            raise InvalidRequest("invalid_request", "wait is empty; name a wait, or leave it out", field="wait")
         delivery = Delivery(execution_id=id_, key=request.name, request=request, only_standing=True, wait=wait)
         return await self._deliver(delivery)
 

@@ -113,13 +113,16 @@ def row_reader(kind: type[Record], **sources: str | Callable[[Row], object]) -> 
     # Compiled code is up to twice as fast as a loop over the fields, and rows are read by the thousand.
     names: dict[str, Any] = {"kind": kind, "make": make}
     arguments = []
-    for name, type_ in get_type_hints(kind).items():
+    types = get_type_hints(kind)
+    assert sources.keys() <= types.keys(), "every source is for a field"
+    for name, type_ in types.items():
         source = sources.get(name, name)
         convert, value = (_converter(type_), f"row['{source}']") if isinstance(source, str) else (source, "row")
         names[f"convert_{name}"] = convert
         arguments.append(f"{name}=convert_{name}({value})" if convert else f"{name}={value}")
     call = "kind({})" if hasattr(kind, "__slots__") else "make(kind, dict({}))"
-    reader: Callable[[Row], Record] = eval("lambda row: " + call.format(", ".join(arguments)), names)
+    code = compile("lambda row: " + call.format(", ".join(arguments)), f"<row_reader of {kind.__name__}>", "eval")
+    reader: Callable[[Row], Record] = eval(code, names)
     return reader
 
 

@@ -57,10 +57,13 @@ def translate(error: BaseException) -> BaseException:
 
 
 def _find_meaning(error: BaseException) -> FlowFabricError | None:
-    message = f"{type(error).__name__}: {error}"[:200]
     if isinstance(error, _ERRORS.DataError):
-        return InvalidRequest("invalid_request", f"the database cannot store a value of the call ({message})")
+        return InvalidRequest("invalid_request", f"the database cannot store a value of the call ({_describe(error)})")
     for kinds, code, advice in _MEANING:
         if isinstance(error, kinds):
-            return Unavailable(code, f"{advice} ({message})")
+            return Unavailable(code, f"{advice} ({_describe(error)})")
     return None
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

@@ -352,7 +352,7 @@ def parse_steps(value: object) -> tuple[Step, ...]:
     steps = tuple(validation.batch(value, "steps"))
     for item in steps:
         if not isinstance(item, Step):
-            raise validation.wrong_type("steps", "Step records", item)
+            raise validation.wrong_type("a step", "a Step", item, field="steps")
     if len({item.name for item in steps}) != len(steps):
         raise InvalidRequest("invalid_request", "two steps of one call have the same name; rename one", field="steps")
     return steps

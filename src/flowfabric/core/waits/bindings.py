@@ -114,7 +114,7 @@ def parse_new_waitpoints(value: object) -> tuple[NewWaitpoint, ...]:
     waitpoints = []
     for binding in parse_bindings(value):
         if not isinstance(binding, NewWaitpoint):
-            raise validation.wrong_type("waitpoints", "keys or NewWaitpoint records", binding)
+            raise validation.wrong_type("a waitpoint", "a key or a NewWaitpoint", binding, field="waitpoints")
         waitpoints.append(binding)
     return tuple(waitpoints)
 
@@ -124,5 +124,5 @@ def _parse_binding(value: object) -> Bound:
         return NewWaitpoint(value)
     if isinstance(value, Bound):
         return value
-    kinds = "keys or NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Child or Timer records"
-    raise validation.wrong_type("waitpoints", kinds, value)
+    kinds = "a key, NewWaitpoint, PendingWaitpoint, StandingWaitpoint, Child or Timer"
+    raise validation.wrong_type("a waitpoint", kinds, value, field="waitpoints")

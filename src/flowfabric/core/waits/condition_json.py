@@ -96,7 +96,7 @@ def _read_members(value: object, path: str, level: int) -> list[Condition]:
 def _check_fields(value: object, path: str) -> tuple[str, dict[str, Any]]:
     place = path or "a condition"
     if not isinstance(value, Mapping):
-        raise validation.wrong_type(place, "an object with a type", value, path=path)
+        raise validation.wrong_type(place, "an object with a type", value, path=path, field=path or "condition")
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _FIELDS:
         shown = validation.preview(kind) if "type" in value else "absent"
