@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.core.errors import Conflict, InvalidRequest
+from flowfabric.core.errors import Conflict
 from flowfabric.core.executions.outcomes import Satisfied
 from flowfabric.engine import (
     Accepted,
@@ -193,7 +193,7 @@ async def test_standing_waitpoint_does_not_expire_with_a_wait(engine: Engine, cl
 @pytest.mark.parametrize("key", [None, "once"])
 async def test_undeclared_signal_goes_to_the_oldest_open_wait(engine: Engine, key: str | None) -> None:
     wait = await suspended(engine, ["b/signal:paid#2", "signal:paid", "signal:paid_back"], lease=await leased(engine))
-    outcome = await engine.signals.send(wait.id, "paid", b"1", key=key, wait="signal:paid")
+    outcome = await engine.signals.send(wait.id, "paid", b"1", key=key, or_wait=True)
     assert isinstance(outcome, Accepted)
     oldest = min(
         (waitpoint for waitpoint in await engine.waitpoints.list(wait.id) if waitpoint.key != "signal:paid_back"),
@@ -209,7 +209,7 @@ async def test_undeclared_signal_goes_to_the_oldest_open_wait(engine: Engine, ke
 async def test_declared_signal_is_preferred_to_an_open_wait(engine: Engine, key: str | None) -> None:
     lease = await leased(engine, signals=["paid"])
     wait = await suspended(engine, ["signal:paid"], lease=lease)
-    outcome = await engine.signals.send(wait.id, "paid", key=key, wait="signal:paid")
+    outcome = await engine.signals.send(wait.id, "paid", key=key, or_wait=True)
     assert isinstance(outcome, Accepted)
     assert outcome.effect is Effect.BUFFERED
     assert (await engine.executions.describe(wait.id)).state is State.SUSPENDED
@@ -224,9 +224,9 @@ async def test_signal_without_declaration_and_wait_is_not_expected(
     await engine.leases.complete(ended.fence)
     async with nothing_written(store):
         for id_ in (wait.id, ended.execution_id):
-            send = engine.signals.send(id_, "paid", key=key, wait="signal:paid")
+            send = engine.signals.send(id_, "paid", key=key, or_wait=True)
             await refused(send, "signal_not_expected", NotFound)
-        unknown = engine.signals.send(UUID(int=7), "paid", key=key, wait="signal:paid")
+        unknown = engine.signals.send(UUID(int=7), "paid", key=key, or_wait=True)
         await refused(unknown, "execution_not_found", NotFound)
 
 
@@ -234,16 +234,16 @@ async def test_repeat_to_a_wait_that_is_over_is_a_duplicate_whatever_waits_now(
     engine: Engine, store: TestStore
 ) -> None:
     wait = await suspended(engine, ["signal:paid"])
-    first = await engine.signals.send(wait.id, "paid", key="once", wait="signal:paid")
+    first = await engine.signals.send(wait.id, "paid", key="once", or_wait=True)
     for state in ("resumed", "suspended again", "ended"):
         async with nothing_written(store):
-            repeat = await engine.signals.send(wait.id, "paid", key="once", wait="signal:paid")
+            repeat = await engine.signals.send(wait.id, "paid", key="once", or_wait=True)
         assert repeat == DuplicateSignal(first.signal_id), state
         lease = await engine.leases.claim_resumed(wait.id, "worker-2")
         if state == "resumed":
             await suspended(engine, ["signal:paid#2"], lease=lease)
             async with nothing_written(store):
-                again = await engine.signals.send(wait.id, "paid", key="once", wait="signal:paid")
+                again = await engine.signals.send(wait.id, "paid", key="once", or_wait=True)
             assert again == DuplicateSignal(first.signal_id)
             await engine.operator.resume(wait.id)
         else:
@@ -255,7 +255,7 @@ async def test_approval_and_signal_with_the_same_key_are_one(engine: Engine) -> 
     condition = Count(2, "signals", ["signal:paid"])
     wait = await suspended(engine, ["signal:paid"], condition)
     first = await engine.signals.approve(wait.id, "signal:paid", "paid", suffix="once")
-    repeat = await engine.signals.send(wait.id, "paid", key="once", wait="signal:paid")
+    repeat = await engine.signals.send(wait.id, "paid", key="once", or_wait=True)
     assert repeat == DuplicateSignal(first.signal_id)
 
 
@@ -265,21 +265,10 @@ async def test_signals_of_one_batch_find_declarations_and_waits(engine: Engine) 
     idle = await submitted(engine)
     ids = [declared, idle, *(wait.id for wait in waits)]
     outcomes = await asyncio.gather(
-        *(engine.signals.send(id_, "paid", key=key, wait="signal:paid") for id_ in ids for key in (None, "k")),
+        *(engine.signals.send(id_, "paid", key=key, or_wait=True) for id_ in ids for key in (None, "k")),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes[:4]] == [Accepted, Accepted, NotFound, NotFound]
     # Of the two signals to a wait, the one that arrives first ends it.
     for pair in (outcomes[4:6], outcomes[6:]):
         assert {type(outcome) for outcome in pair} == {Accepted, NotFound}
-
-
-async def test_empty_wait_is_refused_and_the_rest_of_its_batch_is_delivered(engine: Engine) -> None:
-    first, second = await suspended(engine, ["signal:ok"]), await suspended(engine, ["signal:ok"])
-    bad, good = await asyncio.gather(
-        engine.signals.send(first.id, "ok", wait=""),
-        engine.signals.send(second.id, "ok", wait="signal:ok"),
-        return_exceptions=True,
-    )
-    assert isinstance(bad, InvalidRequest) and bad.fields["field"] == "wait"
-    assert isinstance(good, Accepted)

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
-from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.tokens.secret import Secret
@@ -120,13 +119,13 @@ class Signals:
         key: str | None = None,
         created_at: datetime | None = None,
         resume_delay: validation.Duration | None = None,
-        wait: str | None = None,
+        or_wait: bool = False,
     ) -> Accepted | DuplicateSignal:
         """Deliver a signal to the standing waitpoint of this name, which was declared when the execution was submitted.
 
-        It needs no token. If the execution does not declare the signal, it goes to the oldest open waitpoint of the
-        wait that `wait` names. For `wait="signal:paid"`, that is a waitpoint with a key such as `signal:paid`,
-        `signal:paid#2` or `gather[1]/signal:paid`. With `wait` and a `key`, the id of the signal follows from the key.
+        It needs no token. With `or_wait`, a signal that the execution does not declare goes to the oldest open wait for
+        it. Tasks name the waitpoints of such waits `signal:NAME`, `signal:NAME#2` or `gather[1]/signal:NAME`. With
+        `or_wait` and a `key`, the id of the signal follows from the key, so that a repeat is recognized in any wait.
         """
         request = self._request(
             name,
@@ -143,9 +142,8 @@ class Signals:
             by_engine=True,
         )
         id_ = parse_id(execution_id, "execution_id")
-        if wait is not None and not validation.text(wait, "wait"):
-            raise InvalidRequest("invalid_request", "wait is empty; name a wait, or leave it out", field="wait")
-        delivery = Delivery(execution_id=id_, key=request.name, request=request, only_standing=True, wait=wait)
+        or_wait = validation.boolean(or_wait, "or_wait")
+        delivery = Delivery(execution_id=id_, key=request.name, request=request, only_standing=True, or_wait=or_wait)
         return await self._deliver(delivery)
 
     async def list(

@@ -60,11 +60,6 @@ class Signal(Generic[T]):
         return f"Signal({self.name!r}, {getattr(self.annotation, '__name__', self.annotation)})"
 
 
-def wait_key(name: str) -> str:
-    """Return the name under which a wait for a signal is recorded. The key of its waitpoint starts with it."""
-    return f"signal:{name}"
-
-
 async def send_decision(opening: EngineFactory, token: str, word: DecisionWord, comment: str) -> Delivery:
     """Deliver an approver's decision. A second one with the same token is a duplicate of the first."""
     return await deliver_decision(await opening(), token, word, validation.text(comment, "comment"), "token")
@@ -87,7 +82,7 @@ async def send(
     """
     kind, identity = _current_sender() if by is None else (OPERATOR, by)
     return await engine.signals.send(
-        id_, name, payload, key=key, source_type=kind, source_identity=identity, wait=wait_key(name)
+        id_, name, payload, key=key, source_type=kind, source_identity=identity, or_wait=True
     )
 
 

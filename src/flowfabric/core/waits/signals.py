@@ -74,12 +74,17 @@ def as_approval(request: SignalRequest) -> SignalRequest:
     )
 
 
-def find_open_wait(waitpoints: Sequence[Waitpoint], wait: str) -> Waitpoint | None:
-    """Return the oldest of the open waitpoints that belongs to a wait of this name, in any branch."""
+def wait_key(name: str) -> str:
+    """Return the name under which a task records a wait for a signal. The key of its waitpoint contains it."""
+    return f"signal:{name}"
+
+
+def find_open_wait(waitpoints: Sequence[Waitpoint], name: str) -> Waitpoint | None:
+    """Return the oldest of the open waitpoints that belongs to a wait for this signal, in any branch."""
     matches = [
         waitpoint
         for waitpoint in waitpoints
-        if waitpoint.kind is WaitpointKind.ADDRESSED and _is_key_of(waitpoint.key, wait)
+        if waitpoint.kind is WaitpointKind.ADDRESSED and _is_key_of(waitpoint.key, wait_key(name))
     ]
     return min(matches, key=lambda waitpoint: waitpoint.id, default=None)
 

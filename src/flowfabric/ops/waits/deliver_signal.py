@@ -1,6 +1,6 @@
 """deliver_signal: accept a signal for a waitpoint, addressed by a token, or by name without one.
 
-A name addresses a declared signal or, with `Delivery.wait`, the oldest open wait for an undeclared one.
+A name addresses a declared signal or, with `Delivery.or_wait`, the oldest open wait for an undeclared one.
 
 ```text
 signal ──┬── a doubtful token, or a key at a named waitpoint ──> locked_batch
@@ -61,8 +61,8 @@ _ADDRESSABLE = {
 class Delivery:
     """A signal and its address: a token, or an execution with the id or the key of a waitpoint.
 
-    `secret` is the key that verifies the token according to the ring that this process remembers. If no signal is
-    declared as `key`, the signal goes to the oldest open wait of the name `wait`.
+    `secret` is the key that verifies the token according to the ring that this process remembers. With `or_wait`, a
+    signal that is not declared goes to the oldest open wait for it.
     """
 
     execution_id: UUID
@@ -72,7 +72,7 @@ class Delivery:
     waitpoint_id: UUID | None = None
     key: str | None = None
     only_standing: bool = False
-    wait: str | None = None
+    or_wait: bool = False
 
 
 class DeliverLocked(BatchOperation[Delivery, Delivered]):
@@ -231,7 +231,7 @@ async def _deliver(
     decisions: list[Decision[Accepted]] = []
     for delivery in deliveries:
         id_ = delivery.execution_id
-        if delivery.wait is not None and id_ in received.accepted:
+        if delivery.or_wait and id_ in received.accepted:
             # The wait that accepted the signal may be over, so the repeat may have no address.
             outcomes[id_] = DuplicateSignal(received.accepted[id_])
             continue
@@ -273,7 +273,7 @@ def _decide(
 
 def _request_at(waitpoint: Waitpoint, delivery: Delivery) -> SignalRequest:
     """Return the signal as this waitpoint stores it."""
-    is_undeclared = delivery.wait is not None and waitpoint.kind is not WaitpointKind.STANDING
+    is_undeclared = delivery.or_wait and waitpoint.kind is not WaitpointKind.STANDING
     return as_approval(delivery.request) if is_undeclared else delivery.request
 
 
@@ -284,7 +284,7 @@ def _with_id_of_key(delivery: Delivery, execution: Execution) -> Delivery:
     the repeat in the whole generation of the execution.
     """
     request = delivery.request
-    if delivery.wait is None or request.key is None:
+    if not delivery.or_wait or request.key is None:
         return delivery
     id_ = derive_id(execution.id, "signal", str(execution.generation), request.name, request.key)
     return replace(delivery, request=replace(request, id=id_))
@@ -298,8 +298,8 @@ def _open_targets(
     for delivery in deliveries:
         candidates = waitpoints.get(delivery.execution_id, ())
         target = next((waitpoint for waitpoint in candidates if _is_addressed(waitpoint, delivery)), None)
-        if target is None and delivery.wait is not None:
-            target = find_open_wait(candidates, delivery.wait)
+        if target is None and delivery.or_wait:
+            target = find_open_wait(candidates, delivery.request.name)
         if target is not None:
             targets[delivery.execution_id] = target
     return targets
@@ -364,7 +364,7 @@ def _check_target(delivery: Delivery, waitpoint: Waitpoint | None) -> Waitpoint:
     if waitpoint is not None:
         return waitpoint
     id_, name = delivery.execution_id, delivery.key
-    if delivery.wait is not None:
+    if delivery.or_wait:
         message = (
             f"execution {id_} neither declares signal {name!r} nor waits for it now; "
             f"@app.task(signals=[…]) takes it from the submit on"

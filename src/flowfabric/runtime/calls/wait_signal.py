@@ -16,13 +16,14 @@ from flowfabric.core.waits.bindings import Bound, NewWaitpoint, StandingWaitpoin
 from flowfabric.core.waits.conditions import Condition, Single, waitpoint_keys
 from flowfabric.core.waits.evaluate import counting_signals, is_satisfied
 from flowfabric.core.waits.records import Effect, StoredSignal, SuspensionReason
+from flowfabric.core.waits.signals import wait_key
 from flowfabric.core.waits.snapshot import Override, WaitSnapshot
 from flowfabric.core.waits.sources import format_source
 from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.durable_call import DurableCall, T_co
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.run import FINAL_MARK
-from flowfabric.runtime.signals import Signal, wait_key
+from flowfabric.runtime.signals import Signal
 from flowfabric.runtime.waits import DueTimeReached, SignalsArrived, Verdict, Wait
 from flowfabric.values import ValueCodec
 from flowfabric.values.aliases import Durable, Duration, T
