@@ -226,7 +226,7 @@ TRANSITIONS = (
 
 
 def check(execution: Execution, transition: Transition) -> None:
-    """Raise the transition's code unless the execution may make it."""
+    """Raise a refusal with the transition's code unless the execution may make the transition."""
     wrong_owner = transition.leased is not None and transition.leased != (execution.lease is not None)
     if execution.state not in transition.sources or wrong_owner:
         raise refusal(execution, transition.refusal, f"{transition.name} is not possible in this state")
@@ -240,7 +240,10 @@ def apply_transition(
     until: datetime | None = None,
     **changes: Any,
 ) -> Execution:
-    """Return the execution after the transition; `digest` and `until` allow repeating the outcome later."""
+    """Return the execution after the transition.
+
+    If the transition ends a lease, `digest` and `until` are stored, so that a repeated request gets the same outcome.
+    """
     check(execution, transition)
     target = transition.target or execution.state
     values: dict[str, Any] = {

@@ -51,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitpointView:
-    """Public view of a waitpoint. Of its token it shows only the key id and a fingerprint.
+    """Public view of a waitpoint. It shows only the key id and a fingerprint of the token.
 
     `names` are the signals that the current wait needs: None means any, empty means none.
     """

@@ -23,7 +23,7 @@ _NO_TAGS: Mapping[str, str] = {}
 
 
 class EdgeKind(StrEnum):
-    """Which end of the upstream member satisfies an edge."""
+    """The outcomes of the upstream member that satisfy an edge."""
 
     ON_SUCCESS = "on_success"
     ON_FAILURE = "on_failure"
@@ -100,7 +100,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An inbound edge: the upstream member, which end of it counts, and the input name of its result."""
+    """An inbound edge: the upstream member, the outcomes that satisfy the edge, and the input name of its result."""
 
     upstream: Member | UUID | str
     kind: EdgeKind = EdgeKind.ON_SUCCESS
@@ -295,7 +295,7 @@ def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
         for edge in member.edges:
             after.setdefault(edge.upstream_name, []).append(member.name)
     ready = [name for name, number in open_edges.items() if number == 0]
-    for name in ready:  # The loop body appends to it.
+    for name in ready:  # The loop body appends to `ready`.
         for downstream in after.get(name, ()):
             open_edges[downstream] -= 1
             if open_edges[downstream] == 0:

@@ -51,7 +51,7 @@ class EdgeState(StrEnum):
 
 
 class GroupState(StrEnum):
-    """The state of the edges of a member together. A group is decided once."""
+    """The state of an edge group. A group is decided only once."""
 
     OPEN = "open"
     FIRED = "fired"
@@ -179,12 +179,12 @@ class MemberFacts:
 
     @property
     def is_blocked(self) -> bool:
-        """True if it waits for its edge group."""
+        """True if the execution waits for its edge group."""
         return self.state is State.BLOCKED and self.blocking_reason is BlockingReason.WAITING_FOR_CHILDREN
 
     @property
     def flow(self) -> UUID | None:
-        """The flow whose lock covers it: the one it is a member of, or the one of its children."""
+        """The flow whose lock covers the execution: the flow that it is a member of, or the flow of its children."""
         return self.flow_id or (self.id if self.has_children else None)
 
 
@@ -235,7 +235,10 @@ def counts_as_bad(state: State, cancelled_by: str | None) -> bool:
 
 
 def final_state(flow: FlowRecord, bad_ends: int) -> FlowState:
-    """Return how a flow ended whose members have all ended; `bad_ends` are failures that no member handled."""
+    """Return the final state of a flow whose members have all ended.
+
+    `bad_ends` counts the failures that no member handled.
+    """
     if flow.cancel is not None:
         return FlowState.CANCELLED
     return FlowState.FAILED if bad_ends else FlowState.COMPLETED

@@ -1,4 +1,4 @@
-"""Waitpoint tokens: the holder of one may send signals to one waitpoint of one execution.
+"""Waitpoint tokens: the holder of a token may send signals to one waitpoint of one execution.
 
     ffw1.<kid>.<payload>.<mac>          payload and mac in base64url without padding
 
@@ -6,9 +6,9 @@
               │ 8: hard end, microseconds since 1970 (optional) │ 1..256: source in UTF-8 (optional)
     mac       HMAC-SHA256 over version, purpose, kid, namespace and payload, under the kid's key for that purpose
 
-Every token has exactly one spelling: text that does not encode back to itself is malformed. All errors up to the mac
-have the same code, `invalid_token`, so that trying reveals nothing. The same claims always give the same token, so the
-store need not keep it.
+Every token has exactly one spelling: text that does not encode back to itself is malformed. Malformed text, an unknown
+key and a wrong mac all raise `invalid_token`, so that guessing reveals nothing. The same claims always give the same
+token, so the store need not keep it.
 """
 
 from __future__ import annotations

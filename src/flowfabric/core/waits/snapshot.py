@@ -17,7 +17,7 @@ MAX_SIGNALS = 100
 
 @record(frozen=True, slots=True)
 class WaitSnapshotRequest:
-    """A worker's request for signals at waitpoints after given sequence numbers, and for ends of executions."""
+    """A worker's request for signals of waitpoints, each from a sequence number on, and for ends of executions."""
 
     execution_id: UUID
     places: Mapping[str, int]
