@@ -40,7 +40,7 @@ __all__ = ["Flow", "FlowHandle", "Node"]
 
 _EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
 _DEFAULT_NAME = "flow"
-# The fields of a submission that a member of a flow has too.
+# The fields of a submission that also apply to a member of a flow.
 _MEMBER_OPTIONS = {option.name for option in fields(Submission)} - {"kind", "payload", "id", "key"}
 
 
@@ -98,7 +98,7 @@ class Flow:
     def after(
         self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
     ) -> None:
-        """Run a member only after others have succeeded, failed or ended, without using their results."""
+        """Run a member only after the upstream members have succeeded, failed or ended, without using their results."""
         if on not in _EDGES:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)
@@ -113,8 +113,10 @@ class Flow:
                 raise InvalidRequest("duplicate_edge", message, member=node.name, upstream=other.name)
 
     def first(self, *nodes: Node[R], cancel_rest: bool = True) -> R:
-        """Return a reference to the result of the first member that succeeds. The others are cancelled if
-        `cancel_rest`."""
+        """Return a reference to the result of the first member that succeeds.
+
+        With `cancel_rest`, the other members are cancelled.
+        """
         return cast(R, self._make_reference("first", 1, nodes, cancel_rest=cancel_rest))
 
     def quorum(self, k: int, *nodes: Node[R], cancel_rest: bool = True) -> list[R]:
@@ -206,8 +208,10 @@ class FlowHandle:
         return _cancel(self.app, self.id, policy)
 
     def wait(self, timeout: Duration | None = None) -> Durable[FlowState | None]:
-        """Wait until all members have ended. None if the timeout passes first. The function of a task awaits members
-        instead."""
+        """Wait until all members have ended.
+
+        Return None if the timeout passes first. Raise inside a task, whose function must await the members instead.
+        """
         if is_in_task():
             message = "a task waits for members of a flow, for example `await handle[node]`, not for the whole flow"
             raise InvalidRequest("flow_wait_in_task", message)
@@ -251,7 +255,7 @@ def _check_options(task: Task[..., Any]) -> None:
 
 
 def _join(name: str, references: Sequence[ResultReference]) -> Join:
-    """Return how the edges of a member are joined: all of them, or by its one `first` or `quorum`."""
+    """Return the join of a member: that of its only `first` or `quorum`, or else `all_of`."""
     joined = {reference for reference in references if reference.mode != "result"}
     if not joined:
         return all_of()

@@ -73,9 +73,9 @@ class Handle(Generic[R_co]):
     def result(self, timeout: Duration | None = None) -> Durable[R_co]:
         """Wait for the result.
 
-        Raise `ExecutionFailed`, `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if the execution ended
-        another way. A failure whose class the task declares in `raises=` is raised as that class. Raise `TimeoutError`
-        if the execution has not ended within `timeout`.
+        Raise `ExecutionFailed`, `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if the execution did not
+        complete. A failure whose class the task declares in `raises=` is raised as that class. Raise `TimeoutError` if
+        the execution has not ended within `timeout`.
         """
         if current_branch() is not None:
             from flowfabric.runtime.calls.children import await_result
@@ -102,8 +102,8 @@ class Handle(Generic[R_co]):
     def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Durable[Delivery]:
         """Send a signal.
 
-        If the task declares the signal, it is kept until the task awaits it. Otherwise it goes to the wait that is open
-        now. A second signal with the same `key` is reported as a duplicate.
+        If the task declares the signal, the store keeps it until the task awaits it. Otherwise it is delivered to the
+        wait that is open now. A second signal with the same `key` is reported as a duplicate.
         """
         if not isinstance(signal, Signal):
             message = f"signal must be a Signal, not {type(signal).__name__}"

@@ -32,7 +32,7 @@ def durable_kinds(names: NameResolver, nodes: Sequence[ast.AST]) -> Iterator[Cal
 
 
 def flatten_arguments(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
-    """Yield the single arguments of a call, including those in lists, stars and comprehensions."""
+    """Yield each argument of a call; lists, starred arguments and comprehensions are replaced by their elements."""
     for argument in arguments:
         match argument:
             case ast.Starred(value=inner):

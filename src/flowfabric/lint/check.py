@@ -82,9 +82,9 @@ def drop_ignored(findings: Iterable[Finding], source: bytes) -> list[Finding]:
 
 
 def _read_ignored_codes(source: bytes) -> dict[int, set[str]]:
-    """Return the ignored codes by line. Only real comments count, not strings that look like one."""
+    """Return the ignored codes by line. Only real comments count, not strings that look like comments."""
     codes: dict[int, set[str]] = {}
-    # Source that the parser accepts and the tokenizer does not is rare. Later comments are then not read.
+    # In rare cases the tokenizer stops at source that the parser accepts. The comments after that place are not read.
     with contextlib.suppress(tokenize.TokenError):
         for token in tokenize.tokenize(io.BytesIO(source).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):

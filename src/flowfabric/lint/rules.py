@@ -129,10 +129,10 @@ class _AwaitChecker:
 
 
 def _may_be_intended(called: ast.expr, origin: str) -> bool:
-    """Return True for a call that may be intended.
+    """Return True for a call that the author may want to make in every run.
 
-    Calls that close a client belong in every run. A method of another package may be that of a task or handle if it has
-    the same name.
+    Calls that close a client belong in every run. If a method of another package has the name of a task's or handle's
+    method, it may be that method.
     """
     method = called.attr if isinstance(called, ast.Attribute) else None
     root = origin.partition(".")[0]

@@ -122,7 +122,7 @@ class WaiterRegistry:
         self._notify_kind("lane")
 
     def notify_workers_soon(self) -> None:
-        """Notify every waiter for work after a short delay, once for all calls until then."""
+        """Notify every waiter for work after a short delay. Further calls during the delay have no effect."""
         if self._work_timer is None:
             loop = asyncio.get_running_loop()
             self._work_timer = loop.call_later(_WORK_NOTIFY_DELAY_S, self._notify_workers_now)
@@ -138,7 +138,10 @@ class WaiterRegistry:
         self.notify_workers()
 
     def _notify_ends_soon(self) -> None:
-        """Notify every waiter for an end after a delay, because most of them wait for other executions."""
+        """After a delay, notify every caller that waits for the end of an execution.
+
+        Most of them wait for executions that have not ended, so a delay saves reads.
+        """
         if self._end_timer is None:
             loop = asyncio.get_running_loop()
             self._end_timer = loop.call_later(_END_NOTIFY_DELAY_S, self._notify_ends_now)

@@ -120,7 +120,7 @@ _CONFIG = ConfigDict(
 _CORE_CONFIG = core_schema.CoreConfig(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", allow_inf_nan=True
 )
-# Schema keys whose content comes from the user. It is copied unchanged, even if it looks like a schema.
+# Schema keys whose content comes from the user. That content is copied unchanged, even if it looks like a schema.
 _USER_KEYS = frozenset({"cls", "config", "default", "default_factory", "expected", "function", "members", "metadata"})
 
 
@@ -304,7 +304,7 @@ def return_codec(fn: Callable[..., Any], namespace: Namespace | None = None) -> 
     codec = _return_codecs.get(cache_key)
     if codec is None:
         codec = _make_return_codec(fn, key, namespace)
-        if owner is None or codec.annotation is not owner:  # `Self` means another class in a subclass.
+        if owner is None or codec.annotation is not owner:  # In a subclass, `Self` is a different class.
             _return_codecs[cache_key] = codec
     return codec
 

@@ -123,7 +123,7 @@ def _get_category(exc: BaseException) -> str:
     """Return the exception's own `category`, or the name of its class if it has no valid one."""
     try:
         return validation.name(getattr(exc, "category", None), "category")
-    except Exception:  # It is missing or invalid, or it is a property that raises.
+    except Exception:  # `category` is missing or invalid, or it is a property that raises.
         return type(exc).__name__[: validation.MAX_NAME_CHARACTERS]
 
 
