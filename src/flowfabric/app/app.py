@@ -57,11 +57,11 @@ class App:
 
     `store` is a path, `sqlite:///path`, `postgresql://…` or `:memory:`. It defaults to the variable FLOWFABRIC_STORE,
     or else to `flowfabric.db` in the working directory. The store is opened on first use, once per event loop, and
-    closed by `async with app` or with the loop. `url` is the address of `app.asgi()`, the base of links. Workers import
-    the modules in `imports`, which contain more tasks. If a re-run makes a recorded call with other arguments,
-    `arguments` decides whether the app holds the execution (`hold`), warns (`warn`) or ignores it (`off`). `options`
-    are those of `flowfabric.engine.connect`, for example `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}` or
-    `{"key_file": …}`.
+    closed at the end of `async with app` or of the loop. `url` is the address of `app.asgi()`, with which links begin.
+    Workers import the modules in `imports`, which contain more tasks. If a re-run makes a recorded call with different
+    arguments, `arguments` decides whether the app holds the execution (`hold`), warns (`warn`) or ignores it (`off`).
+    `options` are options of `flowfabric.engine.connect`, for example `{"pooler": True}` behind PgBouncer, `{"schema":
+    "jobs"}` or `{"key_file": …}`.
     """
 
     def __init__(
@@ -121,10 +121,11 @@ class App:
     ) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(…)` with settings for its executions.
 
-        The kind of the task is `name` or the function's name. From `version=2` on it includes the version, and submits
-        go to the newest version. Exceptions in `raises` are expected results: they are not retried, and a caller that
-        waits for the result gets the same class. `signals` are accepted from the submit on. With `retry_on`, the task
-        and its steps retry only failures of these categories or classes.
+        The kind of the task is `name` or the function's name. From `version=2` on, the kind includes the version. Each
+        submit uses the newest version. Exceptions in `raises` are expected results: they are not retried, and a caller
+        that waits for the result receives an exception of the same class. The execution accepts the signals in
+        `signals` as soon as it is submitted. With `retry_on`, the task and its steps retry only failures of these
+        categories or classes.
         """
         task_settings = validate_settings(settings)
         names = frame_namespace(sys._getframe(1))

@@ -1,4 +1,4 @@
-"""Flows: tasks that run after one another, built from typed results before anything runs.
+"""Flows: graphs of tasks, in which a task takes the results of earlier tasks. A flow is built before any task runs.
 
     flow = app.flow("etl")
     a, b = flow.add(extract, "eu"), flow.add(extract, "us")
@@ -6,8 +6,8 @@
     handle = await flow.submit()
     text = await handle[report]
 
-`a.result` has the type of the value and is a reference to it. Every reference is an edge. The value is filled in when
-the member runs.
+`a.result` is a reference to the result of `a`, and type checkers see the type of that result. Every reference adds an
+edge. The reference is replaced by the result when the member runs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _MemberSpec:
 
 
 class Flow:
-    """A graph of calls. Nothing is stored until it is submitted, and then all of it in one transaction."""
+    """A graph of calls. `submit` stores the whole graph in one transaction; nothing is stored before."""
 
     def __init__(self, app: App, name: str | None = None) -> None:
         self.app = app
@@ -81,9 +81,10 @@ class Flow:
         self._members: dict[str, _MemberSpec] = {}
 
     def add(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Node[R]:
-        """Add a call of the task. It runs when every member that its arguments refer to has succeeded.
+        """Add a call of the task as a member. The member runs when all members in its arguments have succeeded.
 
-        Its name is the task's, numbered if there are several, or `task.options(name=…)`.
+        The member's name is the name from `task.options(name=…)`, or else the task's name, with a number if it is not
+        the first.
         """
         _check_options(task)
         newest = task.newest
@@ -109,7 +110,7 @@ class Flow:
             self._find_member(other)
             kind = member.edges.setdefault(other.name, _EDGES[on])
             if kind is not _EDGES[on]:
-                message = f"{node.name} comes after {other.name} already, {kind.value}; there is one edge between two"
+                message = f"{node.name} already has an edge from {other.name} ({kind.value}); keep only one"
                 raise InvalidRequest("duplicate_edge", message, member=node.name, upstream=other.name)
 
     def first(self, *nodes: Node[R], cancel_rest: bool = True) -> R:
@@ -260,7 +261,7 @@ def _join(name: str, references: Sequence[ResultReference]) -> Join:
     if not joined:
         return all_of()
     if len(joined) > 1 or any(reference.mode == "result" for reference in references):
-        message = f"{name} takes a first or quorum and other results but can have one join; add a member for either"
+        message = f"{name} combines a first or quorum with other results; take one of them in a separate member"
         raise InvalidRequest("one_join_per_member", message, member=name)
     [reference] = joined
     siblings = Siblings.CANCEL_REMAINING if reference.cancel_rest else Siblings.LET_RUN

@@ -76,7 +76,7 @@ class Task(Generic[P, R]):
         return submit.submit(self, args, kwargs)
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Durable[R]:
-        """Store an execution and wait for its result, as if you call `submit` and await the handle."""
+        """Store an execution and wait for its result, like `submit` followed by an await of the handle."""
         return submit.run(self, args, kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -180,7 +180,7 @@ class Task(Generic[P, R]):
 
 
 class TaskCodecs:
-    """How the inputs and the result of a function are stored.
+    """The codecs with which the inputs and the result of a function are stored.
 
     Annotations are resolved on first use, so they may name classes that are defined later.
     """

@@ -109,7 +109,7 @@ class NameResolver:
         return through_sync or (self.resolve(inner) or "").startswith("flowfabric.sync.")
 
     def origin(self, node: ast.expr) -> str | None:
-        """Return the origin of an object: its import, or that of its annotation or of the call that created it."""
+        """Return the import that an object, its annotation, or the call that created it comes from."""
         match node:
             case ast.Call(func=called):
                 return self.resolve(called) or self.origin(called)

@@ -117,7 +117,8 @@ class _AwaitChecker:
     def _is_foreign(self, origin: str) -> bool:
         """Return True for the standard library and for packages that are not next to the file.
 
-        The user's own packages are next to it. They may make durable calls that this module's text does not show.
+        Packages next to the file belong to the user. They may make durable calls that the text of this module does not
+        show.
         """
         root = origin.partition(".")[0]
         if root in ("", "flowfabric"):

@@ -184,7 +184,7 @@ class Announcer:
 
     async def _announce(self) -> None:
         for _ in range(_YIELDS):
-            # Local waiters that were just notified send their statements first.
+            # Let the local waiters that were just notified send their statements first.
             await asyncio.sleep(0)
         while self._pending:
             hints, self._pending = self._pending, CommitHints()
@@ -193,7 +193,7 @@ class Announcer:
                 await self._notifier.announce(hints)
                 self.announced += 1
             except Exception as error:
-                # A broken store is reported by the operations that use it.
+                # The operations that use the store report that it is broken.
                 _log.debug("Announcement was lost: %s", error)
             await asyncio.sleep(_BUSY_GAP_S if busy else _GAP_S)
 

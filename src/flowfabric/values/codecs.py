@@ -205,7 +205,7 @@ class ValueCodec(Generic[T]):
         Raise `ValueRefused` if the value cannot be written or read at all.
         """
         try:
-            # Dumping with warnings as errors costs more than all the rest, so it happens only after a failure.
+            # A dump that turns warnings into errors is slow, so it is made only after a failure.
             data = self._dump((value,), warnings=False, by_alias=True, round_trip=True)
             restored = self._load(data)[0]
             same = bool(restored == value)
@@ -241,7 +241,10 @@ class ValueCodec(Generic[T]):
         return StoredValue(data[1:-1], restored, self._describe_difference(value, restored))
 
     def _store_after_error(self, value: T, error: Exception) -> StoredValue[T]:
-        """Dump the value again after an error; raise unless only the comparison failed."""
+        """Dump and load the value again after an error.
+
+        Raise if that fails; otherwise only the comparison had failed.
+        """
         try:
             data, restored = self._dump_and_load(value)
         except Exception as cause:

@@ -1,7 +1,8 @@
 """Annotations and parameters of functions, resolved on first use.
 
 A name in an annotation may be defined after the function. Under `from __future__ import annotations`, a class that is
-local to a function is visible only in that function's frame. So each decorator keeps `frame_namespace(frame)`.
+local to a function is visible only in that function's frame. So each decorator stores `frame_namespace(frame)` for
+later.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def lost_subscription(subscriber: Subscriber | None, name: str) -> FlowFabricErr
         return subscriber_not_found(name)
     if subscriber.expired_at is not None:
         return expired_subscriber(subscriber)
-    message = f"another process took over subscriber {name!r} after a silence of this one; subscribe again to stand by"
+    message = f"another process took over subscriber {name!r} while this one was silent; subscribe again to wait for it"
     return Refused("subscription_lost", message, name=name)
 
 

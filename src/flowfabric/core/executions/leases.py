@@ -37,7 +37,7 @@ def decide_claim(execution: Execution, terms: LeaseTerms, now: datetime) -> Deci
 
 
 def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | None:
-    """Check a lease that is due: end it if it expired, otherwise schedule the next check.
+    """Check a lease whose check is due: end it if it expired, otherwise schedule the next check.
 
     Return None if there is no lease.
     """

@@ -1,4 +1,4 @@
-"""Every transition of an execution as data, and the function that applies one.
+"""Every transition of an execution as data, and the function that applies a transition.
 
     submit ─→ waiting or delayed           delayed ─ ready ─→ waiting
     waiting, delayed ─ hold ─→ blocked     blocked ─ unhold ─→ waiting or delayed
@@ -37,7 +37,10 @@ from flowfabric.core.policy import span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One legal transition: its source states, its target and the fields that it sets. None keeps the current value."""
+    """One legal transition: its source states, its target and the fields that it sets.
+
+    A field that is None keeps its value.
+    """
 
     name: str
     sources: frozenset[State]
@@ -320,7 +323,7 @@ def _without_lease(
     former = FormerLease(
         id=lease.id, epoch=execution.epoch, worker=lease.worker, end=transition.name, digest=digest, until=until
     )
-    # The remaining time is kept for when the attempt continues.
+    # Store the remaining time of the attempt for when it continues.
     remaining = max(due - now, timedelta(0)) if due else None
     ended: dict[str, Any] = {"lease": None, "former": former, "resumption": None}
     return ended | {"attempt_timeout_at": None, "attempt_timeout_left": remaining}

@@ -300,8 +300,8 @@ def _summary_values(execution: Execution) -> dict[str, Any]:
     }
 
 
-# The history of an execution also shows when its children were submitted and how they ended. These events are derived
-# from the rows of the children, because the parent stores no events of them.
+# The history of an execution also shows when its children were submitted, and when and how they ended. These events are
+# derived from the rows of the children, because the parent stores no events of them.
 
 CHILD = "child"
 

@@ -133,13 +133,13 @@ class MemberSpec:
     draft: bool
 
     def fingerprint(self, namespace: str) -> bytes:
-        """Return a hash of the submission, the edges and the join; repeated members are compared by it."""
+        """Return a hash of the submission, the edges and the join; it shows whether a repeated member is the same."""
         parts = [f"{edge.upstream_name}:{edge.kind}:{edge.input_name}" for edge in self.edges]
         join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.draft}"
         return self.submission.fingerprint(namespace) + digest("member", self.name, join, *parts).encode()
 
     def seal(self) -> MemberSpec:
-        """Return the member as a normal member, not a draft; raise if its edges can never satisfy its join."""
+        """Return a draft as a normal member; raise if its edges can never satisfy its join."""
         if not self.draft:
             return self
         check_quorum(self.join, len(self.edges), self.name)

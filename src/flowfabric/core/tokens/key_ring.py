@@ -182,13 +182,13 @@ def decide_rotate(
 
 
 def collect(ring: KeyRing, now: datetime) -> tuple[Key, ...]:
-    """Return the expired keys as they are written: without their secret."""
+    """Return the expired keys without their secret, to be written."""
     gone = (key for key in ring.keys if state_of(key, now) is KeyState.EXPIRED)
     return tuple(replace(key, secret=None, collected_at=now) for key in gone)
 
 
 def state_of(key: Key, now: datetime) -> KeyState:
-    """Return the state of a key; the secret may still be missing in this process."""
+    """Return the state of a key, even if this process does not have its secret."""
     if key.collected_at is not None:
         return KeyState.COLLECTED
     if key.retired_at is None:
@@ -199,7 +199,7 @@ def state_of(key: Key, now: datetime) -> KeyState:
 
 
 def verifying_secret(ring: KeyRing, kid: str, now: datetime) -> Secret | None:
-    """Return the secret of a kid within its window, or None."""
+    """Return the secret of a key that can still verify tokens; None otherwise."""
     key = ring.find(kid)
     in_window = key is not None and state_of(key, now) in (KeyState.ACTIVE, KeyState.VERIFYING)
     return key.secret if key is not None and in_window else None

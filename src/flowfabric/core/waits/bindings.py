@@ -45,9 +45,9 @@ class PendingWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class StandingWaitpoint:
-    """A waitpoint that was declared at the submit. Each of its signals is used by one wait.
+    """A waitpoint that was declared at the submit. Only one wait uses each of its signals.
 
-    Signals up to sequence number `after` do not count, for workers that track used signals themselves.
+    Workers that track used signals themselves pass `after`: signals up to that sequence number do not count.
     """
 
     key: str
