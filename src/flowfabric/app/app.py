@@ -224,7 +224,7 @@ class App:
 
     @property
     def sync(self) -> sync_client.App:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.App(self)

@@ -133,7 +133,7 @@ class Flow:
 
     @property
     def sync(self) -> sync_client.Flow:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.Flow(self)
@@ -224,7 +224,7 @@ class FlowHandle:
 
     @property
     def sync(self) -> sync_client.FlowHandle:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.FlowHandle(self)

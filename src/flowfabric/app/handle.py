@@ -65,7 +65,7 @@ class Handle(Generic[R_co]):
         return self.result().__await__()
 
     def __durable_call__(self) -> DurableCall[R_co]:
-        """Return the wait for the result as a durable call, for groups."""
+        """Return the wait for the result as a durable call; groups such as `gather` call this method."""
         from flowfabric.runtime.calls.children import await_result
 
         return await_result(self.id, self.task)
@@ -147,12 +147,12 @@ class Handle(Generic[R_co]):
         return _history(self)
 
     def explain(self) -> Durable[str]:
-        """Return one sentence with the reason why the execution is not running, or that it is."""
+        """Return one sentence that says whether the execution is running, and if it is not, why."""
         return _explain(self)
 
     @property
     def sync(self) -> sync_client.Handle[R_co]:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.Handle(self)

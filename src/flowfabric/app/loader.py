@@ -28,7 +28,7 @@ def import_all(modules: Sequence[str]) -> None:
 def load_app(address: str) -> App:
     """Return the app at an address such as `shop.tasks:app`. The working directory is searched too.
 
-    Without a colon it is the only app of that module.
+    Without a colon, the address means the only app of that module.
     """
     from flowfabric.app.app import App
 

@@ -36,7 +36,7 @@ _NO_TAGS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R_co]):
-    """A described and validated call that was not submitted yet."""
+    """A validated call that has not been submitted yet."""
 
     task: Task[..., R_co]
     args: tuple[Any, ...]
@@ -132,7 +132,7 @@ class Task(Generic[P, R]):
 
     @property
     def sync(self) -> sync_client.Task[P, R]:
-        """The same methods for plain code. Each returns the value instead of an awaitable."""
+        """The same methods for plain (not async) code. Each returns the value instead of an awaitable."""
         from flowfabric.app import sync_client
 
         return sync_client.Task(self)

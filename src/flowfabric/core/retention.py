@@ -15,7 +15,7 @@ MAX_PURGE_ROWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class PurgeBatch:
-    """An execution, when it may be purged, and about how many rows that deletes."""
+    """An execution, the time when it may be purged, and about how many rows the purge deletes."""
 
     id: UUID
     purge_at: datetime | None
@@ -35,7 +35,7 @@ def select_due(candidates: Sequence[PurgeBatch], now: datetime) -> list[PurgeBat
 
 
 def take_batch(candidates: Sequence[PurgeBatch], max_rows: int) -> list[PurgeBatch]:
-    """Return the first candidates with at most `max_rows` rows together; at least one, even if it is larger."""
+    """Return the first candidates with at most `max_rows` rows in total; always return at least one candidate."""
     rows = 0
     for place, candidate in enumerate(candidates):
         rows += candidate.rows

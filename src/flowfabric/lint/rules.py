@@ -157,7 +157,7 @@ _SAGA_NAMES = frozenset({"flowfabric.saga", "flowfabric.sync.saga"})
 
 
 def find_step_functions(module: Module) -> list[Function]:
-    """Return the functions of the module that a call or `@step.policy(…)` makes a step."""
+    """Return the functions of the module that are used as steps, by a call or by `@step.policy(…)`."""
     decorated = {function for function in module.functions if _has_policy(function)}
     return [*decorated, *sorted(_find_step_callees(module) - decorated, key=lambda function: function.node.lineno)]
 

@@ -27,7 +27,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, FailureClass, Policy
 # 1. The fence is that of the last lease that ended: `lease_expired`, `lease_revoked` or `execution_not_active`. If the
 #    same request ended the lease, its outcome is returned again instead.
 # 2. The fence names the live lease, which has expired: `lease_expired`.
-# 3. The fence is older than the last one, or another lease is live: `stale_lease`.
+# 3. The fence is older than the last lease, or a different lease is live: `stale_lease`.
 # 4. Otherwise: `execution_not_active`.
 
 

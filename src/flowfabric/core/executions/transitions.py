@@ -2,11 +2,11 @@
 
     submit ─→ waiting or delayed           delayed ─ ready ─→ waiting
     waiting, delayed ─ hold ─→ blocked     blocked ─ unhold ─→ waiting or delayed
-    active ─ its worker holds it ─→ blocked, ─ continues with other input ─→ waiting
+    active ─ its worker holds it ─→ blocked, ─ continues with new input ─→ waiting
     waiting ─ claim ─→ active              active ─ delay, retry ─→ delayed
     suspended ─ resume ─→ waiting, delayed active ─ suspend ─→ suspended
     terminal ─ replay ─→ waiting           active ─ release, lease lost ─→ waiting
-    blocked ─ its group fires ─→ waiting or delayed, ─ it cannot ─→ skipped
+    blocked ─ its group fires ─→ waiting or delayed, ─ it cannot fire ─→ skipped
     not terminal ─→ cancelled, expired     active ─ lease lost, kept for a hand-off ─→ active ─ reclaim ─→ active
                                            active ─→ completed, failed
 

@@ -2,8 +2,8 @@
 
     edge         open ─ its upstream ends ─→ satisfied or impossible ─ replay ─→ open
     edge group   open ─ enough edges are satisfied ─→ fired           ─ replay ─→ open
-                   ├─ they no longer can be ─→ impossible
-                   └─ its member ends otherwise ─→ closed
+                   ├─ too few edges can be satisfied ─→ impossible
+                   └─ its member ends before that ─→ closed
     flow         open, running, blocked ─ sealed and all members ended ─→ completed, failed
                    └─ cancel ─→ cancelled
 
@@ -192,7 +192,7 @@ class MemberFacts:
 class MemberEnd:
     """The end of an execution that concerns a flow: as a member, as a child, or as the root of its children's flow.
 
-    An execution that `ran` to its end has no open group.
+    `ran` is True if the execution ran to its end. Such an execution has no open group.
     """
 
     id: UUID

@@ -2,8 +2,8 @@
 
 The lock of the flow keeps other transactions from ending, starting or blocking a member, so the rows that were read
 stay valid. The consequences are computed in memory until nothing changes, and then written together. A `Resolution`
-lists the edges that the caller still has to read: those of members that end (`missing_edges`), and those into groups
-whose remaining siblings are to be cancelled (`closing`).
+lists the edges that the caller still has to read: the edges of members that end (`missing_edges`), and the edges of
+groups whose remaining siblings must be cancelled (`closing`).
 """
 
 from __future__ import annotations

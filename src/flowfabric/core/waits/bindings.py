@@ -35,7 +35,7 @@ class NewWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class PendingWaitpoint:
-    """A waitpoint that was created before, with the token that was handed out; it must exist."""
+    """A waitpoint that must already exist, because a worker created it earlier to hand out its token."""
 
     key: str
 

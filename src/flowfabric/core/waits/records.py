@@ -190,7 +190,7 @@ class StoredSignal:
 
 @record(frozen=True, slots=True)
 class SignalBinding:
-    """Signals of waitpoints that now belong to a suspension: all of them, or only the counting ones."""
+    """A write that binds the signals of some waitpoints to a suspension: all signals, or only the counting ones."""
 
     execution_id: UUID
     number: int
@@ -201,7 +201,7 @@ class SignalBinding:
 
 @record(frozen=True, slots=True)
 class SignalUnbinding:
-    """Signals of waitpoints that no longer belong to a suspension and may count in a later one."""
+    """A write that unbinds the signals of some waitpoints from a suspension, so that they may count in a later one."""
 
     execution_id: UUID
     number: int

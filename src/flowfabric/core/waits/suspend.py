@@ -223,7 +223,7 @@ def _ended_children(
 
 @record(frozen=True, slots=True)
 class _BoundWaitpoint:
-    """A waitpoint bound by the suspension, and the expired one of the same key that it replaces."""
+    """A waitpoint that the suspension binds, and the expired waitpoint with the same key that it replaces."""
 
     waitpoint: Waitpoint
     is_new: bool
