@@ -56,7 +56,7 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
-    """The id of the store, its last trimmed position, its current position, and the time since events are held back.
+    """The id of the store, its last trimmed position, its current position, and when it began to hold events back.
 
     `from_elsewhere` is True if events wait for transactions of another server.
     """

@@ -207,7 +207,7 @@ def is_held(execution: Execution) -> bool:
 
 
 def _delay_reason(execution: Execution) -> BlockingReason:
-    """Return the reason why a held execution is delayed until its ready time after the unhold."""
+    """Return the reason why an execution that is unheld now is delayed until its ready time."""
     if execution.attempt_state is AttemptState.PENDING_RETRY:
         return BlockingReason.WAITING_FOR_RETRY_BACKOFF
     if execution.resumption is not None:

@@ -51,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitpointView:
-    """Public view of a waitpoint. It shows only the key id and a fingerprint of the token.
+    """Public view of a waitpoint. It never shows the token, only its key id and a fingerprint.
 
     `names` are the signals that the current wait needs: None means any, empty means none.
     """

@@ -103,7 +103,7 @@ class WaitingForChildren:
 class ChildrenReady:
     """The children already satisfy the join, and the worker keeps its lease.
 
-    `outcomes` has those of the ended children.
+    `outcomes` has the outcomes of the ended children.
     """
 
     outcomes: Mapping[UUID, Outcome]
