@@ -261,7 +261,7 @@ def _join(name: str, references: Sequence[ResultReference]) -> Join:
     if not joined:
         return all_of()
     if len(joined) > 1 or any(reference.mode == "result" for reference in references):
-        message = f"{name} takes a first or quorum and other results, but has only one join; add a member for one of them"
+        message = f"{name} takes a first or quorum and other results, but has one join; add a member for one of them"
         raise InvalidRequest("one_join_per_member", message, member=name)
     [reference] = joined
     siblings = Siblings.CANCEL_REMAINING if reference.cancel_rest else Siblings.LET_RUN
