@@ -57,11 +57,11 @@ class App:
 
     `store` is a path, `sqlite:///path`, `postgresql://…` or `:memory:`. It defaults to the variable FLOWFABRIC_STORE,
     or else to `flowfabric.db` in the working directory. The store is opened on first use, once per event loop, and
-    closed by `async with app` or with the loop. `url` is the address of `app.asgi()`, the base of links. Workers import
-    the modules in `imports`, which contain more tasks. If a re-run makes a recorded call with other arguments,
-    `arguments` decides whether the app holds the execution (`hold`), warns (`warn`) or ignores it (`off`). `options`
-    are those of `flowfabric.engine.connect`, for example `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}` or
-    `{"key_file": …}`.
+    closed at the end of `async with app` or of the loop. `url` is the address of `app.asgi()`, with which links begin.
+    Workers import the modules in `imports`, which contain more tasks. If a re-run makes a recorded call with different
+    arguments, `arguments` decides whether the app holds the execution (`hold`), warns (`warn`) or ignores it (`off`).
+    `options` are options of `flowfabric.engine.connect`, for example `{"pooler": True}` behind PgBouncer, `{"schema":
+    "jobs"}` or `{"key_file": …}`.
     """
 
     def __init__(
@@ -115,16 +115,17 @@ class App:
         cancel_grace: Duration | None = None,
         retry_on: Collection[str | type[Exception]] = (),
     ) -> TaskDecorator: ...
-    # mypy takes the optional positional argument for one that some overload requires.
+    # mypy wrongly reports that an overload requires the optional positional argument.
     def task(  # type: ignore[misc]
         self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **settings: Any
     ) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(…)` with settings for its executions.
 
-        The kind of the task is `name` or the function's name. From `version=2` on it includes the version, and submits
-        go to the newest version. Exceptions in `raises` are expected results: they are not retried, and a caller that
-        waits for the result gets the same class. `signals` are accepted from the submit on. With `retry_on`, the task
-        and its steps retry only failures of these categories or classes.
+        The kind of the task is `name` or the function's name. From `version=2` on, the kind includes the version. Each
+        submit uses the newest version. Exceptions in `raises` are expected results: they are not retried, and a caller
+        that waits for the result receives an exception of the same class. The execution accepts the signals in
+        `signals` as soon as it is submitted. With `retry_on`, the task and its steps retry only failures of these
+        categories or classes.
         """
         task_settings = validate_settings(settings)
         names = frame_namespace(sys._getframe(1))
@@ -150,10 +151,10 @@ class App:
     @overload
     def run(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def run(self, task: Task[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
-        """Run a worker in the foreground until SIGTERM, or with a task until that execution has ended.
+        """Run a worker in the foreground until SIGTERM, or, with a task, until an execution of that task has ended.
 
-        With a task it submits, works on all tasks of the app, and returns the result. An interrupted execution stays
-        stored. Submitted again with the same key, `app.run` attaches to it.
+        With a task, submit an execution, work on all tasks of the app, and return the result. If the program is
+        interrupted, the execution stays stored. A later `app.run` with the same key continues that execution.
         """
         loader.refuse_while_importing()
         if task is None:
@@ -181,7 +182,7 @@ class App:
         return submit.submit_many(self, calls)
 
     def handle(self, id: UUID | str) -> Handle[Any]:
-        """Return the handle of any execution. `task.handle(id)` also knows the type of its result."""
+        """Return the handle of any execution. A handle from `task.handle(id)` also knows the type of the result."""
         return Handle(self, id)
 
     def make_handle(self, id: UUID, task: Task[..., R] | None) -> Handle[R]:
@@ -189,7 +190,7 @@ class App:
         return Handle(self, id, task)
 
     def signal(self, token: str, name: str, payload: object = None) -> Durable[Delivery]:
-        """Deliver plain JSON under a name to the wait of the token."""
+        """Deliver a signal with this name and plain JSON to the waitpoint of the token."""
         return signals.deliver(self.engine, token, name, payload)
 
     def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
@@ -211,25 +212,25 @@ class App:
         return asgi_app(self.engine, check_payload=partial(_payload_error, self), close=self.engines.close)
 
     def check(self) -> None:
-        """Import the app's modules and resolve all annotations of its tasks. Raise for the first that is wrong."""
+        """Import the app's modules and resolve all annotations of its tasks. Raise the first error."""
         loader.import_all(self.imports)
         for task in self.tasks.values():
             task.inputs.check()
             _ = task.result_codec, [signal.payload_type for signal in task.settings.signals]
 
     async def engine(self) -> Engine:
-        """Return the engine of the running loop. The first call opens it."""
+        """Return the engine of the running loop; the first call opens the engine."""
         return await self.engines.get(self.store)
 
     @property
     def sync(self) -> sync_client.App:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.App(self)
 
     def close(self) -> Durable[None]:
-        """Close the engine of the running loop, as `async with app` does. The next use opens another."""
+        """Close the engine of the running loop, as `async with app` does. The next use opens a new engine."""
         return self.engines.close()
 
     async def __aenter__(self) -> Self:
@@ -265,10 +266,10 @@ def new_worker(
     capabilities: Collection[str] = (),
     lease: Duration = DEFAULT_LEASE,
 ) -> Worker:
-    """Return a worker for the tasks of an app, not yet started.
+    """Return a worker for the tasks of an app; the caller starts it.
 
-    A thread with its own engine renews the leases, unless the store is in this process's memory, where no other engine
-    sees it.
+    A thread with its own engine renews the leases, unless the store is in this process's memory, where a second engine
+    could not see it.
     """
     from flowfabric.runtime.run import TaskRunner
     from flowfabric.runtime.threads import ThreadPools
@@ -327,7 +328,10 @@ def _run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:
-    """Return the error in a callback's payload, if this process has seen the task wait for it."""
+    """Return the error in a callback's payload.
+
+    The payload is checked only if a task in this process has waited for the callback.
+    """
     codec = app.callbacks.get((kind, key))
     try:
         if codec is not None:
@@ -342,15 +346,18 @@ def default_store() -> str:
     return os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
 
 
-# The engines of an app: one per event loop, opened on first use. The engine's modules are imported then too, so that
-# a program that only declares tasks, or prints its help, starts sooner.
+# The engines of an app: one per event loop, opened on first use. The first use also imports the engine's modules, so
+# that a program that only declares tasks, or prints its help, starts sooner.
 
 
 _Loop = asyncio.AbstractEventLoop
 
 
 class _Forks:
-    """The number of forks between this process and the first one. Asking the system would cost a call each time."""
+    """The number of forks between the first process and this one.
+
+    Reading it is cheaper than a system call for the process id.
+    """
 
     number = 0
 
@@ -382,7 +389,10 @@ class Engines:
         self._ready: dict[_Loop, Engine] = {}
 
     def set_options(self, **options: Unpack[StoreOptions]) -> None:
-        """Add options for engines that are opened later. Raise if the app itself has another value."""
+        """Add options for engines that are opened later.
+
+        Raise if the app itself sets an option to a different value.
+        """
         for name, value in options.items():
             own = self._options.get(name, value)
             if own != value:
@@ -398,7 +408,7 @@ class Engines:
         return connect(store, namespace=self._namespace, **options)
 
     async def get(self, store: str) -> Engine:
-        """Return the engine of the running loop. `close` closes it, or the loop when it ends."""
+        """Return the engine of the running loop. The engine is closed by `close` or at the end of the loop."""
         loop = asyncio.get_running_loop()
         ready = self._adopted.get(loop) or self._ready.get(loop)
         if ready is not None and self._forks == _Forks.number:
@@ -417,7 +427,10 @@ class Engines:
             raise
 
     def adopt(self, engine: Engine | None) -> None:
-        """Use this engine for the running loop, or with None an engine of our own again. Its owner closes it."""
+        """Use this engine for the running loop; its owner closes it.
+
+        With None, the loop uses an engine of this app again.
+        """
         self._drop_closed()
         loop = asyncio.get_running_loop()
         if engine is None:
@@ -427,11 +440,11 @@ class Engines:
 
     @property
     def is_adopted(self) -> bool:
-        """True while the running loop uses an engine of another owner."""
+        """True while the running loop uses an engine that this app did not open."""
         return asyncio.get_running_loop() in self._adopted
 
     async def close(self) -> None:
-        """Close the engine that was opened for the running loop. The next call opens another."""
+        """Close the engine that was opened for the running loop. The next call of `get` opens a new engine."""
         loop = asyncio.get_running_loop()
         self._opening.pop(loop, None)
         self._ready.pop(loop, None)
@@ -460,7 +473,7 @@ class Engines:
 
 
 async def _keep_open(opener: EngineOpener) -> AsyncGenerator[Engine, None]:
-    """Yield the engine, open until the generator is closed.
+    """Yield the engine, which stays open until the generator is closed.
 
     A loop closes its generators when it ends, so a program without `async with app` leaves nothing open.
     """

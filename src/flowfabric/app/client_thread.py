@@ -1,6 +1,7 @@
-"""Where plain code waits for async methods: a daemon thread with an event loop, one per process.
+"""The thread in which the async methods run that plain code calls: a daemon thread with an event loop, one per process.
 
-Inside a step it is the worker's loop, which already has an engine and is free while the step runs in a thread.
+Inside a step, the methods run on the worker's loop instead, which already has an engine and is free while the step runs
+in a thread.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ os.register_at_fork(after_in_child=_thread.reset)
 
 
 def run_on_client_thread(make: Callable[[], Durable[T]]) -> T:
-    """Return the result of an async method in plain code. Inside a plain task's function it is a durable call."""
+    """Call an async method from plain code and return its result.
+
+    In a plain task's function, this is a durable call.
+    """
     if running_loop() is not None:
         message = "this would block the running event loop; await the async method instead"
         raise InvalidRequest("blocks_the_loop", message)
@@ -72,8 +76,11 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _wait_on(loop: asyncio.AbstractEventLoop, call: Durable[T]) -> T:
-    """Await a call that was made here on another thread's loop, and return its result. Cancel it if interrupted."""
-    # Await it in an empty context: whether it is durable or part of a step was decided when the call was made.
+    """Await a call on the loop of a different thread, and return its result.
+
+    Cancel the call if this thread is interrupted.
+    """
+    # Use an empty context, because it was decided earlier whether the call is durable or part of a step.
     future: Future[T] = Context().run(asyncio.run_coroutine_threadsafe, _await_call(call), loop)
     try:
         return future.result()

@@ -1,4 +1,4 @@
-"""Flows: tasks that run after one another, built from typed results before anything runs.
+"""Flows: graphs of tasks, in which a task takes the results of earlier tasks. A flow is built before any task runs.
 
     flow = app.flow("etl")
     a, b = flow.add(extract, "eu"), flow.add(extract, "us")
@@ -6,8 +6,8 @@
     handle = await flow.submit()
     text = await handle[report]
 
-`a.result` has the type of the value and is a reference to it. Every reference is an edge. The value is filled in when
-the member runs.
+`a.result` is a reference to the result of `a`, and type checkers see the type of that result. Every reference adds an
+edge. The reference is replaced by the result when the member runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Flow", "FlowHandle", "Node"]
 
 _EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
 _DEFAULT_NAME = "flow"
-# The fields of a submission that a member of a flow has too.
+# The fields of a submission that also apply to a member of a flow.
 _MEMBER_OPTIONS = {option.name for option in fields(Submission)} - {"kind", "payload", "id", "key"}
 
 
@@ -73,7 +73,7 @@ class _MemberSpec:
 
 
 class Flow:
-    """A graph of calls. Nothing is stored until it is submitted, and then all of it in one transaction."""
+    """A graph of calls. `submit` stores the whole graph in one transaction; nothing is stored before."""
 
     def __init__(self, app: App, name: str | None = None) -> None:
         self.app = app
@@ -81,9 +81,10 @@ class Flow:
         self._members: dict[str, _MemberSpec] = {}
 
     def add(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Node[R]:
-        """Add a call of the task. It runs when every member that its arguments refer to has succeeded.
+        """Add a call of the task as a member. The member runs when all members in its arguments have succeeded.
 
-        Its name is the task's, numbered if there are several, or `task.options(name=…)`.
+        The member's name is the name from `task.options(name=…)`, or else the task's name, with a number if it is not
+        the first.
         """
         _check_options(task)
         newest = task.newest
@@ -98,7 +99,7 @@ class Flow:
     def after(
         self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
     ) -> None:
-        """Run a member only after others have succeeded, failed or ended, without using their results."""
+        """Run a member only after the upstream members have succeeded, failed or ended, without using their results."""
         if on not in _EDGES:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)
@@ -109,12 +110,14 @@ class Flow:
             self._find_member(other)
             kind = member.edges.setdefault(other.name, _EDGES[on])
             if kind is not _EDGES[on]:
-                message = f"{node.name} comes after {other.name} already, {kind.value}; there is one edge between two"
+                message = f"{node.name} already has an edge from {other.name} ({kind.value}); keep only one"
                 raise InvalidRequest("duplicate_edge", message, member=node.name, upstream=other.name)
 
     def first(self, *nodes: Node[R], cancel_rest: bool = True) -> R:
-        """Return a reference to the result of the first member that succeeds. The others are cancelled if
-        `cancel_rest`."""
+        """Return a reference to the result of the first member that succeeds.
+
+        With `cancel_rest`, the other members are cancelled.
+        """
         return cast(R, self._make_reference("first", 1, nodes, cancel_rest=cancel_rest))
 
     def quorum(self, k: int, *nodes: Node[R], cancel_rest: bool = True) -> list[R]:
@@ -130,7 +133,7 @@ class Flow:
 
     @property
     def sync(self) -> sync_client.Flow:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.Flow(self)
@@ -206,8 +209,10 @@ class FlowHandle:
         return _cancel(self.app, self.id, policy)
 
     def wait(self, timeout: Duration | None = None) -> Durable[FlowState | None]:
-        """Wait until all members have ended. None if the timeout passes first. The function of a task awaits members
-        instead."""
+        """Wait until all members have ended.
+
+        Return None if the timeout passes first. Raise inside a task, whose function must await the members instead.
+        """
         if is_in_task():
             message = "a task waits for members of a flow, for example `await handle[node]`, not for the whole flow"
             raise InvalidRequest("flow_wait_in_task", message)
@@ -219,7 +224,7 @@ class FlowHandle:
 
     @property
     def sync(self) -> sync_client.FlowHandle:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.FlowHandle(self)
@@ -251,12 +256,12 @@ def _check_options(task: Task[..., Any]) -> None:
 
 
 def _join(name: str, references: Sequence[ResultReference]) -> Join:
-    """Return how the edges of a member are joined: all of them, or by its one `first` or `quorum`."""
+    """Return the join of a member: that of its only `first` or `quorum`, or else `all_of`."""
     joined = {reference for reference in references if reference.mode != "result"}
     if not joined:
         return all_of()
     if len(joined) > 1 or any(reference.mode == "result" for reference in references):
-        message = f"{name} takes a first or quorum and other results but can have one join; add a member for either"
+        message = f"{name} takes a first or quorum and other results, but has one join; add a member for one of them"
         raise InvalidRequest("one_join_per_member", message, member=name)
     [reference] = joined
     siblings = Siblings.CANCEL_REMAINING if reference.cancel_rest else Siblings.LET_RUN

@@ -65,7 +65,7 @@ class Handle(Generic[R_co]):
         return self.result().__await__()
 
     def __durable_call__(self) -> DurableCall[R_co]:
-        """Return the wait for the result as a durable call, for groups."""
+        """Return the wait for the result as a durable call; groups such as `gather` call this method."""
         from flowfabric.runtime.calls.children import await_result
 
         return await_result(self.id, self.task)
@@ -73,9 +73,9 @@ class Handle(Generic[R_co]):
     def result(self, timeout: Duration | None = None) -> Durable[R_co]:
         """Wait for the result.
 
-        Raise `ExecutionFailed`, `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if the execution ended
-        another way. A failure whose class the task declares in `raises=` is raised as that class. Raise `TimeoutError`
-        if the execution has not ended within `timeout`.
+        Raise `ExecutionFailed`, `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if the execution did not
+        complete. A failure whose class the task declares in `raises=` is raised as that class. Raise `TimeoutError` if
+        the execution has not ended within `timeout`.
         """
         if current_branch() is not None:
             from flowfabric.runtime.calls.children import await_result
@@ -102,8 +102,8 @@ class Handle(Generic[R_co]):
     def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Durable[Delivery]:
         """Send a signal.
 
-        If the task declares the signal, it is kept until the task awaits it. Otherwise it goes to the wait that is open
-        now. A second signal with the same `key` is reported as a duplicate.
+        If the task declares the signal, the store keeps it until the task awaits it. Otherwise it is delivered to the
+        wait that is open now. A second signal with the same `key` is reported as a duplicate.
         """
         if not isinstance(signal, Signal):
             message = f"signal must be a Signal, not {type(signal).__name__}"
@@ -147,12 +147,12 @@ class Handle(Generic[R_co]):
         return _history(self)
 
     def explain(self) -> Durable[str]:
-        """Return one sentence with the reason why the execution is not running, or that it is."""
+        """Return one sentence that says whether the execution is running, and if it is not, why."""
         return _explain(self)
 
     @property
     def sync(self) -> sync_client.Handle[R_co]:
-        """The same methods for plain code."""
+        """The same methods for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.Handle(self)

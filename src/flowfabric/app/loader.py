@@ -28,7 +28,7 @@ def import_all(modules: Sequence[str]) -> None:
 def load_app(address: str) -> App:
     """Return the app at an address such as `shop.tasks:app`. The working directory is searched too.
 
-    Without a colon it is the only app of that module.
+    Without a colon, the address means the only app of that module.
     """
     from flowfabric.app.app import App
 
@@ -51,7 +51,7 @@ def load_app(address: str) -> App:
 
 
 def refuse_while_importing() -> None:
-    """Raise if an app is run by a module that a worker is only importing."""
+    """Raise if a worker is importing the module that called `app.run`."""
     module = _importing.get()
     if module is not None:
         message = f"app.run was called while a worker imports {module!r}; guard it with `if __name__ == '__main__'`"

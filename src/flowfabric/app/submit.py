@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Handle[R]]:
-    """Store an execution: a child inside of a task, a standalone one anywhere else."""
+    """Store an execution: as a child inside a task, or as a standalone execution anywhere else."""
     if is_in_task():
         from flowfabric.runtime.calls.children import submit_child
 
@@ -35,7 +35,7 @@ def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def submit_sync(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle[R]:
-    """Store an execution from plain code. A caller's transaction is used on the thread that owns it."""
+    """Store an execution from plain code. If the caller passes a transaction, use it on the caller's own thread."""
     if task.call_options.connection is None or (BRANCH.get() is not None and STEP.get() is None):
         return run_on_client_thread(lambda: submit(task, args, kwargs))
     submission = _with_key(task, task.submission(args, kwargs))
@@ -67,7 +67,7 @@ def make_call(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def submit_many(app: App, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
-    """Store all calls in batches. Inside of a task they are its children."""
+    """Store all calls in batches. Inside a task, the new executions are its children."""
     valid_calls = _validate_calls(app, calls)
     if is_in_task():
         return _submit_children(valid_calls)
@@ -117,7 +117,10 @@ async def _submit_many(app: App, calls: Sequence[Call[R]], submissions: Sequence
 
 
 async def _submit_batch(engine: Engine, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
-    """Store one batch. Calls that cannot share a statement run concurrently, so that they at least share commits."""
+    """Store one batch.
+
+    Calls that cannot share a statement run concurrently, so that they can at least share commits.
+    """
     if not any(submission.key is not None or submission.signals for submission in submissions):
         return await engine.executions.submit_many(submissions)
     return await asyncio.gather(*(_submit_or_error(engine, submission) for submission in submissions))
@@ -155,7 +158,7 @@ def _validate_calls(app: App, calls: Iterable[Call[R]]) -> list[Call[R]]:
 
 
 def _with_key(task: Task[..., Any], submission: Submission) -> Submission:
-    """Add the caller's key, or in a step a key that is equal in every try."""
+    """Add the caller's key, or, inside a step, a key that is the same in every try of the step."""
     key = idempotency_key("submit", task.call_options.key)
     return submission if key is None else replace(submission, key=key)
 

@@ -1,7 +1,7 @@
 """Tasks: durable functions with their settings.
 
 A `Task` is not callable. `submit` stores an execution, and `run` also waits for its result. `options` returns the same
-task with other options for the calls made through it.
+task with different options for its calls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_TAGS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R_co]):
-    """A described and validated call that was not submitted yet."""
+    """A validated call that has not been submitted yet."""
 
     task: Task[..., R_co]
     args: tuple[Any, ...]
@@ -69,12 +69,14 @@ class Task(Generic[P, R]):
         self.step_plans: WeakKeyDictionary[Callable[..., Any], StepPlan] = WeakKeyDictionary()
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Durable[Handle[R]]:
-        """Store an execution and return its handle. Inside a task it is a child, stored once however often the task
-        runs again."""
+        """Store an execution and return its handle.
+
+        Inside a task, the execution is a child, which is stored only once even if the task runs again.
+        """
         return submit.submit(self, args, kwargs)
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Durable[R]:
-        """Store an execution and wait for its result, like `submit` and then awaiting the handle."""
+        """Store an execution and wait for its result, like `submit` followed by an await of the handle."""
         return submit.run(self, args, kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -82,7 +84,7 @@ class Task(Generic[P, R]):
         return submit.make_call(self, args, kwargs)
 
     def continue_with(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
-        """End this run and start the same execution over, with other arguments and an empty journal."""
+        """End this run and restart the same execution with new arguments and an empty journal."""
         from flowfabric.runtime.run import continue_with
 
         continue_with(self, args, kwargs)
@@ -107,7 +109,7 @@ class Task(Generic[P, R]):
         detached: bool = False,
         connection: object = None,
     ) -> Task[P, R]:
-        """Return the same task with other call options. Options that are not given keep their values.
+        """Return the same task with new call options. Options that you omit keep their values.
 
         With a `key`, a repeated submit returns the same execution. `name` is for members of a flow. `connection` is a
         database connection with an open transaction, in which the execution is stored. A `detached` child is not
@@ -130,7 +132,7 @@ class Task(Generic[P, R]):
 
     @property
     def sync(self) -> sync_client.Task[P, R]:
-        """The same methods for plain code. Each returns the value instead of an awaitable."""
+        """The same methods for plain (not async) code. Each returns the value instead of an awaitable."""
         from flowfabric.app import sync_client
 
         return sync_client.Task(self)
@@ -159,7 +161,7 @@ class Task(Generic[P, R]):
 
     @cached_property
     def _common_submission(self) -> Submission:
-        """The part of a submission that all calls share, validated once."""
+        """The part of a submission that all calls share; it is validated only once."""
         settings, options = self.settings, self.call_options
         return Submission(
             kind=self.name,
@@ -178,7 +180,7 @@ class Task(Generic[P, R]):
 
 
 class TaskCodecs:
-    """How the inputs and the result of a function are stored.
+    """The codecs with which the inputs and the result of a function are stored.
 
     Annotations are resolved on first use, so they may name classes that are defined later.
     """
@@ -202,7 +204,7 @@ class Registry:
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
 
     def add(self, task: Task[..., Any]) -> None:
-        """Add a task. Raise with both locations if its kind is taken."""
+        """Add a task. If its kind is taken, raise an error that names both locations."""
         other = self._tasks.get(task.name)
         if other is not None:
             message = (
@@ -221,18 +223,21 @@ class Registry:
 
 
 def codecs_for(fn: Callable[..., Any], names: Namespace | None) -> TaskCodecs:
-    """Return how a function takes and returns values. `names` are those of the frame that defines it."""
+    """Return the codecs of a function's inputs and result.
+
+    `names` are the names in the frame that defines the function.
+    """
     inputs = inputs_for(fn, names)
     outer = fn.__qualname__.rpartition(".")[0]
     if outer and not outer.endswith("<locals>"):
-        # There is no instance to call it on.
+        # A worker has no instance on which to call a method.
         message = f"{fn.__qualname__} cannot be a task: it belongs to a class at {source_location(fn)}; use a function"
         raise InvalidRequest("invalid_task", message, function=fn.__qualname__)
     return TaskCodecs(inputs, is_async=inspect.iscoroutinefunction(fn), result=lambda: return_codec(fn, names))
 
 
 def task_name(fn: Callable[..., Any], name: str | None) -> str:
-    """Return the name of a task without its version, by default the function's."""
+    """Return the name of a task without its version; the default is the function's name."""
     base = validation.name(fn.__name__ if name is None else name, "name of the task")
     if "@" in base:
         message = f"{base!r} holds an @, which separates name and version; use version="

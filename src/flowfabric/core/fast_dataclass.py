@@ -18,7 +18,7 @@ else:
     def record(*, frozen, slots, kw_only=False):
         """Make a dataclass that only the type checker treats as frozen.
 
-        Creating a frozen one takes twice as long, and the engine creates dozens of some records per operation.
+        Creating a frozen record takes twice as long, and the engine creates dozens of records in an operation.
         """
         assert frozen, "use a plain dataclass for mutable records"
         return dataclass(slots=slots, kw_only=kw_only, unsafe_hash=True)

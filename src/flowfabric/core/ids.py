@@ -86,7 +86,7 @@ def _assemble(time: int, counter: int, random16: int, key: int) -> UUID:
 
 @lru_cache(maxsize=1 << 14)
 def derive_id(origin: UUID, *parts: str) -> UUID:
-    """Return the id that follows from an origin and some words, with the origin's time and placement key.
+    """Return an id that is derived from an origin and some words, with the origin's time and placement key.
 
     The same arguments always give the same id.
     """

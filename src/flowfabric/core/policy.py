@@ -182,7 +182,7 @@ DEFAULT_POLICY = Policy()
 
 
 class FailureClass(StrEnum):
-    """The class of a failure. Permanent and cancelled ones are never retried."""
+    """The class of a failure. Failures of class `permanent` and `cancelled` are never retried."""
 
     TRANSIENT = "transient"
     PERMANENT = "permanent"
@@ -195,7 +195,7 @@ _NEVER_RETRIED = frozenset({FailureClass.PERMANENT, FailureClass.CANCELLED})
 
 
 def may_retry(policy: Policy, retries_taken: int, failure_class: FailureClass, category: str) -> bool:
-    """Return True if the policy allows another retry after such a failure."""
+    """Return True if the policy allows another retry after a failure of this class and category."""
     if failure_class in _NEVER_RETRIED or retries_taken >= policy.max_retries:
         return False
     return not policy.retryable_categories or category in policy.retryable_categories

@@ -15,7 +15,7 @@ MAX_PURGE_ROWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class PurgeBatch:
-    """An execution, when it may be purged, and about how many rows that deletes."""
+    """An execution, the time when it may be purged, and about how many rows the purge deletes."""
 
     id: UUID
     purge_at: datetime | None
@@ -35,7 +35,7 @@ def select_due(candidates: Sequence[PurgeBatch], now: datetime) -> list[PurgeBat
 
 
 def take_batch(candidates: Sequence[PurgeBatch], max_rows: int) -> list[PurgeBatch]:
-    """Return the first candidates with at most `max_rows` rows together; at least one, even if it is larger."""
+    """Return the first candidates with at most `max_rows` rows in total; always return at least one candidate."""
     rows = 0
     for place, candidate in enumerate(candidates):
         rows += candidate.rows
@@ -56,7 +56,7 @@ MAX_TRIMMED_EVENTS = 2000
 class EventRetention:
     """How long events are kept after their execution was purged, or after they happened if they have no execution.
 
-    After `subscriber_expiry` without contact, events are no longer kept for a named subscriber.
+    If a named subscriber has been silent for `subscriber_expiry`, the store no longer keeps events for it.
     """
 
     retention: timedelta
@@ -74,7 +74,7 @@ class DeletedExecution:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Which executions lose all events, which lose those up to a version, and which are checked again later.
+    """The executions that lose all events, those that lose events up to a version, and those to check again later.
 
     `last` is the last position that is deleted.
     """
@@ -86,7 +86,7 @@ class Trim:
 
 
 def decide_trim(due: Sequence[DeletedExecution], slowest: Position | None, limit: int) -> Trim:
-    """Decide which events of purged executions to delete: at most `limit`, none that `slowest` has not passed."""
+    """Decide which events of purged executions to delete: at most `limit`, and only up to position `slowest`."""
     processed = [item for item in due if item.last is None or slowest is None or item.last <= slowest]
     gone, part, positions = [], [], []
     for execution in processed:

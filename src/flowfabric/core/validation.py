@@ -210,7 +210,7 @@ def parse_choice(kind: type[StrEnum], value: Any, field: str, *, code: str = "in
 
 
 def wrong_type(what: str, expected: str, value: object, **fields: Any) -> InvalidRequest:
-    """Return the error for a value of another type than expected."""
+    """Return the error for a value of the wrong type."""
     got = type(value).__name__
     message = f"{what} must be {expected}, not {got}"
     return InvalidRequest("invalid_type", message, **{"field": what, "got": got, **fields})

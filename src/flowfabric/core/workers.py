@@ -45,7 +45,7 @@ class WorkerInfo(Registration):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Result of a registration: valid until `expires_at`; `refreshed` if the instance was registered before."""
+    """A registration, which is valid until `expires_at`. `refreshed` is True if the instance was registered before."""
 
     expires_at: datetime
     refreshed: bool

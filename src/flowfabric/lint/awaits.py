@@ -32,7 +32,7 @@ def durable_kinds(names: NameResolver, nodes: Sequence[ast.AST]) -> Iterator[Cal
 
 
 def flatten_arguments(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
-    """Yield the single arguments of a call, including those in lists, stars and comprehensions."""
+    """Yield each argument of a call; lists, starred arguments and comprehensions are replaced by their elements."""
     for argument in arguments:
         match argument:
             case ast.Starred(value=inner):
@@ -74,7 +74,7 @@ def find_raw_tasks(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
 
 
 def find_asyncio_timers(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
-    """Find asyncio timers around durable waits; such a timer ends with the run."""
+    """Find asyncio timers around durable waits. Such a timer ends with the run, but the wait continues."""
     match node:
         case ast.AsyncWith(items=items, body=body) | ast.With(items=items, body=body):
             timed = [item.context_expr for item in items if _is_timer(names, item.context_expr)]

@@ -1,9 +1,9 @@
-"""`flowfabric check`: find code that misbehaves when a task runs again, without importing it.
+"""`flowfabric check`: find code that misbehaves when a task runs again. The code is not imported.
 
 The rules read the bodies of tasks, which are functions under `@<name>.task`. They also read the helpers in the same
-module that a task calls, and the functions used as steps. They report only certain problems, so a name that is imported
-from user code or bound in two ways yields no finding. A comment `# flowfabric: ignore[code]` on the same line
-suppresses a finding.
+module that a task calls, and the functions used as steps. They report a problem only if it is certain. So a name that
+is imported from user code or bound in two ways yields no finding. A comment `# flowfabric: ignore[code]` on the same
+line suppresses a finding.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def drop_ignored(findings: Iterable[Finding], source: bytes) -> list[Finding]:
 
 
 def _read_ignored_codes(source: bytes) -> dict[int, set[str]]:
-    """Return the ignored codes by line. Only real comments count, not strings that look like one."""
+    """Return the ignored codes by line. Only real comments count, not strings that look like comments."""
     codes: dict[int, set[str]] = {}
-    # Source that the parser accepts and the tokenizer does not is rare. Later comments are then not read.
+    # In rare cases the tokenizer stops at source that the parser accepts. The comments after that place are not read.
     with contextlib.suppress(tokenize.TokenError):
         for token in tokenize.tokenize(io.BytesIO(source).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
@@ -124,7 +124,10 @@ def _check_module(module: Module, path: Path) -> Iterator[RawFinding]:
 
 
 def _should_follow(helper: Function) -> bool:
-    """Return False for a coroutine without durable calls; the rules report its await instead of its body."""
+    """Return False for a coroutine without durable calls.
+
+    The rules report the await of such a coroutine, not its body.
+    """
     return not helper.is_async or makes_durable_calls(helper)
 
 

@@ -82,7 +82,7 @@ class NameResolver:
         return function if function is not None and function.is_plain else None
 
     def is_builtin(self, node: ast.expr, names: frozenset[str]) -> bool:
-        """Return True for one of these names if the module does not rebind it."""
+        """Return True if the expression is one of these names and the module does not rebind that name."""
         return isinstance(node, ast.Name) and node.id in names and self.scope.find(node.id) is None
 
     def public(self, node: ast.expr) -> str | None:
@@ -109,7 +109,7 @@ class NameResolver:
         return through_sync or (self.resolve(inner) or "").startswith("flowfabric.sync.")
 
     def origin(self, node: ast.expr) -> str | None:
-        """Return the origin of an object: its import, or that of its annotation or of the call that created it."""
+        """Return the import that an object, its annotation, or the call that created it comes from."""
         match node:
             case ast.Call(func=called):
                 return self.resolve(called) or self.origin(called)

@@ -117,7 +117,8 @@ class _AwaitChecker:
     def _is_foreign(self, origin: str) -> bool:
         """Return True for the standard library and for packages that are not next to the file.
 
-        The user's own packages are next to it. They may make durable calls that this module's text does not show.
+        Packages next to the file belong to the user. They may make durable calls that the text of this module does not
+        show.
         """
         root = origin.partition(".")[0]
         if root in ("", "flowfabric"):
@@ -129,10 +130,10 @@ class _AwaitChecker:
 
 
 def _may_be_intended(called: ast.expr, origin: str) -> bool:
-    """Return True for a call that may be intended.
+    """Return True for a call that the author may want to make in every run.
 
-    Calls that close a client belong in every run. A method of another package may be that of a task or handle if it has
-    the same name.
+    Calls that close a client belong in every run. If a method of another package has the name of a task's or handle's
+    method, it may be that method.
     """
     method = called.attr if isinstance(called, ast.Attribute) else None
     root = origin.partition(".")[0]
@@ -156,7 +157,7 @@ _SAGA_NAMES = frozenset({"flowfabric.saga", "flowfabric.sync.saga"})
 
 
 def find_step_functions(module: Module) -> list[Function]:
-    """Return the functions of the module that a call or `@step.policy(…)` makes a step."""
+    """Return the functions of the module that are used as steps, by a call or by `@step.policy(…)`."""
     decorated = {function for function in module.functions if _has_policy(function)}
     return [*decorated, *sorted(_find_step_callees(module) - decorated, key=lambda function: function.node.lineno)]
 

@@ -64,7 +64,7 @@ class Function:
 
     @property
     def is_plain(self) -> bool:
-        """True without decorators, so that a call runs the function's body."""
+        """True if the function has no decorators, so that a call runs its body."""
         return not self.node.decorator_list
 
 
@@ -85,7 +85,7 @@ def read_module(tree: ast.Module) -> Module:
 
 
 def walk_own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield all nodes that run with these, without the bodies of nested functions, lambdas and classes."""
+    """Yield these nodes and all nodes in them, without the bodies of nested functions, lambdas and classes."""
     pending = list(nodes)[::-1]
     while pending:
         node = pending.pop()

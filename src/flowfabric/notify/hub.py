@@ -76,7 +76,10 @@ class NotifyHub:
         self._on_due = callback
 
     def due_at(self, due: datetime | None) -> None:
-        """Pass on a new due time; None if only the store knows it."""
+        """Report a new due time to the callback and to other processes.
+
+        `due` is None if only the store knows the time.
+        """
         if self._on_due is not None:
             self._on_due(due)
         now = self.store_now()
@@ -88,12 +91,12 @@ class NotifyHub:
     def note_lease_ttl(self, ttl: timedelta) -> None:
         """Note the TTL of a granted lease.
 
-        Reconcilers poll at least once per shortest TTL, because a process may die before it announces its lease.
+        Reconcilers poll at least once within the shortest TTL, because a process may die before it announces its lease.
         """
         if ttl < self.shortest_lease:
             self.shortest_lease = ttl
             if self._on_due is not None:
-                # The reconcilers may be in a longer sleep.
+                # Wake the reconcilers, whose current sleep may be longer than this TTL.
                 self._on_due(None)
 
     def learn_time(self, store_time: datetime) -> None:
@@ -114,7 +117,7 @@ class NotifyHub:
             self._notify_local(hints)
             self._announcer.publish(hints)
         elif self._loop is not None and self.waiters:
-            # The commit is from a writer thread, but the waiters belong to the event loop.
+            # This thread is a writer thread, but the waiters belong to the event loop.
             _call_in(self._loop, self._notify_local, hints)
 
     def _notify_local(self, hints: CommitHints) -> None:
@@ -124,7 +127,10 @@ class NotifyHub:
 
 
 class Announcer:
-    """Announces hints to other processes. It merges hints that arrive during an announcement into the next."""
+    """Announces hints to other processes.
+
+    Hints that arrive during an announcement are merged into the next announcement.
+    """
 
     def __init__(self, notifier: Notifier, horizon_s: float, *, enabled: bool) -> None:
         self._notifier = notifier
@@ -153,7 +159,7 @@ class Announcer:
             self.publish(CommitHints(due=due))
 
     def announce_unknown_due(self, now: datetime) -> None:
-        """Let other processes read their due times, at most once a second: most unknown times are not soon."""
+        """Make other processes read the due times, at most once a second. Most unknown times are far away."""
         loop = current_loop()
         if loop is None or not self._enabled or self._unknown_due_timer is not None:
             return
@@ -178,7 +184,7 @@ class Announcer:
 
     async def _announce(self) -> None:
         for _ in range(_YIELDS):
-            # Local waiters that were just notified send their statements first.
+            # Let the local waiters that were just notified send their statements first.
             await asyncio.sleep(0)
         while self._pending:
             hints, self._pending = self._pending, CommitHints()
@@ -187,7 +193,7 @@ class Announcer:
                 await self._notifier.announce(hints)
                 self.announced += 1
             except Exception as error:
-                # A broken store is reported by the operations that use it.
+                # The operations that use the store report that it is broken.
                 _log.debug("Announcement was lost: %s", error)
             await asyncio.sleep(_BUSY_GAP_S if busy else _GAP_S)
 

@@ -55,7 +55,7 @@ class Listener:
         return self._connected_at is not None
 
     def start(self) -> None:
-        """Start listening, unless it has started or there is no source."""
+        """Start listening, unless the listener has started or there is no source of notifications."""
         if self._source is not None and self._task is None:
             self._task = asyncio.create_task(self._listen(self._source), name="flowfabric-listener")
 

@@ -21,7 +21,7 @@ _WORK_NOTIFY_DELAY_S = 0.05
 
 
 class Waiter:
-    """Waits until one of its topics is notified. It is registered inside its `with` block."""
+    """Waits until one of its topics is notified. The waiter is registered while its `with` block runs."""
 
     def __init__(self, registry: WaiterRegistry, topics: Collection[Topic], capabilities: Collection[str] = ()) -> None:
         self._registry = registry
@@ -53,7 +53,7 @@ class Waiter:
         self._is_notified = False
 
     async def wait(self, seconds: float) -> bool:
-        """Return True once notified since the last wait, or False after `seconds`."""
+        """Return True as soon as the waiter is notified, or False after `seconds`."""
         self.is_waiting = True
         try:
             if not self._is_notified:
@@ -122,7 +122,7 @@ class WaiterRegistry:
         self._notify_kind("lane")
 
     def notify_workers_soon(self) -> None:
-        """Notify every waiter for work after a short delay, once for all calls until then."""
+        """Notify every waiter for work after a short delay. Further calls during the delay have no effect."""
         if self._work_timer is None:
             loop = asyncio.get_running_loop()
             self._work_timer = loop.call_later(_WORK_NOTIFY_DELAY_S, self._notify_workers_now)
@@ -138,7 +138,11 @@ class WaiterRegistry:
         self.notify_workers()
 
     def _notify_ends_soon(self) -> None:
-        """Notify every waiter for an end after a delay, because most of them wait for other executions."""
+        """Notify every caller that waits for the end of an execution, after a short delay.
+
+        The hint does not name the executions that ended. Most callers wait for different executions, so they need not
+        hurry.
+        """
         if self._end_timer is None:
             loop = asyncio.get_running_loop()
             self._end_timer = loop.call_later(_END_NOTIFY_DELAY_S, self._notify_ends_now)

@@ -17,9 +17,10 @@ from flowfabric.values.aliases import T
 
 
 class Deliveries:
-    """Sender of signals and decisions, which sends each one twice if `is_duplicating` is set.
+    """Sends signals and decisions, each of them twice if `is_duplicating` is set.
 
-    As with tokens, only the first decision of each approver counts. A later, different one returns `DuplicateSignal`.
+    As with tokens, only the first decision of each approver counts. A later, different decision returns
+    `DuplicateSignal`.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Deliveries:
 
 
 async def decide(engine: Engine, waitpoint: WaitpointView, by: str, word: DecisionWord, comment: str) -> Delivery:
-    """Send a decision to an approval. Return `DuplicateSignal` if the approver has already sent the same one."""
+    """Send a decision to an approval. Return `DuplicateSignal` if the approver has already sent the same decision."""
     payload = json.dumps({"comment": comment}).encode()
     return await engine.signals.approve(
         waitpoint.execution_id, waitpoint.key, word, payload, suffix=DECISION_KEY, principal=by
@@ -75,7 +76,8 @@ async def find_open_approval(engine: Engine, id_: UUID, name: str, by: str) -> W
 def is_for(key: str, name: str, by: str) -> bool:
     """Return whether `key` is an approval `name` that `by` can decide.
 
-    Keys look like `approval:NAME` or `approval:NAME#2`, after any scope. An approver may follow in brackets.
+    Keys look like `approval:NAME` or `approval:NAME#2`. A scope may come first, and an approver in brackets may come
+    last.
     """
     label = key.rpartition("approval:")[2]
     numbered_name, bracket, approver = label.partition("[")

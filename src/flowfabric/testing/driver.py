@@ -35,7 +35,7 @@ class Stuck(AssertionError):
 
 
 class Driver:
-    """Runner of the tasks of an app, for at most `concurrency` leases at the same time."""
+    """Runs the tasks of an app, with at most `concurrency` leases at the same time."""
 
     def __init__(self, app: App, engine: Engine, clock: VirtualClock, hooks: KitHooks, concurrency: int) -> None:
         self._app, self._engine, self._clock, self._hooks = app, engine, clock, hooks
@@ -96,7 +96,10 @@ class Driver:
         await self._renew_leases()
 
     async def _renew_leases(self) -> None:
-        """Renew the leases of all runs. Another run may have ended a lease, requested a cancel or changed a wait."""
+        """Renew the leases of all runs.
+
+        Then tell each run whether it has lost its lease, must cancel, or must read its waits again.
+        """
         runs = list(self._running.values())
         outcomes = await self._engine.leases.renew_many([run.lease.fence for run in runs]) if runs else []
         for run, outcome in zip(runs, outcomes, strict=True):
@@ -108,7 +111,7 @@ class Driver:
                 run.lease_lost(outcome)
 
     async def _expire_killed_leases(self) -> bool:
-        """Move the clock until the leases of killed runs expire. Return whether any of them was still held."""
+        """Move the clock until the leases of killed runs expire. Return True if any of these leases was still held."""
         if not self._hooks.killed_leases:
             return False
         killed = {lease.fence for lease in self._hooks.killed_leases}

@@ -43,7 +43,8 @@ class Crash:
 class KitHooks(RunHooks):
     """The hooks that a kit passes to its runs.
 
-    A crash takes the lease from the run. The run writes nothing more, and the store notices when the lease expires.
+    A crash takes the lease from the run, which then writes nothing more. The store notices the crash when the lease
+    expires.
     """
 
     is_strict = True
@@ -85,7 +86,7 @@ class KitHooks(RunHooks):
             self._restart(run)
 
     def suspending(self, run: TaskRun) -> None:
-        """Restart the body before it suspends, unless it has restarted with the same number of records."""
+        """Restart the body before it suspends, unless it was already restarted with the same number of records."""
         id_, number = run.lease.execution_id, len(run.calls.journal)
         if self._replay is not None and self._replayed_lengths.get(id_) != number:
             self._replayed_lengths[id_] = number
@@ -102,7 +103,8 @@ class KitHooks(RunHooks):
     def _restart(self, run: TaskRun) -> None:
         """Restart the body if a restart is due and no step is in flight.
 
-        A restart would repeat a step in flight, which no real replay does. So it waits for the next record.
+        A restart would repeat a step in flight, which no real replay does. In that case the restart waits for the next
+        record.
         """
         in_flight = run.in_flight or self._begun_steps.get(run.lease.execution_id)
         if run.lease.execution_id in self._restart_due and not in_flight and not run.is_over:

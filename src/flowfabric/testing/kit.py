@@ -104,7 +104,7 @@ class Kit:
         return await self.finish(await self.start(task, *args, **kwargs))
 
     async def work(self) -> None:
-        """Run everything that can run now. Call it after a change that was not made with the kit."""
+        """Run everything that can run now. Call this after a change that was made without the kit."""
         await self._driver.work()
 
     async def advance(self, duration: Duration) -> None:

@@ -76,7 +76,8 @@ async def _run(
         async with kit:
             result = await program(kit)
             has_crashed = crash is not None and not kit.hooks.crashes
-            # Concurrent executions may write fewer records this time. A crash that does not happen is no error then.
+            # Concurrent executions may write fewer records this time, so a planned crash that does not happen is no
+            # error.
             kit.hooks.crashes.clear()
     except Exception as error:
         error.add_note(f"while the program ran {label}")

@@ -120,7 +120,7 @@ _CONFIG = ConfigDict(
 _CORE_CONFIG = core_schema.CoreConfig(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", allow_inf_nan=True
 )
-# Schema keys whose content comes from the user. It is copied unchanged, even if it looks like a schema.
+# Schema keys whose content comes from the user. That content is copied unchanged, even if it looks like a schema.
 _USER_KEYS = frozenset({"cls", "config", "default", "default_factory", "expected", "function", "members", "metadata"})
 
 
@@ -205,7 +205,7 @@ class ValueCodec(Generic[T]):
         Raise `ValueRefused` if the value cannot be written or read at all.
         """
         try:
-            # Dumping with warnings as errors costs more than all the rest, so it happens only after a failure.
+            # A dump that turns warnings into errors is slow, so it is made only after a failure.
             data = self._dump((value,), warnings=False, by_alias=True, round_trip=True)
             restored = self._load(data)[0]
             same = bool(restored == value)
@@ -241,7 +241,10 @@ class ValueCodec(Generic[T]):
         return StoredValue(data[1:-1], restored, self._describe_difference(value, restored))
 
     def _store_after_error(self, value: T, error: Exception) -> StoredValue[T]:
-        """Dump the value again after an error; raise unless only the comparison failed."""
+        """Dump and load the value again after an error.
+
+        Raise if that fails; otherwise only the comparison had failed.
+        """
         try:
             data, restored = self._dump_and_load(value)
         except Exception as cause:
@@ -304,7 +307,7 @@ def return_codec(fn: Callable[..., Any], namespace: Namespace | None = None) -> 
     codec = _return_codecs.get(cache_key)
     if codec is None:
         codec = _make_return_codec(fn, key, namespace)
-        if owner is None or codec.annotation is not owner:  # `Self` means another class in a subclass.
+        if owner is None or codec.annotation is not owner:  # In a subclass, `Self` is a different class.
             _return_codecs[cache_key] = codec
     return codec
 

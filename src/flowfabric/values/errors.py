@@ -66,7 +66,7 @@ class InputMismatch(_PicklableError):
 class StepFailed(_PicklableError):
     """A step failed permanently, because it has no attempts left or a retry cannot help.
 
-    `raises` are the exception classes that the step declared. The failure could not be raised as one of them.
+    `raises` are the exception classes that the step declared. The failure could not be raised as any of these classes.
     """
 
     def __init__(self, error: ErrorInfo, path: str, *, raises: Collection[type[Exception]] = ()) -> None:
@@ -136,7 +136,7 @@ class WaitOverridden(_PicklableError):
 
 
 class Diverged(_PicklableError):
-    """The code no longer makes the recorded calls; `report` shows both.
+    """The code no longer makes the recorded calls; `report` shows the recorded calls and the new ones.
 
     The execution is held, and the run does not count as an attempt.
     """

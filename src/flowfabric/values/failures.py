@@ -58,7 +58,7 @@ def error_info(exc: BaseException) -> ErrorInfo:
 def is_permanent(exc: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """Return True if a retry cannot help.
 
-    That holds for the classes in `_FINAL`, for those declared in `raises`, and for groups that contain only such
+    A retry cannot help for the classes in `_FINAL`, the classes in `raises`, and groups that contain only such
     exceptions.
     """
     return all(isinstance(inner, (*_FINAL, *raises)) for inner in iter_leaves(exc))
@@ -84,7 +84,8 @@ def from_json(document: Mapping[str, Any]) -> ErrorInfo:
 def encode_declared(exc: BaseException, raises: Collection[type[Exception]]) -> dict[str, Any] | None:
     """Return the nearest class in `raises` and the args, from which `rebuild` makes the exception.
 
-    Return None if no class matches or the rebuilt exception would differ. The caller then sees the record only.
+    Return None if no class matches or the rebuilt exception would differ. In that case the caller gets only the record
+    of the failure.
     """
     kind = next((base for base in type(exc).__mro__ if base in raises), None)
     if kind is None:
@@ -123,7 +124,7 @@ def _get_category(exc: BaseException) -> str:
     """Return the exception's own `category`, or the name of its class if it has no valid one."""
     try:
         return validation.name(getattr(exc, "category", None), "category")
-    except Exception:  # It is missing or invalid, or it is a property that raises.
+    except Exception:  # `category` is missing or invalid, or it is a property that raises.
         return type(exc).__name__[: validation.MAX_NAME_CHARACTERS]
 
 
@@ -231,7 +232,7 @@ def _format_line(error: BaseException) -> str:
 
 
 def _skip_package_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without its leading frames of this package, or all of it if there are no others."""
+    """Return the traceback without its leading frames of this package; all of it if no other frame follows."""
     inner = tb
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIR):
         inner = inner.tb_next

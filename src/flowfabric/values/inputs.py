@@ -87,7 +87,7 @@ class Inputs:
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments parsed from JSON; raise `InputMismatch` if the function does not accept them."""
-        load = self._codec.load  # Outside the try, because an unresolvable type is not a fault of the input.
+        load = self._codec.load  # Not in the `try`: an unresolvable type is no fault of the input.
         try:
             stored = load(b"[%b]" % (data or b"{}"))[0]
             removed = from_json(data or b"{}").keys() - self._parameters.by_name.keys()
@@ -167,7 +167,8 @@ def _make_invalid_task(name: str, why: str) -> InvalidRequest:
 #
 # A digest is computed from canonical JSON, in which keys and sets are sorted and dataclasses and pydantic models are
 # objects with their fields. Connections, clients, clocks and functions are not data, so only the name of their type
-# counts. The digest omits the module, because it is `__main__` in a script and has another name in a worker.
+# counts. The digest omits the name of the module, because that is `__main__` in a script and a different name in a
+# worker.
 
 
 _HEX_DIGITS = 32

@@ -1,7 +1,7 @@
 """References to future results in the arguments of a flow member.
 
 The stored input of a member is a document with placeholders: `{"inputs": {…}, "holes": [{"at": […], "how": …, "of":
-[…]}]}`. Each placeholder names the members whose result belongs at its path. The run of the member fills them in.
+[…]}]}`. Each placeholder names the members whose result belongs at its path. The run of the member fills in results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Annotations and parameters of functions, resolved on first use.
 
 A name in an annotation may be defined after the function. Under `from __future__ import annotations`, a class that is
-local to a function is visible only in that function's frame. So each decorator keeps `frame_namespace(frame)`.
+local to a function is visible only in that function's frame. So each decorator stores `frame_namespace(frame)` for
+later.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ def frame_namespace(frame: FrameType | None) -> Namespace | None:
 
 def parameter_annotations(fn: FunctionType, namespace: Namespace | None) -> dict[str, Any]:
     """Return the annotation of every annotated parameter, by name."""
-    inner = inspect.unwrap(fn)  # A decorator may be in another module, which does not define these names.
+    inner = inspect.unwrap(fn)  # A decorator's module may not define these names.
     written = {name: value for name, value in inner.__annotations__.items() if name != "return"}
     return _resolve_names(inner, written, namespace, f"the parameters of {fn.__qualname__}")
 
 
 def return_annotation(fn: Callable[..., Any], namespace: Namespace | None = None) -> Any:
-    """Return the type of the awaited result of `fn`: a class itself, or EMPTY without an annotation."""
+    """Return the type of the awaited result of `fn`.
+
+    If `fn` is a class, return the class. Return EMPTY if there is no annotation.
+    """
     target, owner = find_annotated(fn)
     if not isinstance(target, FunctionType):
         return target

@@ -1,7 +1,7 @@
 """The request handlers: show an approval, receive a decision, receive a callback.
 
-Unknown, forged, expired and used tokens all get the same response, and so do refusals of the engine. Only the token
-that decided before gets its decision repeated.
+Unknown, forged, expired and used tokens all get the same response, and so do refusals of the engine. The only exception
+is a token that has already decided: its response repeats that decision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flowfabric.web.responses import HTTPError, Response, approval_page, html_re
 
 APPROVAL, CALLBACK = "approval", "callback"
 
-# Only the first of the two words counts, because the rest of the key is a name chosen by the user.
+# Only the first match in a key counts, because the rest of the key is a name that the user chose.
 _PURPOSE = re.compile(r"(?:^|/)(approval|callback):")
 
 
@@ -48,7 +48,7 @@ class TokenLookup:
     is_open: bool
 
     def is_for(self, purpose: str) -> bool:
-        """Return False if the key names the other purpose; a key that names neither is valid for both."""
+        """Return False if the key names a different purpose. A key that names no purpose is valid for every purpose."""
         match = _PURPOSE.search(self.key)
         return match is None or match[1] == purpose
 
@@ -82,7 +82,7 @@ async def look_up_token(engine: Engine, token: Secret, now: datetime) -> TokenLo
 
 
 async def _find_waitpoint(engine: Engine, claims: TokenClaims) -> WaitpointView | None:
-    # The list starts after a given id, so it is given the preceding id.
+    # The list starts after the id in `after`, so pass the id before the one to find.
     before = UUID(int=max(claims.waitpoint_id.int - 1, 0))
     views = await engine.waitpoints.list(claims.execution_id, after=before, limit=1)
     return views[0] if views and views[0].id == claims.waitpoint_id else None
@@ -112,7 +112,7 @@ class LinkApp:
 
 
 async def show_approval(links: LinkApp, token: Secret) -> Response:
-    """Return the approval page. It changes nothing, because mail scanners follow links."""
+    """Return the approval page. Showing it changes nothing, because mail scanners follow links."""
     lookup = await look_up_token(await links.get_engine(), token, links.now())
     if lookup is None or not lookup.is_open or not lookup.is_for(APPROVAL):
         raise link_not_usable()
@@ -121,7 +121,7 @@ async def show_approval(links: LinkApp, token: Secret) -> Response:
 
 
 async def receive_decision(links: LinkApp, request: Request, receive: Receive, token: Secret) -> Response:
-    """Record a decision. Only the first one of a token counts, and the response shows it."""
+    """Record a decision. Only the first decision of a token counts, and the response shows that decision."""
     fields = read_form(request, await read_body(request, receive, links.body_timeout_s))
     word, comment = _WORDS.get(fields.get("decision")), read_comment(fields)
     if word is None or set(fields) - {"decision", "comment", "reason"}:

@@ -106,7 +106,7 @@ def test_after_adds_an_edge_of_the_given_kind() -> None:
     flow.after(b, a, on="failure")
     [edge] = get_member_spec(flow, "extract#2").edges
     assert (edge.upstream, edge.kind) == ("extract", EdgeKind.ON_FAILURE)
-    with pytest.raises(InvalidRequest, match="one edge between two"):
+    with pytest.raises(InvalidRequest, match="keep only one"):
         flow.after(b, a, on="completion")
 
 

@@ -1,8 +1,8 @@
-"""Positions in the order of events, and cursors that hold one outside the store.
+"""Positions in the order of events, and cursors, which store a position outside the database.
 
-A position is a transaction id and an event id; on SQLite the first is always 0. Everything up to it has been read. A
-cursor adds the store and the namespace, so that a cursor of another store or namespace is refused. It is not signed:
-its holder may read the namespace from the beginning in any case.
+A position is a transaction id and an event id. On SQLite the transaction id is always 0. A reader has read every event
+up to its position. A cursor adds the store and the namespace, so that a cursor of a different store or namespace is
+refused. A cursor is not signed, because its holder may read the whole namespace anyway.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ def check_cursor(cursor: object) -> str:
 
 
 def read_cursor(cursor: object, place: CursorScope) -> Position:
-    """Return the position in a cursor; raise `cursor_invalid` for other text, `cursor_foreign` for another scope."""
+    """Return the position in a cursor.
+
+    Raise `cursor_invalid` if the text is malformed, and `cursor_foreign` if the cursor belongs to a different store or
+    namespace.
+    """
     body = _unpack(cursor)
     if body[:16] != place.store.bytes:
         message = "the cursor belongs to another store; connect to that store or start without a cursor"

@@ -1,4 +1,4 @@
-"""Event filters, and named subscribers, whose name one process at a time may hold."""
+"""Event filters, and named subscribers. Only one process at a time may hold the name of a subscriber."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Matching events after a position, and how far the store was read.
+    """Matching events after a position, and the position up to which the store was read.
 
     `held_back` is True if an open transaction keeps later events from being read. `trimmed` is the last trimmed
     position.
@@ -56,7 +56,7 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
-    """The id of the store, its last trimmed and its current position, and since when events are held back.
+    """The id of the store, its last trimmed position, its current position, and when it began to hold events back.
 
     `from_elsewhere` is True if events wait for transactions of another server.
     """
@@ -96,12 +96,12 @@ def lost_subscription(subscriber: Subscriber | None, name: str) -> FlowFabricErr
         return subscriber_not_found(name)
     if subscriber.expired_at is not None:
         return expired_subscriber(subscriber)
-    message = f"another process took over subscriber {name!r} after a silence of this one; subscribe again to stand by"
+    message = f"another process took over subscriber {name!r} while this one was silent; subscribe again to wait for it"
     return Refused("subscription_lost", message, name=name)
 
 
 def expired_subscriber(subscriber: Subscriber) -> FlowFabricError:
-    """Return the error for a subscriber whose events are no longer kept after a long silence."""
+    """Return the error for a subscriber that was silent for so long that the store no longer keeps events for it."""
     message = (
         f"subscriber {subscriber.name!r} has been silent since {subscriber.seen_at:%Y-%m-%d %H:%M:%S UTC} and its "
         "events are no longer kept; unsubscribe it, then subscribe again from 'now' or the 'beginning'"

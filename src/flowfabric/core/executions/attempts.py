@@ -73,7 +73,10 @@ def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> 
 
 
 def decide_own_cancel(execution: Execution, request: CancelOwnRequest, now: datetime) -> Decision[Ended]:
-    """Cancel the execution by its own worker. Without a reason, the reason of a pending cancel request is used."""
+    """Cancel the execution because its own worker asks for it.
+
+    The default reason is that of a pending cancel request.
+    """
     pending = execution.cancel_request
     principal = execution.lease.worker.instance if execution.lease else LEASE_HOLDER
     reason = request.reason or (pending.reason if pending else "")
@@ -90,7 +93,8 @@ def decide_attempt_timeout(
 ) -> Decision[RetryScheduled | Ended] | None:
     """Handle an attempt that exceeded its timeout; return None if it has not.
 
-    It counts as a failure of category `attempt_timeout`. With `on_attempt_timeout="expire"`, the execution expires.
+    The timeout counts as a failure of category `attempt_timeout`. With `on_attempt_timeout="expire"`, the execution
+    expires.
     """
     due = execution.attempt_timeout_at
     if execution.lease is None or due is None or due > now:
@@ -148,7 +152,7 @@ def _seconds(value: object) -> str:
     return f"{value.total_seconds():g}" if isinstance(value, timedelta) else "?"
 
 
-# A worker can also hold its execution for an operator, or restart it with other input.
+# A worker can also hold its execution for an operator, or restart it with new input.
 
 
 MAX_REPORT_BYTES = 64 * 1024
@@ -181,7 +185,10 @@ class Continuation:
 
 
 def decide_own_hold(execution: Execution, request: HoldRequest, now: datetime) -> Decision[Held]:
-    """Hold the execution by its own worker. The event keeps the report; unhold continues the same attempt."""
+    """Hold the execution because its own worker asks for it.
+
+    The event contains the report. Unhold continues the same attempt.
+    """
     assert execution.lease is not None, "the caller has checked that the fence owns the lease"
     after = apply_transition(execution, HOLD_OWN, now, digest=request.digest(), hold_reason=request.reason)
     return make_decision(

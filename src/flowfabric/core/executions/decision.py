@@ -18,8 +18,9 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 class Decision(Generic[OutcomeT_co]):
     """An outcome and the writes that go with it.
 
-    `before` and `after` are the execution, with its event and ended attempt. Without a change, `after` is None.
-    `extra_event` is a second event; `waits` are changes of suspensions, waitpoints and signals.
+    `before` and `after` are the execution before and after the change; `after` is None if nothing changes. `event` and
+    `attempt` are the event of the change and the attempt that it ends. `extra_event` is a second event; `waits` are
+    changes of suspensions, waitpoints and signals.
     """
 
     outcome: OutcomeT_co
@@ -64,6 +65,9 @@ def end_attempt(execution: Execution, outcome: AttemptOutcome, now: datetime, **
 
 
 def next_attempt(execution: Execution) -> dict[str, Any]:
-    """Return the fields that open the next attempt. An index that never started is used again."""
+    """Return the fields that open the next attempt.
+
+    If the current attempt never started, the next one gets the same index.
+    """
     used = execution.attempt_started_at is not None
     return {"attempt_index": execution.attempt_index + used, "attempt_started_at": None, "attempt_timeout_left": None}

@@ -1,6 +1,7 @@
-"""Explanations of why an execution is not running, or that it is: one short statement with the facts as data.
+"""Explanations of why an execution is or is not running: one short statement, with the facts as data.
 
-A sentence names the cause, its progress or age, and the way out. Times are UTC, without a date if they are today.
+A statement names the cause, its progress or age, and what to do about it. Times are UTC, without a date if they are
+today.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ExplainContext:
 
 
 def explain(execution: Execution, context: ExplainContext) -> Explanation:
-    """Explain why the execution is in its state and what moves it on."""
+    """Explain why the execution is in its state, and what will change that state."""
     sentence, facts = _EXPLAINERS.get(execution.state, _explain_ended)(execution, context)
     request = execution.cancel_request
     if request is not None and not execution.state.is_terminal:
@@ -97,7 +98,7 @@ def explain(execution: Execution, context: ExplainContext) -> Explanation:
 
 
 def deciding_group(groups: Sequence[EdgeGroup]) -> EdgeGroup | None:
-    """Return the edge group that a member waits for: the open one, or its dependencies."""
+    """Return the edge group that a member waits for: the open group, or else the group of its dependencies."""
     still_open = [group for group in groups if group.state is GroupState.OPEN]
     return max(still_open or groups, key=lambda group: (group.state is GroupState.OPEN, group.seq), default=None)
 

@@ -31,13 +31,16 @@ MAX_RECLAIMS_EXCEEDED = "max_reclaims_exceeded"
 
 
 def decide_claim(execution: Execution, terms: LeaseTerms, now: datetime) -> Decision[Lease]:
-    """Give the execution a new lease. An interrupted attempt continues; otherwise the pending one starts."""
+    """Give the execution a new lease. An interrupted attempt continues; otherwise the pending attempt starts."""
     after = apply_transition(execution, CLAIM, now, **_begin_lease(execution, terms, now))
     return make_decision(lease_of(after), execution, after, CLAIM, details={"origin": lease_of(after).origin})
 
 
 def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | None:
-    """Check a lease that is due: end it if it expired, otherwise schedule the next check. None if there is no lease."""
+    """Check a lease whose check is due: end it if it expired, otherwise schedule the next check.
+
+    Return None if there is no lease.
+    """
     lease = execution.lease
     if lease is None:
         return None

@@ -38,7 +38,10 @@ _HELD = BlockingReason.PAUSED_BY_OPERATOR
 
 
 def decide_cancel(execution: Execution, command: AuditInfo, source: str, now: datetime) -> Decision[Ended]:
-    """Cancel the execution in any live state. Repeating a cancel returns the same outcome; other ended states raise."""
+    """Cancel the execution in any live state.
+
+    A repeated cancel returns the same outcome. Raise if the execution ended in a different way.
+    """
     if execution.state is State.CANCELLED:
         return Decision(Ended(State.CANCELLED), execution)
     after = apply_transition(execution, CANCEL, now, cancelled_by=source, cancel_reason=command.reason)
@@ -53,8 +56,8 @@ def decide_cancel_request(
 ) -> Decision[Ended | CancelPending]:
     """Ask the worker to stop before `request.due_at`.
 
-    An execution that waits, is delayed or is blocked continues, so that it can clean up. One that this generation has
-    not started, and that has no steps of an earlier one, is cancelled immediately.
+    An execution that waits, is delayed or is blocked continues, so that it can clean up. An execution is cancelled
+    immediately if its generation has not started and it has no steps of an earlier generation.
     """
     command = AuditInfo(principal=request.principal, reason=request.reason)
     is_new = execution.attempt_state is AttemptState.PENDING_FIRST
@@ -103,7 +106,7 @@ def decide_change_priority(
 
 
 def decide_hold(execution: Execution, command: AuditInfo, now: datetime) -> Decision[Held]:
-    """Block a waiting or delayed execution until an operator unholds it. Its ready time is kept."""
+    """Block a waiting or delayed execution until an operator unholds it. The execution keeps its ready time."""
     if is_held(execution):
         return Decision(Held(execution.hold_reason or ""), execution)
     after = apply_transition(execution, HOLD, now, hold_reason=command.reason)
@@ -134,7 +137,7 @@ def decide_unhold(
 def decide_replay(
     execution: Execution, command: AuditInfo, start: ReplayFrom, now: datetime, *, has_open_group: bool = False
 ) -> Decision[Replayed]:
-    """Run an ended execution again as a new generation; one with an open edge group waits for that first.
+    """Run an ended execution again as a new generation. If it has an open edge group, it waits for that group first.
 
     If the caller passes the generation that it saw, a repeated request returns the first outcome.
     """
@@ -204,7 +207,7 @@ def is_held(execution: Execution) -> bool:
 
 
 def _delay_reason(execution: Execution) -> BlockingReason:
-    """Return the blocking reason for the ready time that a held execution has kept."""
+    """Return the reason why an execution that is unheld now is delayed until its ready time."""
     if execution.attempt_state is AttemptState.PENDING_RETRY:
         return BlockingReason.WAITING_FOR_RETRY_BACKOFF
     if execution.resumption is not None:

@@ -1,4 +1,4 @@
-"""Outcomes that operations return. A refusal is raised instead."""
+"""Outcomes that operations return. An operation that is refused raises an error instead."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Submitted = Created | Duplicate
 class Lease:
     """A worker's ownership of one attempt, with everything needed to run it.
 
-    `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` is the suspension that was closed last, and
-    how.
+    `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` names the suspension that was closed last,
+    and what closed it.
     """
 
     fence: Fence
@@ -68,7 +68,7 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the lease. Every later lease has a higher one."""
+        """The epoch of the lease. Every later lease has a higher epoch."""
         return self.fence.epoch
 
 
@@ -97,7 +97,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RetryScheduled:
-    """The attempt failed. The next one may start at this time."""
+    """The attempt failed. The next attempt may start at the time `at`."""
 
     at: datetime
 
@@ -124,7 +124,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class AlreadySatisfied:
-    """Nothing had to be done, for this reason. Nothing was written."""
+    """Nothing had to be done, and nothing was written. `reason` says why."""
 
     reason: str
 

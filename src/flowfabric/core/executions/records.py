@@ -1,4 +1,4 @@
-"""Records of executions that the engine reads, decides on and writes. All are frozen: a decision makes a new one."""
+"""Records of executions that the engine reads, decides on and writes. All are frozen: a decision makes new records."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class HeldLease:
 
 @record(frozen=True, slots=True, kw_only=True)
 class FormerLease:
-    """The last lease that ended, the reason, and the data to repeat the outcome of the request that ended it."""
+    """The last lease that ended, why it ended, and the data to repeat the outcome of the request that ended it."""
 
     id: UUID
     epoch: int
@@ -85,7 +85,10 @@ class FormerLease:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The suspension that was closed last, and its trigger; kept until the end of the lease that received it."""
+    """The suspension that was closed last, and what closed it.
+
+    The execution keeps this record until its next lease ends.
+    """
 
     suspension_id: UUID
     trigger: str
@@ -105,8 +108,8 @@ class CancelRequest:
 class Execution:
     """An execution as it is stored.
 
-    `attempt_index` is the attempt that runs, is pending or was the last. `attempt_started_at` is set from its first
-    claim. There are no slots, because decisions copy the record with `copy_with`.
+    `attempt_index` is the index of the running, pending or last attempt. `attempt_started_at` is set at the first claim
+    of that attempt. There are no slots, because decisions copy the record with `copy_with`.
     """
 
     id: UUID
@@ -171,7 +174,7 @@ class Execution:
 
     @property
     def flow(self) -> UUID | None:
-        """The flow whose lock covers it: the one it is a member of, or the one of its children."""
+        """The flow whose lock covers the execution: the flow that it is a member of, or the flow of its children."""
         return self.flow_id or (self.id if self.has_children else None)
 
     @property

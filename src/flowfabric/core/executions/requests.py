@@ -27,7 +27,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, FailureClass, Policy
 # 1. The fence is that of the last lease that ended: `lease_expired`, `lease_revoked` or `execution_not_active`. If the
 #    same request ended the lease, its outcome is returned again instead.
 # 2. The fence names the live lease, which has expired: `lease_expired`.
-# 3. The fence is older than the last one, or another lease is live: `stale_lease`.
+# 3. The fence is older than the last lease, or a different lease is live: `stale_lease`.
 # 4. Otherwise: `execution_not_active`.
 
 
@@ -92,7 +92,7 @@ def _is_former(former: FormerLease, fence: Fence) -> bool:
 
 
 class StepStatus(StrEnum):
-    """The status of a step. An open step may still change; the others are final."""
+    """The status of a step. Only an open step may still change; the other statuses are final."""
 
     OPEN = "open"
     OK = "ok"
@@ -153,7 +153,7 @@ class Submission:
             put(self, deadline=validation.timestamp(self.deadline, "deadline"))
 
     def with_input(self, payload: bytes, encoding: str) -> Submission:
-        """Return a copy with other input; the other fields are not validated again."""
+        """Return a copy with new input; only the input is validated again."""
         validation.payload(payload, "payload")
         validation.name(encoding, "encoding")
         return copy_unchecked(self, payload=payload, encoding=encoding)
@@ -256,7 +256,7 @@ class DelayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A worker's progress report. With None, the last value stays."""
+    """A worker's progress report. A field that is None keeps its last reported value."""
 
     fence: Fence
     percent: int | None
@@ -298,7 +298,7 @@ class AuditInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFilter:
-    """The lease that an operator means: any live one, or only that of an instance, id or epoch."""
+    """The lease that an operator selects: any live lease, or only the lease of an instance, id or epoch."""
 
     instance: str | None = None
     lease_id: UUID | None = None
@@ -318,7 +318,7 @@ class GrantTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFrom:
-    """The recorded step to replay from (None: the start), and the generation that the caller saw."""
+    """The recorded step to replay from (None means the start), and the generation that the caller saw."""
 
     step: str | None = None
     generation: int | None = None
@@ -326,7 +326,7 @@ class ReplayFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldFilter:
-    """The held executions that an operator means: all, or only those of a kind or hold reason."""
+    """The held executions that an operator selects: all of them, or only those with a kind or a hold reason."""
 
     kind: str | None
     reason: str | None

@@ -96,7 +96,7 @@ class LifecyclePhase(StrEnum):
 
 
 class Eligibility(StrEnum):
-    """Whether a runnable execution may be claimed, and if not, what stands in the way."""
+    """Whether a runnable execution may be claimed, and if not, what prevents it."""
 
     ELIGIBLE_NOW = "eligible_now"
     NOT_UNTIL_TIME = "not_eligible_until_time"

@@ -1,12 +1,12 @@
-"""Every transition of an execution as data, and the function that applies one.
+"""Every transition of an execution as data, and the function that applies a transition.
 
     submit ─→ waiting or delayed           delayed ─ ready ─→ waiting
     waiting, delayed ─ hold ─→ blocked     blocked ─ unhold ─→ waiting or delayed
-    active ─ its worker holds it ─→ blocked, ─ continues with other input ─→ waiting
+    active ─ its worker holds it ─→ blocked, ─ continues with new input ─→ waiting
     waiting ─ claim ─→ active              active ─ delay, retry ─→ delayed
     suspended ─ resume ─→ waiting, delayed active ─ suspend ─→ suspended
     terminal ─ replay ─→ waiting           active ─ release, lease lost ─→ waiting
-    blocked ─ its group fires ─→ waiting or delayed, ─ it cannot ─→ skipped
+    blocked ─ its group fires ─→ waiting or delayed, ─ it cannot fire ─→ skipped
     not terminal ─→ cancelled, expired     active ─ lease lost, kept for a hand-off ─→ active ─ reclaim ─→ active
                                            active ─→ completed, failed
 
@@ -37,7 +37,10 @@ from flowfabric.core.policy import span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One legal transition: its source states, its target and the fields that it sets. None keeps the current value."""
+    """One legal transition: its source states, its target and the fields that it sets.
+
+    A field that is None keeps its value.
+    """
 
     name: str
     sources: frozenset[State]
@@ -226,7 +229,7 @@ TRANSITIONS = (
 
 
 def check(execution: Execution, transition: Transition) -> None:
-    """Raise the transition's code unless the execution may make it."""
+    """Raise a refusal with the transition's code unless the execution may make the transition."""
     wrong_owner = transition.leased is not None and transition.leased != (execution.lease is not None)
     if execution.state not in transition.sources or wrong_owner:
         raise refusal(execution, transition.refusal, f"{transition.name} is not possible in this state")
@@ -240,7 +243,10 @@ def apply_transition(
     until: datetime | None = None,
     **changes: Any,
 ) -> Execution:
-    """Return the execution after the transition; `digest` and `until` allow repeating the outcome later."""
+    """Return the execution after the transition.
+
+    If the transition ends a lease, `digest` and `until` are stored, so that a repeated request gets the same outcome.
+    """
     check(execution, transition)
     target = transition.target or execution.state
     values: dict[str, Any] = {
@@ -317,7 +323,7 @@ def _without_lease(
     former = FormerLease(
         id=lease.id, epoch=execution.epoch, worker=lease.worker, end=transition.name, digest=digest, until=until
     )
-    # The remaining time is kept for when the attempt continues.
+    # Store the remaining time of the attempt for when it continues.
     remaining = max(due - now, timedelta(0)) if due else None
     ended: dict[str, Any] = {"lease": None, "former": former, "resumption": None}
     return ended | {"attempt_timeout_at": None, "attempt_timeout_left": remaining}

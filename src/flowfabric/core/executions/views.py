@@ -51,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitpointView:
-    """Public view of a waitpoint. Of its token it shows only the key id and a fingerprint.
+    """Public view of a waitpoint. It never shows the token, only its key id and a fingerprint.
 
     `names` are the signals that the current wait needs: None means any, empty means none.
     """
@@ -300,8 +300,8 @@ def _summary_values(execution: Execution) -> dict[str, Any]:
     }
 
 
-# The history of an execution also shows when its children were submitted and how they ended. These events are derived
-# from the rows of the children, because the parent stores no events of them.
+# The history of an execution also shows when its children were submitted, and when and how they ended. These events are
+# derived from the rows of the children, because the parent stores no events of them.
 
 CHILD = "child"
 

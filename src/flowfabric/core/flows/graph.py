@@ -23,7 +23,7 @@ _NO_TAGS: Mapping[str, str] = {}
 
 
 class EdgeKind(StrEnum):
-    """Which end of the upstream member satisfies an edge."""
+    """The outcomes of the upstream member that satisfy an edge."""
 
     ON_SUCCESS = "on_success"
     ON_FAILURE = "on_failure"
@@ -100,7 +100,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An inbound edge: the upstream member, which end of it counts, and the input name of its result."""
+    """An inbound edge: the upstream member, the outcomes that satisfy the edge, and the input name of its result."""
 
     upstream: Member | UUID | str
     kind: EdgeKind = EdgeKind.ON_SUCCESS
@@ -133,13 +133,13 @@ class MemberSpec:
     draft: bool
 
     def fingerprint(self, namespace: str) -> bytes:
-        """Return a hash of the submission, the edges and the join; repeated members are compared by it."""
+        """Return a hash of the submission, the edges and the join; it shows whether a repeated member is the same."""
         parts = [f"{edge.upstream_name}:{edge.kind}:{edge.input_name}" for edge in self.edges]
         join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.draft}"
         return self.submission.fingerprint(namespace) + digest("member", self.name, join, *parts).encode()
 
     def seal(self) -> MemberSpec:
-        """Return the member as a normal member, not a draft; raise if its edges can never satisfy its join."""
+        """Return a draft as a normal member; raise if its edges can never satisfy its join."""
         if not self.draft:
             return self
         check_quorum(self.join, len(self.edges), self.name)
@@ -295,7 +295,7 @@ def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
         for edge in member.edges:
             after.setdefault(edge.upstream_name, []).append(member.name)
     ready = [name for name, number in open_edges.items() if number == 0]
-    for name in ready:  # The loop body appends to it.
+    for name in ready:  # The loop body appends to `ready`.
         for downstream in after.get(name, ()):
             open_edges[downstream] -= 1
             if open_edges[downstream] == 0:

@@ -55,7 +55,7 @@ class MemberDuplicate:
 
 @dataclass(frozen=True, slots=True)
 class EdgeAdded:
-    """The edge is stored, now or by an earlier call; `resolved` is its state."""
+    """The edge is stored, by this call or an earlier one; `resolved` is its state."""
 
     revision: int
     resolved: EdgeState
@@ -70,7 +70,10 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class FlowCancelled:
-    """The flow is cancelled, and `cancelled` members with it. The flow starts no further members."""
+    """The flow is cancelled; `cancelled` is the number of members that were cancelled with it.
+
+    The flow starts no further members.
+    """
 
     cancelled: int
 
@@ -84,7 +87,7 @@ class CancelScheduled:
 
 @dataclass(frozen=True, slots=True)
 class FlowAlreadyTerminal:
-    """The flow had ended before, by this cancellation."""
+    """The flow was cancelled before; the fields describe that cancellation."""
 
     policy: CancelPolicy
     reason: str
@@ -98,7 +101,10 @@ class WaitingForChildren:
 
 @dataclass(frozen=True, slots=True)
 class ChildrenReady:
-    """The children already satisfy the join, and the worker keeps its lease. `outcomes` holds the ended ones."""
+    """The children already satisfy the join, and the worker keeps its lease.
+
+    `outcomes` has the outcomes of the ended children.
+    """
 
     outcomes: Mapping[UUID, Outcome]
 
@@ -136,7 +142,7 @@ class FlowSummary:
 class FlowDescription(FlowSummary):
     """A flow with its graph: every edge and its state, and every group with its join and counters.
 
-    `is_truncated` is True if edges or groups above 100,000 are left out.
+    `is_truncated` is True if only the first 100,000 edges or groups are included.
     """
 
     edges: tuple[StoredEdge, ...]

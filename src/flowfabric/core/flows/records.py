@@ -2,8 +2,8 @@
 
     edge         open ─ its upstream ends ─→ satisfied or impossible ─ replay ─→ open
     edge group   open ─ enough edges are satisfied ─→ fired           ─ replay ─→ open
-                   ├─ they no longer can be ─→ impossible
-                   └─ its member ends otherwise ─→ closed
+                   ├─ too few edges can be satisfied ─→ impossible
+                   └─ its member ends before that ─→ closed
     flow         open, running, blocked ─ sealed and all members ended ─→ completed, failed
                    └─ cancel ─→ cancelled
 
@@ -51,7 +51,7 @@ class EdgeState(StrEnum):
 
 
 class GroupState(StrEnum):
-    """The state of the edges of a member together. A group is decided once."""
+    """The state of an edge group. A group is decided only once."""
 
     OPEN = "open"
     FIRED = "fired"
@@ -179,12 +179,12 @@ class MemberFacts:
 
     @property
     def is_blocked(self) -> bool:
-        """True if it waits for its edge group."""
+        """True if the execution waits for its edge group."""
         return self.state is State.BLOCKED and self.blocking_reason is BlockingReason.WAITING_FOR_CHILDREN
 
     @property
     def flow(self) -> UUID | None:
-        """The flow whose lock covers it: the one it is a member of, or the one of its children."""
+        """The flow whose lock covers the execution: the flow that it is a member of, or the flow of its children."""
         return self.flow_id or (self.id if self.has_children else None)
 
 
@@ -192,7 +192,7 @@ class MemberFacts:
 class MemberEnd:
     """The end of an execution that concerns a flow: as a member, as a child, or as the root of its children's flow.
 
-    An execution that `ran` to its end has no open group.
+    `ran` is True if the execution ran to its end. Such an execution has no open group.
     """
 
     id: UUID
@@ -235,7 +235,10 @@ def counts_as_bad(state: State, cancelled_by: str | None) -> bool:
 
 
 def final_state(flow: FlowRecord, bad_ends: int) -> FlowState:
-    """Return how a flow ended whose members have all ended; `bad_ends` are failures that no member handled."""
+    """Return the final state of a flow whose members have all ended.
+
+    `bad_ends` counts the failures that no member handled.
+    """
     if flow.cancel is not None:
         return FlowState.CANCELLED
     return FlowState.FAILED if bad_ends else FlowState.COMPLETED

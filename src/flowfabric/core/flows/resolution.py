@@ -2,8 +2,8 @@
 
 The lock of the flow keeps other transactions from ending, starting or blocking a member, so the rows that were read
 stay valid. The consequences are computed in memory until nothing changes, and then written together. A `Resolution`
-lists the edges that the caller still has to read: those of members that end (`missing_edges`), and those into groups
-whose remaining siblings are to be cancelled (`closing`).
+lists the edges that the caller still has to read: the edges of members that end (`missing_edges`), and the edges of
+groups whose remaining siblings must be cancelled (`closing`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EdgeContext:
 
 @dataclass(slots=True)
 class Resolution:
-    """The consequences of some ends.
+    """The consequences of the ends of some executions.
 
     `frozen` are cancelled flows: their edges no longer start, skip or cancel members. A parent that waits for its
     children has started already, so it still continues when they have ended.
@@ -126,20 +126,20 @@ class Resolution:
             self.closing[key] = state.value
 
     def consider(self, group: EdgeGroup, member: MemberFacts) -> None:
-        """Add a group that may be decided without any end, because it is new or no longer a draft."""
+        """Add a group that may be decided although no member has ended, because it is new or no longer a draft."""
         self._members[member.id] = member
         self._add_group(group)
         self.changed.add(group.key)
         self.judge(group.key)
 
     def sweep(self, group: EdgeGroup) -> None:
-        """Continue with a decided group that had too many siblings for one transaction."""
+        """Continue to cancel the siblings of a decided group that had too many for one transaction."""
         self._add_group(group)
         self._set_group(replace(group, sweeping=False))
         self.closing[group.key] = group.state.value
 
     def cancel_siblings(self, into: Iterable[tuple[StoredEdge, MemberFacts]]) -> None:
-        """Cancel the upstream members of decided groups, unless another open group still needs them."""
+        """Cancel the upstream members of decided groups, unless an open group still needs them."""
         why, self.closing = self.closing, {}
         for edge, member in sorted(into, key=lambda item: item[0].upstream_id.bytes):
             key = edge.group_key
@@ -176,7 +176,7 @@ class Resolution:
             self._close(group.key)
 
     def _close(self, key: GroupKey) -> None:
-        """Close an open group whose member has ended for another reason."""
+        """Close an open group whose member has ended before the group was decided."""
         if self.groups[key].state is GroupState.OPEN:
             self._set_group(replace(self.groups[key], state=GroupState.CLOSED))
 

@@ -1,12 +1,12 @@
-"""A key ring in a file or an environment variable: one `kid=SECRET` per line, the first one active.
+"""A key ring in a file or an environment variable: one `kid=SECRET` per line, of which the first is the active key.
 
     # blank lines and lines that begin with # are ignored
     2031-05=9f…
     2030-11=04…
 
-A secret has 64 hex characters. The store then keeps only kids, windows and check values; the file holds the secrets. A
-first line that the ring does not know becomes active; one that was retired does not become active again. No error shows
-a line, since any part of it may be a secret.
+A secret has 64 hex characters. With a key file, the store has only kids, windows and check values, and the secrets are
+in the file. If the ring does not know the key in the first line, that key becomes active. A retired key never becomes
+active again. No error shows a line, since any part of it may be a secret.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def with_secrets(ring: KeyRing, keys: tuple[FileKey, ...], where: str) -> KeyRin
 
 
 def can_mint_with(ring: KeyRing, keys: tuple[FileKey, ...]) -> bool:
-    """Return True if the ring knows the first key and the file has the active one.
+    """Return True if the ring knows the first key of the file, and the file has the active key of the ring.
 
     Files are edited one after another, so another process may already have retired the first line of an older file.
     """
@@ -67,7 +67,7 @@ def can_mint_with(ring: KeyRing, keys: tuple[FileKey, ...]) -> bool:
 
 
 def active_key_missing(ring: KeyRing, where: str) -> Refused:
-    """Return the error for a process that must mint with a key file older than the ring."""
+    """Return the error for a process that must mint tokens but whose key file is older than the ring."""
     assert ring.active is not None, "a key is only retired when another becomes active"
     kid = ring.active.kid
     message = f"key {kid} is active but missing in {where}; add its line, or a line with a new kid at the top"

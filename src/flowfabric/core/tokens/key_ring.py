@@ -1,11 +1,11 @@
-"""The key ring: one active key mints tokens; retired keys still verify theirs for a while.
+"""The key ring: one active key mints tokens, and retired keys still verify the tokens that they minted for a while.
 
     seed, rotate ──▶ active ──rotate──▶ verifying ──its window ends──▶ expired ──collect──▶ collected
 
-Without an explicit grace, the window is 24 hours, and longer while an open waitpoint was minted under the key. With an
-explicit grace, it ends exactly then. Collecting destroys the secret. The kid and check value stay, so that no kid is
-used twice. The check value shows whether a secret belongs to a kid without revealing it. If the keys are in a key file,
-the store has nothing else.
+A retired key verifies tokens for 24 hours, and for as long as an open waitpoint has a token of the key. An explicit
+grace replaces this window. Collecting destroys the secret. The kid and check value stay, so that no kid is used twice.
+The check value shows whether a secret belongs to a kid without revealing it. If the secrets are in a key file, the
+store does not have them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Key:
     verifies_until: datetime | None = None
     # An explicit grace also ends the tokens of open waitpoints.
     end_is_final: bool = False
-    # True if an open waitpoint was minted under this key, as of reading the ring.
+    # True if an open waitpoint had a token of this key when the ring was read.
     in_use: bool = False
     collected_at: datetime | None = None
 
@@ -102,7 +102,7 @@ class Seeded:
 
 @dataclass(frozen=True, slots=True)
 class AlreadySeeded:
-    """The kid existed and nothing changed; shows whether it has this secret and is still active."""
+    """The kid existed, so nothing changed. The fields show whether the key has the same secret and is still active."""
 
     kid: str
     same_secret: bool
@@ -111,7 +111,7 @@ class AlreadySeeded:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """The key is active. With an explicit grace, `cut_off` open waitpoints lose their token at its end."""
+    """The new key is active. After an explicit grace, the tokens of `cut_off` open waitpoints become invalid."""
 
     previous: str | None
     kid: str
@@ -162,9 +162,10 @@ def decide_seed(ring: KeyRing, kid: str, secret: Secret, now: datetime) -> KeyDe
 def decide_rotate(
     ring: KeyRing, rotation: Rotation, now: datetime, open_waitpoints: int = 0
 ) -> KeyDecision[Rotated | Unchanged]:
-    """Activate another key, retire the current one and collect expired ones.
+    """Activate a new key, retire the current key and collect expired keys.
 
-    `open_waitpoints` is how many were minted under the active key and would outlive an explicit grace.
+    `open_waitpoints` is the number of open waitpoints with a token of the active key that would outlive an explicit
+    grace.
     """
     existing, previous = ring.find(rotation.kid), ring.active
     if existing is not None:
@@ -181,13 +182,13 @@ def decide_rotate(
 
 
 def collect(ring: KeyRing, now: datetime) -> tuple[Key, ...]:
-    """Return the expired keys as they are written: without their secret."""
+    """Return the expired keys without their secret, to be written."""
     gone = (key for key in ring.keys if state_of(key, now) is KeyState.EXPIRED)
     return tuple(replace(key, secret=None, collected_at=now) for key in gone)
 
 
 def state_of(key: Key, now: datetime) -> KeyState:
-    """Return the state of a key; the secret may still be missing in this process."""
+    """Return the state of a key, even if this process does not have its secret."""
     if key.collected_at is not None:
         return KeyState.COLLECTED
     if key.retired_at is None:
@@ -198,7 +199,7 @@ def state_of(key: Key, now: datetime) -> KeyState:
 
 
 def verifying_secret(ring: KeyRing, kid: str, now: datetime) -> Secret | None:
-    """Return the secret of a kid within its window, or None."""
+    """Return the secret of a key that can still verify tokens; None otherwise."""
     key = ring.find(kid)
     in_window = key is not None and state_of(key, now) in (KeyState.ACTIVE, KeyState.VERIFYING)
     return key.secret if key is not None and in_window else None

@@ -1,4 +1,4 @@
-"""Waitpoint tokens: the holder of one may send signals to one waitpoint of one execution.
+"""Waitpoint tokens: the holder of a token may send signals to one waitpoint of one execution.
 
     ffw1.<kid>.<payload>.<mac>          payload and mac in base64url without padding
 
@@ -6,9 +6,9 @@
               │ 8: hard end, microseconds since 1970 (optional) │ 1..256: source in UTF-8 (optional)
     mac       HMAC-SHA256 over version, purpose, kid, namespace and payload, under the kid's key for that purpose
 
-Every token has exactly one spelling: text that does not encode back to itself is malformed. All errors up to the mac
-have the same code, `invalid_token`, so that trying reveals nothing. The same claims always give the same token, so the
-store need not keep it.
+Every token has exactly one spelling: text that does not encode back to itself is malformed. Malformed text, an unknown
+key and a wrong mac all raise `invalid_token`, so that guessing reveals nothing. The same claims always give the same
+token, so the store need not keep it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def read_token(token: str | Secret) -> ParsedToken:
 
 
 def signing_secret(parsed: ParsedToken, ring: KeyRing, namespace: str, *, purpose: str = WAITPOINT) -> Secret | None:
-    """Return the secret of the ring that signed the token, even outside its window; None if no key fits."""
+    """Return the secret of the key that signed the token, even if the key has expired; None if no key signed it."""
     key = ring.find(parsed.kid)
     return key.secret if key is not None and _is_signed(parsed, key.secret, namespace, purpose) else None
 
@@ -98,7 +98,8 @@ def verify_token(
 ) -> TokenClaims:
     """Return the claims of a genuine token; raise `invalid_token` for an unknown or expired key or a wrong mac.
 
-    The hard end is not checked, because a repeated signal is acknowledged even after it. See `require_not_ended`.
+    The hard end is not checked, because a repeated signal is acknowledged even after that time. See
+    `require_not_ended`.
     """
     # An unknown kid may fail faster than a wrong mac. That reveals nothing: every token shows its kid.
     if not _is_signed(parsed, verifying_secret(ring, parsed.kid, now), namespace, purpose):
@@ -133,7 +134,7 @@ def token_source(value: object) -> str:
 
 
 def invalid_token() -> InvalidRequest:
-    """Return the one error for every token that is not genuine."""
+    """Return the error for a token that is not genuine; it is the same for every cause."""
     return InvalidRequest("invalid_token", "the token is invalid; use the complete token as it was handed out")
 
 

@@ -17,8 +17,8 @@ from flowfabric.core.tokens.token import token_source
 class NewWaitpoint:
     """A waitpoint with its own token; an open waitpoint with the same key is reused.
 
-    With an approver, all its signals have that source; a sender cannot claim another. `ends_at` is the time when
-    the token expires.
+    If the waitpoint has an approver, that approver is the source of all its signals, whatever the sender claims.
+    `ends_at` is the time when the token expires.
     """
 
     key: str
@@ -35,7 +35,7 @@ class NewWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class PendingWaitpoint:
-    """A waitpoint that was created before, with the token that was handed out; it must exist."""
+    """A waitpoint that must already exist, because a worker created it earlier to hand out its token."""
 
     key: str
 
@@ -45,9 +45,9 @@ class PendingWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class StandingWaitpoint:
-    """A waitpoint that was declared at the submit. Each of its signals is used by one wait.
+    """A waitpoint that was declared at the submit. Only one wait uses each of its signals.
 
-    Signals up to sequence number `after` do not count, for workers that track used signals themselves.
+    Workers that track used signals themselves pass `after`: signals up to that sequence number do not count.
     """
 
     key: str
@@ -60,7 +60,10 @@ class StandingWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """The end of another execution. The engine delivers a signal named after its outcome."""
+    """The end of a different execution.
+
+    The engine delivers a signal that is named after the outcome of that execution.
+    """
 
     key: str
     execution_id: UUID
@@ -110,7 +113,7 @@ def parse_bindings(value: object) -> tuple[Bound, ...]:
 
 
 def parse_new_waitpoints(value: object) -> tuple[NewWaitpoint, ...]:
-    """Return new waitpoints with distinct keys; a string becomes one."""
+    """Return new waitpoints with distinct keys; a string becomes a waitpoint with that key."""
     waitpoints = []
     for binding in parse_bindings(value):
         if not isinstance(binding, NewWaitpoint):

@@ -29,7 +29,7 @@ MAX_TOTAL_N = 1000
 
 
 class Distinct(StrEnum):
-    """What must differ for another signal to count."""
+    """The part of a signal that must differ from earlier signals for the signal to count."""
 
     WAITPOINTS = "waitpoints"
     SIGNALS = "signals"
@@ -116,12 +116,12 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class OperatorOnly:
-    """Never holds by signals: an operator resumes the execution, or the timeout ends the wait."""
+    """No signal satisfies this condition: an operator resumes the execution, or the timeout ends the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutOnly:
-    """Never holds by signals: the timeout ends the wait, so one is required."""
+    """No signal satisfies this condition: only the timeout ends the wait, so a timeout is required."""
 
 
 SignalLeaf = Single | Count
@@ -138,8 +138,8 @@ def validate(
 ) -> None:
     """Raise unless a suspension that binds these waitpoints can wait for the condition.
 
-    `approvers` maps the key of a waitpoint to its approver. A condition that names no waitpoint may bind any; their
-    signals are stored and change nothing.
+    `approvers` maps the key of a waitpoint to its approver. If the condition names no waitpoint, the suspension may
+    bind any waitpoints; their signals are stored but do not end the wait.
     """
     if not isinstance(condition, Condition):
         kinds = "Single, Count, AllOf, AnyOf, OperatorOnly or TimeoutOnly"

@@ -1,10 +1,10 @@
-"""Evaluation of conditions: whether signals satisfy one, whether another signal counts, and which are missing.
+"""Evaluation of conditions: whether signals satisfy them, whether a new signal counts, and which signals are missing.
 
 Every leaf that covers signals needs a number of distinct values. A Single needs one match; a Count needs n waitpoints,
 signals or sources. A signal *counts* if it brings a leaf a new value that the leaf still needs. Signals that do not
 count are never read again. While a leaf needs more values, the counting signals hold every value that all signals hold.
-Once it has enough, the counting signals hold enough too. So the counting signals satisfy a condition exactly when all
-signals do. There are never more of them than all leaves together need.
+Once a leaf has enough values, the counting signals hold enough values too. So the counting signals satisfy a condition
+exactly when all signals do. There are never more counting signals than all leaves together need.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def counting_signals(condition: Condition, signals: Iterable[SignalFacts]) -> tu
 def satisfied_keys(condition: Condition, signals: Collection[SignalFacts]) -> tuple[str, ...]:
     """Return the keys of the waitpoints that close when a resume keeps unused waitpoints open.
 
-    These are the keys of the satisfied members of an AnyOf at the root, or all keys of another satisfied condition.
+    These are the keys of the satisfied members of an AnyOf at the root, or all keys of any other satisfied condition.
     """
     members = condition.members if isinstance(condition, AnyOf) else (condition,)
     met = (member for member in members if is_satisfied(member, signals))
@@ -157,7 +157,7 @@ _MAX_NAMES = 5
 class ApprovalProgress:
     """Progress of an approval: who has decided, and who must still decide.
 
-    `required` approvals satisfy it. `rejections` end it; None if rejections do not count.
+    `required` approvals satisfy it. `rejections` is how many rejections end it, or None if rejections do not count.
     """
 
     name: str | None
@@ -241,9 +241,9 @@ def missing_signals(
 ) -> tuple[str, ...]:
     """Return a line for each thing that must still happen; nothing if the signals satisfy the condition.
 
-    `approvers` maps the key of a waitpoint to its approver. If it is given, counts of sources on other waitpoints are
-    marked as not verified. `engine_signals` describes the waitpoints to which the engine itself sends: children and
-    timers.
+    `approvers` maps the key of a waitpoint to its approver. With `approvers`, a count of sources on waitpoints without
+    an approver is marked as not verified. `engine_signals` describes the waitpoints to which the engine itself sends:
+    children and timers.
     """
     return _missing_lines(condition, signals, _Labels(approvers, engine_signals or {}))
 
@@ -265,7 +265,7 @@ def _missing_lines(condition: Condition, signals: Collection[SignalFacts], label
 
 
 def _describe_missing(condition: Condition, signals: Collection[SignalFacts], labels: _Labels) -> str:
-    """Describe in one line what an unsatisfied condition lacks."""
+    """Describe in one line what must still happen to satisfy a condition."""
     match condition:
         case AllOf():
             missing = [member for member in condition.members if not is_satisfied(member, signals)]
@@ -286,7 +286,7 @@ def _describe_missing(condition: Condition, signals: Collection[SignalFacts], la
 
 
 def _is_early_end(member: Condition, whole: AnyOf, labels: _Labels) -> bool:
-    """Return True for a count of failed children beside a count of all their ends; the sentence leaves it out."""
+    """Return True for a count of failed children next to a count of all ended ones; descriptions omit the former."""
     if not isinstance(member, Count) or matching_name(member) is None:
         return False
     others = [other for other in whole.members if isinstance(other, Count) and matching_name(other) is None]

@@ -6,7 +6,7 @@
 
 A waitpoint belongs to its execution and outlives attempts. Each signal is a row. A signal that arrives early is bound
 to the suspension that later binds its waitpoint; `counts` marks the signals that decide the condition. A resume never
-closes a standing waitpoint: it returns to pending and keeps its unused signals.
+closes a standing waitpoint: the waitpoint returns to pending and keeps its unused signals.
 """
 
 from __future__ import annotations
@@ -64,7 +64,11 @@ class Trigger(StrEnum):
 
 
 class WaitpointKind(StrEnum):
-    """How a waitpoint is signalled: by a token, by its name for the whole life, or by the engine (child, timer)."""
+    """Who sends the signals of a waitpoint.
+
+    Holders of a token signal addressed waitpoints. Senders signal standing waitpoints by name, during the whole life of
+    the execution. The engine signals child and timer waitpoints.
+    """
 
     ADDRESSED = "addressed"
     STANDING = "standing"
@@ -73,7 +77,11 @@ class WaitpointKind(StrEnum):
 
 
 class WaitpointState(StrEnum):
-    """Pending is open but bound to no suspension, active is bound to the open suspension, closed is neither."""
+    """The state of a waitpoint.
+
+    A pending waitpoint is open but bound to no suspension. An active waitpoint is bound to the open suspension. A
+    closed waitpoint accepts no signals.
+    """
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -182,7 +190,7 @@ class StoredSignal:
 
 @record(frozen=True, slots=True)
 class SignalBinding:
-    """Signals of waitpoints that now belong to a suspension: all of them, or only the counting ones."""
+    """A write that binds the signals of some waitpoints to a suspension: all signals, or only the counting ones."""
 
     execution_id: UUID
     number: int
@@ -193,7 +201,7 @@ class SignalBinding:
 
 @record(frozen=True, slots=True)
 class SignalUnbinding:
-    """Signals of waitpoints that no longer belong to a suspension and may count in a later one."""
+    """A write that unbinds the signals of some waitpoints from a suspension, so that they may count in a later one."""
 
     execution_id: UUID
     number: int

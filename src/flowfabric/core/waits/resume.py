@@ -1,4 +1,7 @@
-"""How a suspension ends: by signals, its timeout or an operator. Any of them closes it with its waitpoints."""
+"""How a suspension ends: by signals, its timeout or an operator.
+
+Each of these closes the suspension and its waitpoints.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,8 @@ def close_wait(
 ) -> WaitChanges:
     """Close the suspension and its waitpoints.
 
-    Standing waitpoints stay open. A suspension with `keep` also leaves the waitpoints open that a satisfied AnyOf did
-    not use. Their signals may count in a later wait.
+    Standing waitpoints stay open. A suspension with `keep` also leaves those waitpoints open that a satisfied AnyOf did
+    not use. The signals of open waitpoints may count in a later wait.
     """
     keeps = (
         suspension.rest is UnusedWaitpoints.KEEP
@@ -104,7 +107,7 @@ def resume_execution(
 def decide_resume(
     execution: Execution, wait: OpenWait | None, delay: timedelta | None, command: AuditInfo, now: datetime
 ) -> Decision[Resumed | AlreadySatisfied]:
-    """End the wait for an operator, under any condition."""
+    """End the wait because an operator asks for it, whatever its condition."""
     if wait is None:
         raise refusal(execution, RESUME.refusal, "it is not waiting")
     suspension = wait.suspension
@@ -135,7 +138,10 @@ def decide_suspension_timeout(
 def decide_close_waitpoint(
     execution: Execution, waitpoint: Waitpoint | None, command: AuditInfo, now: datetime
 ) -> Decision[WaitpointClosed]:
-    """Close a waitpoint to further signals. A suspension that bound it keeps waiting for the others."""
+    """Close a waitpoint to further signals.
+
+    A suspension that bound the waitpoint still waits for its other waitpoints.
+    """
     if waitpoint is None:
         raise NotFound("waitpoint_not_found", f"execution {execution.id} has no such waitpoint; check its id")
     if waitpoint.state is WaitpointState.CLOSED:

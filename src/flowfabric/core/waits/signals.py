@@ -1,7 +1,7 @@
-"""Deliver signals: every accepted signal is stored, and decides the condition of a suspension that waits for it.
+"""Deliver signals: every accepted signal is stored, and may satisfy the condition of a suspension that waits for it.
 
-A signal does not change an execution that is not suspended on its waitpoint. Before the suspension it is buffered;
-after it, it is refused.
+A signal does not change an execution that is not suspended on its waitpoint. A signal that arrives before the
+suspension is buffered. A signal that arrives after the suspension is refused.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from flowfabric.core.waits.sources import OPERATOR, format_sender, format_source
 
 @record(frozen=True, slots=True, kw_only=True)
 class SignalRequest:
-    """A signal as its sender gives it.
+    """A signal as its sender describes it.
 
-    `by_engine`: it has no token, and the engine knows the sender. `is_system`: the engine itself sends it, without a
-    limit.
+    `by_engine` is True if the signal has no token and the engine knows the sender. `is_system` is True if the engine
+    itself sends the signal; the limit of signals then does not apply.
     """
 
     id: UUID
@@ -63,7 +63,7 @@ def approval_key(name: str, suffix: str) -> str:
 
 
 def as_approval(request: SignalRequest) -> SignalRequest:
-    """Return a signal that was sent by name as it is stored at an open wait: like the approval of an operator."""
+    """Return a signal that was sent by name in the form that an open wait stores: like the approval of an operator."""
     kind, identity = request.source_type, request.source_identity
     return replace(
         request,
@@ -80,7 +80,7 @@ def wait_key(name: str) -> str:
 
 
 def find_open_wait(waitpoints: Sequence[Waitpoint], name: str) -> Waitpoint | None:
-    """Return the oldest of the open waitpoints that belongs to a wait for this signal, in any branch."""
+    """Return the oldest open waitpoint of a wait for this signal, in any branch."""
     matches = [
         waitpoint
         for waitpoint in waitpoints
@@ -140,7 +140,7 @@ def decide_signal(
 def _is_awaited(execution: Execution, waitpoint: Waitpoint, wait: OpenWait) -> bool:
     """Return True until the wait is closed.
 
-    A signal between the timeout and the reconciler still counts; otherwise it would be accepted and lost.
+    A signal still counts after the timeout until a reconciler closes the wait; otherwise it would be accepted and lost.
     """
     bound = waitpoint.state is WaitpointState.ACTIVE and waitpoint.suspension == wait.suspension.number
     return execution.state is State.SUSPENDED and bound

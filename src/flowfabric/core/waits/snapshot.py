@@ -17,7 +17,10 @@ MAX_SIGNALS = 100
 
 @record(frozen=True, slots=True)
 class WaitSnapshotRequest:
-    """A worker's request for signals at waitpoints after given sequence numbers, and for ends of executions."""
+    """A worker's request for signals and for ends of executions.
+
+    `places` maps the key of each waitpoint to the sequence number after which its signals are requested.
+    """
 
     execution_id: UUID
     places: Mapping[str, int]

@@ -1,8 +1,9 @@
 """The source of a signal as one string, which counts of distinct sources compare.
 
-Three parties can vouch for a source. A token vouches for the approver it was minted for. The engine vouches for
-operators and for itself. Otherwise only the sender claims it. The string begins with the party that vouches; a sender
-chooses only the rest, so it cannot pass for an approver or the engine. Histories and tasks show sources as:
+A source may be vouched for or only claimed. A token vouches for the approver it was minted for. The engine vouches for
+operators and for itself. Any other source is only a claim of the sender. The string begins with the party that vouches
+for the source; a sender chooses only the rest, so it cannot pass for an approver or the engine. Histories and tasks
+show sources as:
 
     approver:ops          the token was minted for this approver
     program               a program that holds the store
@@ -51,7 +52,7 @@ def format_source(signal: StoredSignal) -> str:
     if vouched_by == "claimed" and not (kind in _BY_TOKEN and identity == UNKNOWN):
         return f"claimed:{kind}:{identity}"
     if kind == OPERATOR and (identity == PROGRAM or identity.startswith(f"{EXECUTION}:")):
-        return identity  # The program or task addressed an open wait the way operators do.
+        return identity  # A program or task sent the signal to an open wait by name, as operators do.
     return join_source(kind, identity)
 
 
@@ -62,7 +63,7 @@ def format_sender(signal: StoredSignal) -> str | None:
 
 
 def join_source(kind: str, identity: str) -> str:
-    """Return type and identity as one string, without an unknown identity."""
+    """Return type and identity as one string; an unknown identity is left out."""
     return kind if identity == UNKNOWN else f"{kind}:{identity}"
 
 

@@ -1,7 +1,7 @@
 """Decisions of a worker about waiting: create waitpoints early, and suspend until a condition holds.
 
-A suspension evaluates the signals that arrived before it. If they already satisfy the condition, it is stored as closed
-and the worker keeps its lease.
+A suspension evaluates the signals that arrived before it. If they already satisfy the condition, the suspension is
+stored as closed and the worker keeps its lease.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Suspend:
         return digest("suspend", *times, *parts, *step_parts(self.steps))
 
     def first_due(self, now: datetime) -> datetime | None:
-        """Return the first time at which something happens if it opens now; None if it waits for no time."""
+        """Return the first timeout or timer of a suspension that opens now; None if it has neither."""
         ends = (self.timeout_at, None if self.timeout is None else now + self.timeout)
         times = [*ends, *(binding.at for binding in self.bindings if isinstance(binding, Timer))]
         return min((time for time in times if time is not None), default=None)
@@ -223,7 +223,7 @@ def _ended_children(
 
 @record(frozen=True, slots=True)
 class _BoundWaitpoint:
-    """A waitpoint bound by the suspension, and the expired one of the same key that it replaces."""
+    """A waitpoint that the suspension binds, and the expired waitpoint with the same key that it replaces."""
 
     waitpoint: Waitpoint
     is_new: bool
@@ -295,7 +295,7 @@ def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed,
 
 
 def _find_open(inputs: SuspendInputs, key: str, now: datetime) -> tuple[Waitpoint | None, tuple[Waitpoint, ...]]:
-    """Return the open waitpoint of a key; an expired one is closed here and returned second."""
+    """Return the open waitpoint of a key; if it has expired, close it and return it as the second value."""
     existing = inputs.waitpoints.get(key)
     if existing is None or existing.expires_at is None or existing.expires_at > now:
         return existing, ()
@@ -310,7 +310,7 @@ def _check_fit(binding: Bound, existing: Waitpoint, now: datetime) -> None:
     if isinstance(binding, Child):
         same &= existing.child_id == binding.execution_id
     if isinstance(binding, Timer):
-        # A timer with another time would end the wait early. One that has fired fits a time in the past.
+        # A timer with a different time would end the wait early. A timer that has fired matches any time in the past.
         same &= existing.fires_at == binding.at or (existing.fires_at is None and binding.at <= now)
     if not same:
         message = f"waitpoint {binding.key!r} is already open with other settings; use another key"
@@ -332,7 +332,7 @@ def _check_condition(request: Suspend, bound: list[_BoundWaitpoint], suspension:
 
 
 def _check_places(execution: Execution, bindings: tuple[Bound, ...]) -> None:
-    """Raise if a binding starts after the last signal, since signals that are still to come must count."""
+    """Raise if a binding ignores signals beyond the last one, since all future signals must count."""
     last = execution.signal_seq
     for binding in bindings:
         if isinstance(binding, StandingWaitpoint) and binding.after > last:
@@ -387,7 +387,7 @@ def _satisfy_immediately(
 def _bind_signals(
     suspension: Suspension, bound: list[_BoundWaitpoint], counting: tuple[SignalFacts, ...]
 ) -> tuple[SignalBinding, ...]:
-    """Bind waiting signals to the suspension. A standing waitpoint keeps the signals that do not count."""
+    """Bind waiting signals to the suspension. Signals of a standing waitpoint that do not count stay unbound."""
     groups: dict[bool, list[Waitpoint]] = {False: [], True: []}
     for item in bound:
         if not item.is_new:
