@@ -39,7 +39,7 @@ class SubscriberHold:
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """A reader that takes a named subscriber; a new one starts at `start`."""
+    """A reader that takes a named subscriber; a new subscriber starts at `start`."""
 
     hold: SubscriberHold
     start: Start | str
@@ -81,7 +81,7 @@ async def start_position(tx: Transaction, namespace: str, start: Start | str) ->
 
 @operation(read_only=True, single_statement=True)
 async def read_page(tx: Transaction, namespace: str, query: EventQuery) -> EventPage:
-    """Return those of the next events that pass the filter."""
+    """Return the next events that pass the filter."""
     return await tx.events.read(query.filter, query.after, MAX_SCANNED_EVENTS)
 
 
