@@ -1,7 +1,7 @@
 """What waiting branches wait for, and the suspension that wakes one of them.
 
 The outcome of a wait follows from stored data: the signals at its waitpoints, the ends of its children, and its due
-time. So any run can determine it, and a suspension only serves to be woken.
+time. So any run can determine the outcome, and a suspension only serves to wake the execution.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Wait:
 
     @property
     def wakes_at(self) -> datetime | None:
-        """The time at which the branch continues. None if the engine does something else then."""
+        """The time at which the branch continues, or None if the engine does something else at the due time."""
         return self.due if self.on_timeout is None else None
 
     def keys(self) -> Mapping[str, int]:
@@ -137,7 +137,7 @@ class Wait:
         return self.wakes_at is not None and now >= self.wakes_at
 
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
-        """Return how the snapshot ends it, or None."""
+        """Return how the wait has ended according to the snapshot, or None."""
         return None
 
     def _is_in_time(self, signal: StoredSignal) -> bool:
@@ -209,8 +209,8 @@ def suspend_request(waits: Sequence[Wait]) -> SuspendRequest:
 def _limit_waits(waits: Sequence[Wait], maximum: int) -> Sequence[Wait]:
     """Return the waits, or as many of them as the engine accepts.
 
-    Children that count together with others are left out, since all of them must end anyway. The failure of an omitted
-    child is found when the others have ended.
+    Omit children of groups that need the ends of all members, since all of them must end anyway. The failure of an
+    omitted child is found when the others have ended.
     """
     number = sum(len(wait.bindings()) for wait in waits)
     if number <= maximum:
