@@ -54,7 +54,7 @@ class RunHooks:
         """The recorded action has happened, and its record is about to be stored."""
 
     def record_stored(self, run: TaskRun, record: Record) -> None:
-        """The record is stored and the run continues. It is not called for commits that give up the lease."""
+        """The record is stored and the run continues. This hook is not called for commits that give up the lease."""
 
     def suspending(self, run: TaskRun) -> None:
         """Every branch waits, and the lease is about to be given up."""

@@ -204,7 +204,7 @@ def is_in_task() -> bool:
 
 
 def idempotency_key(verb: str, key: str | None) -> str | None:
-    """Return the caller's key. If it is None, return a key that is equal in every try of the step, or None in no step."""
+    """Return the caller's key. If it is None, return a key that is equal in every try of the step, if any."""
     step = STEP.get()
     return step.idempotency_key(verb) if key is None and step is not None else key
 

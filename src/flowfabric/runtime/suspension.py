@@ -67,7 +67,7 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
 
 
 async def read_waits(run: TaskRun, waits: Sequence[Wait]) -> WaitSnapshot | None:
-    """Return the signals for the waits and the ends of their children. None if all waits only wait for a time."""
+    """Return the signals and ends of children that the waits need, or None if all waits only wait for a time."""
     keys = {key: after for wait in waits for key, after in wait.keys().items()}
     children = [wait.child for wait in waits if wait.child is not None]
     for wait in waits:

@@ -130,7 +130,7 @@ class TrimStore(AggregateStore):
     """Finds and removes events that no subscriber still needs."""
 
     async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[DeletedExecution]:
-        """Lock and return removed executions whose events are old enough to go. Skip rows that others have locked."""
+        """Lock and return removed executions whose events are old enough. Skip rows that others have locked."""
         rows = await self._session.fetch("lock_free_buried", ids=list(ids), now=now)
         return [_to_deleted_execution(row) for row in rows]
 

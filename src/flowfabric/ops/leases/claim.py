@@ -44,7 +44,7 @@ async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claim
 
 @record(frozen=True, slots=True)
 class ClaimById:
-    """A claim of one execution. `only_resumed` claims it only if its attempt was interrupted."""
+    """A claim of one execution. With `only_resumed`, it succeeds only if the attempt was interrupted."""
 
     execution_id: UUID
     terms: LeaseTerms

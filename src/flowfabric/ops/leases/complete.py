@@ -115,7 +115,7 @@ async def complete_if_owned(tx: Transaction, namespace: str, completions: Sequen
 async def complete_linked_if_owned(
     tx: Transaction, namespace: str, completions: Sequence[Completion], flows: Mapping[UUID, UUID]
 ) -> tuple[list[MemberEnd], datetime | None]:
-    """Complete executions whose flow is locked by one guarded statement, and return their ends and the time."""
+    """Use one guarded statement to complete executions whose flow is locked. Return their ends and the time."""
     parameters = [
         _parameters(completion) | {"flow_id": flows.get(completion.fence.execution_id)} for completion in completions
     ]

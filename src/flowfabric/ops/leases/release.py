@@ -1,4 +1,4 @@
-"""fail, delay and continue_with: a worker gives up its lease. Other operations use its `give_up_lease`."""
+"""fail, delay and continue_with: a worker gives up its lease. Other modules also use `give_up_lease`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NO_PARENTS: Mapping[UUID, UUID | None] = {}
 async def signal_waiting(
     tx: Transaction, ended: Mapping[UUID, State], now: datetime, parents: Mapping[UUID, UUID | None] = _NO_PARENTS
 ) -> None:
-    """Deliver a signal to every open waitpoint for an ended execution; these are locked after their flow."""
+    """Deliver a signal to every open waitpoint for the ended executions. They and their flows are already locked."""
     remaining = await tx.members.child_waitpoints(list(ended)) if ended else []
     while remaining:
         # Each waiting execution gets one signal per round, because the first may end its wait.

@@ -39,7 +39,7 @@ class SagaRecord:
             self._scope.failures.remove(self._halt)
 
     async def find_cause(self, error: BaseException | None, *, is_needed: bool) -> BaseException | None:
-        """Return the failure because of which the block is undone, new or recorded. None if the block succeeded.
+        """Return the failure that causes the block to be undone, new or recorded, or None if there is none.
 
         `is_needed` is True if there are compensations.
         """
