@@ -92,7 +92,7 @@ async def ensure_minting_ring(tx: Transaction, source: KeySource, now: datetime)
 
 
 def usable_ring(shared: KeyRing | None, source: KeySource) -> KeyRing | None:
-    """Return a ring that was locked for sharing if it has the right active key, so that minting does not change it."""
+    """Return the share-locked ring if it has the right active key, so that minting need not change the ring."""
     return None if shared is None or not can_mint(shared, source) else complete_ring(shared, source)
 
 
@@ -157,7 +157,7 @@ async def expired_kids(tx: Transaction, now: datetime, limit: int) -> list[str]:
 
 
 async def collect_keys(tx: Transaction, kids: Sequence[str]) -> int:
-    """Delete the secrets of those of the keys that can no longer verify anything, and return how many."""
+    """Delete the secrets of the keys that can no longer verify anything, and return how many were deleted."""
     await tx.signing_keys.lock()
     expired = [key for key in collect(await tx.signing_keys.read(), await tx.now()) if key.kid in kids]
     await tx.signing_keys.change(expired)

@@ -114,7 +114,7 @@ async def mark_worker_dead(tx: Transaction, namespace: str, request: MarkDead) -
 
 
 async def lapsed_workers(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """Return namespace and instance of workers whose registration has expired."""
+    """Return the namespace and instance of each worker whose registration has expired."""
     return await tx.workers.list_lapsed(now, limit)
 
 

@@ -55,7 +55,7 @@ class Branch:
 
     @property
     def is_dropped(self) -> bool:
-        """True once its group no longer needs it."""
+        """True once its group no longer needs this branch."""
         return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
 
     @property
@@ -65,7 +65,7 @@ class Branch:
 
     @property
     def depth(self) -> int:
-        """The number of groups around it."""
+        """The number of groups around this branch."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     def add_child(self, child: UUID) -> None:

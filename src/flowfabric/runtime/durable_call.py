@@ -79,7 +79,7 @@ _ADVICE = "use poll for polling, continue_with for endless work, children for ma
 
 
 class CallTracker:
-    """The calls of a run: it gives each its identity and record, and stops the run where it must not continue."""
+    """Gives each call of a run its identity and record, and stops the run where it must not continue."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run

@@ -53,7 +53,7 @@ class RecordWriter:
         return encoded
 
     def discard(self, record: Record) -> None:
-        """Note that the record is stored already, and drop an unwritten one of the same path."""
+        """Note that the record is stored already, and drop an unwritten record of the same path."""
         self._run.calls.journal.add(record)
         self._unwritten.pop(record.path, None)
 

@@ -44,7 +44,7 @@ Delivery: TypeAlias = Accepted | DuplicateSignal
 
 
 class Signal(Generic[T]):
-    """The name of a signal, and the type of its payload. A task that declares it accepts it from the submit on."""
+    """The name of a signal, and its payload type. A task that declares the signal accepts it from the submit on."""
 
     def __init__(self, name: str, payload_type: TypeForm[T]) -> None:
         self.name = validation.name(name, "signal name")

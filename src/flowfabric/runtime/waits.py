@@ -113,7 +113,7 @@ class Wait:
         return {}
 
     def bindings(self) -> Sequence[Bound]:
-        """Return its bindings in a suspension."""
+        """Return the bindings of this wait in a suspension."""
         return ()
 
     def own_waitpoints(self) -> list[str]:
@@ -121,11 +121,11 @@ class Wait:
         return [binding.key for binding in self.bindings() if isinstance(binding, NewWaitpoint)]
 
     def condition(self) -> Condition | None:
-        """Return the condition that ends it, apart from its due time."""
+        """Return the condition that ends the wait, apart from its due time."""
         return None
 
     def find_end(self, snapshot: WaitSnapshot | None, now: datetime) -> Verdict | None:
-        """Return how it ended, or None. Without a snapshot only its due time can end it."""
+        """Return how the wait ended, or None if it is open. Without a snapshot, only its due time can end it."""
         verdict = None if snapshot is None else self.find_verdict(snapshot)
         if verdict is not None:
             return verdict
@@ -133,7 +133,7 @@ class Wait:
         return DueTimeReached(due) if due is not None and self.is_due(now) else None
 
     def is_due(self, now: datetime) -> bool:
-        """Return True once its time has come."""
+        """Return True once the due time of the wait has come."""
         return self.wakes_at is not None and now >= self.wakes_at
 
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:

@@ -135,7 +135,7 @@ class TrimStore(AggregateStore):
         return [_to_deleted_execution(row) for row in rows]
 
     async def slowest_position(self) -> Position | None:
-        """Return the position of the slowest named subscriber, or None without subscribers."""
+        """Return the position of the slowest named subscriber, or None if there are no subscribers."""
         rows = await self._session.fetch("slowest_subscriber")
         return _to_position(rows[0]["event_xid"], rows[0]["event_id"]) if rows else None
 

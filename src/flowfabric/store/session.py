@@ -21,7 +21,7 @@ class Session(Protocol):
 
     @property
     def bound_now(self) -> datetime | None:
-        """The time that statements bind: on SQLite the writer's time, on PostgreSQL None unless a test sets the clock."""
+        """The time that statements bind: the writer's on SQLite, None on PostgreSQL unless a test sets the clock."""
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         """Run one statement and return its rows."""

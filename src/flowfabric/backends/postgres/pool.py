@@ -60,7 +60,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._opening = 0
-        # Each connection with the time when it became idle. The most recently used one is taken first.
+        # The idle connections, each with the time when it became idle. The most recently used one is taken first.
         self._idle: list[tuple[float, Connection]] = []
         self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()

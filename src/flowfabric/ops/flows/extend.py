@@ -173,7 +173,7 @@ async def lock_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowRecor
 
 
 def flow_not_found(flow_id: UUID) -> NotFound:
-    """Return the error for an id that is no flow in this namespace."""
+    """Return the error for an id that belongs to no flow in this namespace."""
     return NotFound("flow_not_found", f"there is no flow {flow_id} in this namespace", flow_id=flow_id)
 
 
@@ -264,7 +264,7 @@ async def _existing_edges(tx: Transaction, flow: FlowRecord, new: NewEdge, name:
 async def _join_group(
     tx: Transaction, flow: FlowRecord, downstream: Execution, edges: list[StoredEdge], now: datetime
 ) -> None:
-    """Put all of these edges into the group of their downstream, which a new edge may open again."""
+    """Put these edges into the group of their downstream member. A new edge may open the group again."""
     existing = [group for group in await tx.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
     group = (
         existing[0]

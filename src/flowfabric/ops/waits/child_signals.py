@@ -43,7 +43,7 @@ async def _reread(
     An execution that is not the parent may have changed its waits since the first read. The lock of the flow prevents
     that for parents.
     """
-    assert all(waitpoint.child_id is not None for waitpoint in waitpoints.values()), "each was found by its child"
+    assert all(waitpoint.child_id is not None for waitpoint in waitpoints.values()), "each was found by its child's id"
     unrelated = [
         waitpoint.id
         for id_, waitpoint in waitpoints.items()
@@ -67,7 +67,7 @@ async def _deliver(
     for execution in waiting.values():
         if execution.id in waitpoints and not execution.state.is_terminal:
             waitpoint = waitpoints[execution.id]
-            assert waitpoint.child_id is not None, "it was found by its child"
+            assert waitpoint.child_id is not None, "it was found by its child's id"
             signals.append((execution, waitpoint, child_signal(waitpoint, ended[waitpoint.child_id], now)))
     await store(tx, await decide_signals(tx, signals, now))
 

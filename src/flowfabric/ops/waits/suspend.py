@@ -99,7 +99,7 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
 
 
 def make_suspend(keys: KeySource) -> SuspendExecution:
-    """Return the operation of one engine."""
+    """Return the operation that suspends the executions of one engine."""
     return SuspendExecution(keys, fallback=SuspendExecution(keys))
 
 

@@ -62,7 +62,7 @@ def settle(
 @overload
 def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
 def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
-    """Return how each call ended, in their order. No call ends another."""
+    """Return how each call ended, in the order of the calls. No call ends another."""
     return Settle(require_branch("settle"), "settle", calls, limit)
 
 
