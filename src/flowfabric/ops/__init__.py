@@ -1,1 +1,1 @@
-"""Operations: each reads, decides and writes in one transaction, which is all that it awaits, on every backend."""
+"""Operations: each one reads, decides and writes in one transaction, and awaits nothing but that transaction."""

@@ -20,12 +20,12 @@ Outcome = TypeVar("Outcome")
 async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
     """Write decisions and their consequences.
 
-    Their executions must be locked. If one may end, its flow must have been locked before.
+    The caller has locked the executions. If a decision may end its execution, the caller has locked the flow before it.
     """
     changes = await store(tx, decisions)
     ended = [after for before, after in changes if after.state in TERMINAL and not before.is_standalone]
     if ended:
-        # However an execution ended, nothing stays open on it.
+        # Close the open waits of ended executions, whatever ended them.
         await tx.waits.end([execution.id for execution in ended], ended[0].changed_at)
         await _resolve_flows(tx, ended)
         without_flow = {execution.id: execution.state for execution in ended if execution.flow is None}
@@ -41,7 +41,7 @@ async def write_one(tx: Transaction, decision: Decision[Outcome]) -> Outcome:
 async def _resolve_flows(tx: Transaction, ended: Sequence[Execution]) -> None:
     ends = [_member_end(execution) for execution in ended if execution.flow is not None]
     if ends:
-        # The flows are locked by now. This reads their present content.
+        # The caller has locked the flows already. This second lock only reads their present content.
         flows = await tx.flows.lock(None, [execution.flow for execution in ended if execution.flow is not None])
         await resolve(tx, flows, ends, ended[0].changed_at)
 

@@ -37,7 +37,7 @@ Request = TypeVar("Request")
 
 @dataclass(slots=True)
 class KeyRingCache:
-    """The ring as this process last read it. It is enough to doubt a token, never to accept one."""
+    """The ring as this process last read it. It may be out of date, so it never suffices to accept a token."""
 
     ring: KeyRing = field(default_factory=KeyRing)
 
@@ -74,8 +74,8 @@ def complete_ring(ring: KeyRing, source: KeySource) -> KeyRing:
 async def ensure_minting_ring(tx: Transaction, source: KeySource, now: datetime) -> KeyRing:
     """Return the ring with an active key, and create one if the store has none.
 
-    With a file, the active key is its first one, or another one of it if the first was retired. The key is not
-    retired while this transaction mints with it: a rotation waits for its commit.
+    With a key file, the active key is the first key of the file, or a later one if the first was retired. A rotation
+    waits for the commit of this transaction, so the key is not retired while it mints.
     """
     for _ in range(_MAX_ROTATIONS):
         shared = usable_ring(await tx.signing_keys.share(), source)
@@ -86,13 +86,13 @@ async def ensure_minting_ring(tx: Transaction, source: KeySource, now: datetime)
             await _follow_file(tx, source, now)
         elif ring.active is None:
             key = source.draw()
-            # If another process adds its first key now, this one is not added, and the next round reads the other.
+            # If a different process adds a key first, this key is not added, and the next round reads the other key.
             await tx.signing_keys.add(new_key(key.kid, key.secret, now))
     raise Unavailable("retry_exhausted", f"the key was rotated {_MAX_ROTATIONS} times during the call; repeat it")
 
 
 def usable_ring(shared: KeyRing | None, source: KeySource) -> KeyRing | None:
-    """Return a ring that was locked for sharing if it has the right active key, so that minting does not change it."""
+    """Return the share-locked ring if it has the right active key, so that minting need not change the ring."""
     return None if shared is None or not can_mint(shared, source) else complete_ring(shared, source)
 
 
@@ -157,7 +157,7 @@ async def expired_kids(tx: Transaction, now: datetime, limit: int) -> list[str]:
 
 
 async def collect_keys(tx: Transaction, kids: Sequence[str]) -> int:
-    """Delete the secrets of those of the keys that can no longer verify anything, and return how many."""
+    """Delete the secrets of the keys that can no longer verify anything, and return how many were deleted."""
     await tx.signing_keys.lock()
     expired = [key for key in collect(await tx.signing_keys.read(), await tx.now()) if key.kid in kids]
     await tx.signing_keys.change(expired)
@@ -167,7 +167,7 @@ async def collect_keys(tx: Transaction, kids: Sequence[str]) -> int:
 async def _follow_file(tx: Transaction, source: KeySource, now: datetime) -> None:
     """Make the first key of an edited file the active one, without storing its secret.
 
-    A retired key stays retired, because then another process has a newer file.
+    A retired key stays retired, because a different process must have a newer file.
     """
     await tx.signing_keys.lock()
     ring, first = await tx.signing_keys.read(), source.file[0]
@@ -186,7 +186,7 @@ async def _rotate(tx: Transaction, rotation: Rotation, now: datetime, *, keep_se
     await tx.signing_keys.change([key for key in decision.writes if key.kid in existing])
     for key in decision.writes:
         if key.kid not in existing and not await tx.signing_keys.add(_stored_key(key, keep_secret=keep_secret)):
-            # The ring was empty, so nothing was locked, and another process added its first key before this one.
+            # The ring was empty, so there was no row to lock, and a different process added the first key.
             await tx.signing_keys.lock()
             return await _rotate(tx, rotation, now, keep_secret=keep_secret)
     return decision.outcome

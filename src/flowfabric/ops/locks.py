@@ -34,14 +34,15 @@ async def lock_with_flow(tx: Transaction, namespace: str, id_: UUID) -> tuple[Ex
     flow = (await tx.flows.lock_of([id_], wait=True)).get(id_)
     execution, now = await lock(tx, namespace, id_)
     if execution.flow is not None and flow is None:
-        # It got its first children between the two statements. This is out of order, but a deadlock is retried.
+        # The execution got its first children between the two statements. This lock is out of order, but a deadlock is
+        # retried.
         flow = (await tx.flows.lock(None, [execution.flow]))[execution.flow]
         now = await tx.now()
     return execution, flow, now
 
 
 async def lock_free_to_end(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-    """Lock those of the executions that are free and whose flow is free, for duties that may end them."""
+    """Lock the executions that are free and whose flow is free, for duties that may end them."""
     flows = await tx.flows.lock_of(ids, wait=False)
     executions = await tx.executions.lock_free(ids)
     return {id_: execution for id_, execution in executions.items() if execution.flow is None or id_ in flows}

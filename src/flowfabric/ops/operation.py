@@ -32,9 +32,9 @@ class BatchRejected(Exception):
 class Operation(Generic[Request, Outcome_co]):
     """A named unit of work, with the kind of transaction that it needs.
 
-    `read_only` operations write and lock nothing. `single_statement` ones write with one statement, so they need no
-    transaction around it. `paths` counts how often each way through the operation was taken in this process. The
-    counts are for people; concurrent threads may lose one.
+    `read_only` operations write and lock nothing. `single_statement` operations write with one statement, so they need
+    no transaction around it. `paths` counts how often each way through the operation was taken in this process. The
+    counts are only for people to read: with concurrent threads, a count may be too low.
     """
 
     name: str

@@ -25,14 +25,14 @@ _PAGE = 500
 
 @operation()
 async def register_worker(tx: Transaction, namespace: str, registration: Registration) -> Registered:
-    """Register a worker or replace its registration; only a new one appends an event."""
+    """Register a worker or replace its registration; only a new registration appends an event."""
     # The insert comes first: of two transactions that register an instance, the second sees the first.
     worker = decide_registration(None, registration, namespace, await tx.now())
     if await tx.workers.add(worker):
         return await _append_registered(tx, worker)
     existing = await tx.workers.lock(namespace, registration.id.instance)
     if existing is None:
-        # It was removed between the two statements.
+        # The worker was removed between the two statements.
         return await register_worker.run(tx, namespace, registration)
     worker = decide_registration(existing, registration, namespace, await tx.now())
     await tx.workers.change(worker)
@@ -114,7 +114,7 @@ async def mark_worker_dead(tx: Transaction, namespace: str, request: MarkDead) -
 
 
 async def lapsed_workers(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """Return namespace and instance of workers whose registration has expired."""
+    """Return the namespace and instance of each worker whose registration has expired."""
     return await tx.workers.list_lapsed(now, limit)
 
 

@@ -91,7 +91,7 @@ class RowDuty(Generic[Row]):
         except Exception as error:
             if _is_outage(error):
                 raise
-            # One row makes the batch fail. Taken one by one, only that row fails.
+            # A single row may make the whole batch fail. One by one, only that row fails.
             _log.warning("Batch of duty %s failed, retrying its %d rows one by one", self.name, len(rows))
         counts = [await self._reconcile_one(store, row) for row in rows]
         return sum(count for count in counts if count is not None), counts.count(None)

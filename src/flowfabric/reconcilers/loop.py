@@ -6,7 +6,8 @@
 
 A duty runs when its due time has come by the store's clock, never earlier. A commit with an earlier due time wakes the
 loop, directly or by a notification from another process. A poll interval bounds the delay if notifications are lost.
-The same statement also reads whether work is waiting for the idle workers of this process, so that they need not claim.
+The same statement also reads whether work is waiting for the idle workers of this process, so that these workers need
+not try to claim.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Branch:
 
     @property
     def is_dropped(self) -> bool:
-        """True once its group no longer needs it."""
+        """True once its group no longer needs this branch."""
         return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
 
     @property
@@ -65,7 +65,7 @@ class Branch:
 
     @property
     def depth(self) -> int:
-        """The number of groups around it."""
+        """The number of groups around this branch."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     def add_child(self, child: UUID) -> None:
@@ -138,7 +138,7 @@ class StepContext:
     """The running step. Client calls inside it get their idempotency keys here, so that a retry repeats them
     harmlessly.
 
-    A thread cannot be stopped. `is_abandoned` is True once its result is no longer needed.
+    The thread of a step cannot be stopped. `is_abandoned` is True once the result of the step is no longer needed.
     """
 
     __slots__ = ("_uses", "is_abandoned", "path", "run")
@@ -151,8 +151,10 @@ class StepContext:
 
     @property
     def key(self) -> str:
-        """The same key for every try of this step. A replay or a continued execution gets another one and repeats the
-        effect."""
+        """The same key for every try of this step.
+
+        A replay or a continued execution gets a different key, and repeats the effect.
+        """
         lease = self.run.lease
         turn = f"@{lease.generation}" if lease.generation else ""
         return f"{lease.execution_id}{turn}/{self.path}"
@@ -226,7 +228,7 @@ async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
 
 
 def branch_result(body: asyncio.Future[BranchResult]) -> BranchResult:
-    """Return how a body or branch ended. A task that was cancelled before it started has ended with that."""
+    """Return how a body or branch ended. A task that was cancelled before it started ended with `CancelledError`."""
     return BranchResult(error=asyncio.CancelledError()) if body.cancelled() else body.result()
 
 
@@ -239,7 +241,7 @@ def drop_body(run: TaskRun) -> None:
 def cancel_code(run: TaskRun, branches: set[Branch]) -> None:
     """Cancel the running steps of branches, and other awaiting code in them.
 
-    Waiting code, and the code that runs just now, unwinds at its durable call instead.
+    Waiting branches, and the code that calls this function, unwind at their durable call instead.
     """
     busy = {*run.in_flight, asyncio.current_task()}
     for task, branch in list(run.in_flight.items()):
@@ -326,7 +328,7 @@ def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
     branch = BRANCH.get()
     if branch is not None and STEP.get() is None and not _is_ours(coroutine):
-        # Tasks that a library starts for the store do not belong to the body, and may serve others too.
+        # Tasks that a library starts for the store do not belong to the body, and may serve other callers too.
         raw, parent = branch.run.raw_tasks, asyncio.current_task(loop)
         if parent is branch.task or parent in raw:
             raw.add(task)

@@ -55,7 +55,7 @@ class BranchGroup:
                 self._start(self._waiting.popleft())
             index = await self._next_ended()
             branch, future = self._running.pop(index)
-            branch.task = None  # Its context refers to the branch, which would be a reference cycle.
+            branch.task = None  # The task's context refers to the branch, which would be a reference cycle.
             self.run.suspender.branch_idle()
             yield index, self._check_result(branch, branch_result(future))
 
@@ -89,7 +89,7 @@ class BranchGroup:
             self._wakeup.set_result(None)
 
     async def _next_ended(self) -> int:
-        """Return the next member that has ended. The group's own branch is idle until there is one."""
+        """Return the next member that ends. The group's own branch is idle until then."""
         if not self._ended:
             self._wakeup = self.run.loop.create_future()
             self.run.suspender.branch_idle()
@@ -102,7 +102,8 @@ class BranchGroup:
     def _check_result(self, branch: Branch, ending: BranchResult) -> BranchResult:
         """Return the result of a branch, after checking that it reached every call that was recorded in it.
 
-        Once the run unwinds, the result of a branch may be a consequence of that. It then counts as unwound.
+        Once the run unwinds, the result of a branch may only be a consequence of the unwinding. So the branch then
+        counts as unwound.
         """
         if self.run.calls.has_unwound and not isinstance(ending.error, Unwind):
             return BranchResult(error=Unwind())
@@ -149,11 +150,11 @@ class BranchGroup:
         await self.cancel_children(children)
         await self.close_waitpoints(waitpoints)
         await self._drain()
-        # Children that were being submitted exist only now.
+        # Children whose submit was still in progress exist only now.
         await self.cancel_children([child for branch in branches for child in branch.children])
 
     async def release(self) -> None:
-        """End the members that still run, but nothing that they wait for."""
+        """End the members that still run, but leave their children and waitpoints open."""
         for branch, _ in self._running.values():
             branch.drop()
         self.run.suspender.unwind_dropped()

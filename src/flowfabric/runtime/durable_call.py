@@ -41,7 +41,7 @@ class UnrecordedFailures:
         return bool(self._failures)
 
     def add(self, branch: Branch, error: BaseException, decide: Decide) -> None:
-        """Note a group that this branch waited for."""
+        """Note a failed group that this branch waited for."""
         self._failures.append((branch, error, decide))
 
     def discard(self, branch: Branch) -> None:
@@ -49,7 +49,7 @@ class UnrecordedFailures:
         self._failures = [failure for failure in self._failures if not _is_within(failure[0], branch)]
 
     def take_passed(self, branch: Branch | None = None) -> list[Decide]:
-        """Remove and return those after which this branch has continued. Without a branch, return all of them."""
+        """Remove the failures after which this branch, or any branch if None, has continued. Return their functions."""
         handled = _handled_errors()
         passed = [failure for failure in self._failures if _is_within(failure[0], branch) and failure[1] not in handled]
         self._failures = [failure for failure in self._failures if failure not in passed]
@@ -79,7 +79,7 @@ _ADVICE = "use poll for polling, continue_with for endless work, children for ma
 
 
 class CallTracker:
-    """The calls of a run: it gives each its identity and record, and stops the run where it must not continue."""
+    """Gives each call of a run its identity and record, and stops the run where it must not continue."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
@@ -240,7 +240,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
     @property
     def has_outcome(self) -> bool:
-        """True if its outcome is recorded. An abandoned call has none."""
+        """True if its outcome is recorded. An abandoned call has no outcome."""
         record = self.record
         return record is not None and record.is_final and record.status is not StepStatus.ABANDONED
 
@@ -267,7 +267,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         raise NotImplementedError
 
     def open_wait(self, timeout: timedelta | None, **facts: Any) -> datetime | None:
-        """Return the due time of a wait. It is set and recorded on first arrival."""
+        """Return the due time of a wait. The first run that reaches the call sets and records it."""
         if self.record is not None:
             due = self.record.facts.get("due")
             return None if due is None else datetime.fromisoformat(due)
@@ -293,7 +293,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         verdict = await suspender.wait(branch, wait)
         branch.remove_waitpoints(opened)
         if opened and isinstance(verdict, DueTimeReached) and (suspender.waiting or suspender.active > 1):
-            # A suspension that times out closes its waitpoints, but this wait was one of several.
+            # A timed-out suspension closes its waitpoints, but here only one of several waits has timed out.
             await close_waitpoints(self.run, opened, f"{self.path} has timed out")
         return verdict
 
@@ -334,9 +334,10 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 async def _never_return() -> Any:
     """Never return: the code around this call has swallowed `Unwind` too often.
 
-    That code swallows everything that would end it. Cancelled at the end of its loop, its task would continue, and the
-    loop would never end. Closed by the garbage collector, the task would run forever right there. Objects that a daemon
-    thread's frame references are never collected, even when the process ends.
+    That code swallows everything that would end it. If it were cancelled at the end of its loop, its task would
+    continue, and the loop would never end. If the garbage collector closed the task, it would run forever right there.
+    So the task must not be collected. Objects that a daemon thread's frame references are never collected, even when
+    the process ends.
     """
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"

@@ -96,7 +96,7 @@ def _find_value(placeholder: Placeholder, results: Mapping[str, Input]) -> Any:
         message = f"the results of {', '.join(placeholder.members)} no longer exist; replay the flow from there"
         raise InputMismatch(message, members=placeholder.members)
     if len(completed) > 1:
-        # In the order in which they ended.
+        # The results are in the order in which the members ended.
         completed.sort(key=lambda upstream: (upstream.ended_at, upstream.execution_id))
     values = [json.loads(upstream.result or b"null") for upstream in completed[: placeholder.needed]]
     return values if placeholder.mode == "quorum" else values[0]

@@ -53,7 +53,7 @@ class RecordWriter:
         return encoded
 
     def discard(self, record: Record) -> None:
-        """Note that the record is stored already, and drop an unwritten one of the same path."""
+        """Note that the record is stored already, and drop an unwritten record of the same path."""
         self._run.calls.journal.add(record)
         self._unwritten.pop(record.path, None)
 
@@ -91,9 +91,10 @@ class RecordWriter:
     async def commit_with(
         self, operation: Callable[[tuple[Step, ...]], Awaitable[T]], *, keeps_lease: bool = False
     ) -> T | None:
-        """Run an operation that also stores the unwritten records, and return its outcome. None if the lease was lost.
+        """Run an operation that also stores the unwritten records. Return its outcome, or None if the lease was lost.
 
-        Records that do not fit are written before. `keeps_lease` is True if the operation does not give up the lease.
+        Records that do not fit into its commit are written before it. `keeps_lease` is True if the operation does not
+        give up the lease.
         """
         await self.wait_idle()
         while len(self._unwritten) > MAX_BATCH - 1:
@@ -106,7 +107,7 @@ class RecordWriter:
         return stored.result()
 
     async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
-        """Run the operation that ends the run, after writing all records. None if the lease was lost.
+        """Run the operation that ends the run, after writing all records. Return None if the lease was lost.
 
         An end without records shares its statement with other runs. It needs no task of its own: if it is cancelled, it
         is simply repeated.
@@ -205,7 +206,7 @@ class RecordWriter:
 async def retry_while_owned(
     run: TaskRun, operation: Callable[[], Awaitable[T]], *, needs_lease: bool = True
 ) -> T | None:
-    """Run an operation, again while the store is unavailable. Return None if the run has lost its lease.
+    """Run an operation, and repeat it while the store is unavailable. Return None if the run has lost its lease.
 
     With `needs_lease`, a refusal of the operation can mean the loss of the lease.
     """

@@ -59,7 +59,7 @@ class FinalOutcome:
 
 
 async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
-    """Wait until the execution has ended. None if the timeout passes first.
+    """Wait until the execution has ended. Return None if the timeout passes first.
 
     Raise `Diverged` if the execution is held because its code diverged: it would never end without help.
     """
@@ -78,7 +78,7 @@ async def run_to_end(engine: Engine, submission: Submission) -> tuple[UUID, Outc
 async def _read_outcome(engine: Engine, id_: UUID, snapshot: StateSnapshot, limit: Duration | None) -> Outcome | None:
     if snapshot.outcome is None:
         refuse_if_diverged(await engine.executions.describe(id_))
-        return await wait_for_end(engine, id_, limit)  # It was unheld in between.
+        return await wait_for_end(engine, id_, limit)  # The execution was unheld in between.
     return snapshot.outcome
 
 

@@ -54,7 +54,7 @@ class RunHooks:
         """The recorded action has happened, and its record is about to be stored."""
 
     def record_stored(self, run: TaskRun, record: Record) -> None:
-        """The record is stored and the run continues. Not called for commits that give up the lease."""
+        """The record is stored and the run continues. This hook is not called for commits that give up the lease."""
 
     def suspending(self, run: TaskRun) -> None:
         """Every branch waits, and the lease is about to be given up."""
@@ -209,7 +209,7 @@ class TaskRun:
 
 
 async def _load(run: TaskRun, *, may_be_new: bool) -> None:
-    """Read the journal. A first lease has none."""
+    """Read the journal. Under the first lease there is none yet."""
     if may_be_new and run.lease.epoch <= 1:
         return
     steps = await retry_while_owned(run, lambda: run.engine.leases.journal(run.lease.fence)) or ()

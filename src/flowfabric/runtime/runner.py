@@ -58,10 +58,10 @@ class Runner(Protocol):
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds to claim. The worker begins no others."""
+        """The kinds to claim. The worker begins no executions of other kinds."""
 
     def begin(self, engine: Engine, lease: Lease) -> Run:
-        """Return the run of a lease, not yet started. The worker calls it on its event loop."""
+        """Return the run of a lease without starting it. The worker calls it on its event loop."""
 
 
 class Host(Protocol):

@@ -44,7 +44,7 @@ Delivery: TypeAlias = Accepted | DuplicateSignal
 
 
 class Signal(Generic[T]):
-    """The name of a signal, and the type of its payload. A task that declares it accepts it from the submit on."""
+    """The name of a signal, and its payload type. A task that declares the signal accepts it from the submit on."""
 
     def __init__(self, name: str, payload_type: TypeForm[T]) -> None:
         self.name = validation.name(name, "signal name")
@@ -61,7 +61,7 @@ class Signal(Generic[T]):
 
 
 async def send_decision(opening: EngineFactory, token: str, word: DecisionWord, comment: str) -> Delivery:
-    """Deliver an approver's decision. A second one with the same token is a duplicate of the first."""
+    """Deliver an approver's decision. A second decision with the same token is a duplicate of the first."""
     return await deliver_decision(await opening(), token, word, validation.text(comment, "comment"), "token")
 
 
@@ -104,7 +104,7 @@ DECISION_KEY = "decision"
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The first decision of a token, or None if it came another way. `repeated` is True if it is not this one."""
+    """The first decision with a token, or None if it is unknown. `repeated` is True if an earlier call made it."""
 
     word: DecisionWord | None
     repeated: bool
@@ -119,7 +119,7 @@ async def decide(
     source_type: str = "link",
     by: str = "unknown",
 ) -> DecisionResult:
-    """Deliver an approver's decision and return the first one.
+    """Deliver an approver's decision, and return the first decision with this token.
 
     `by` is stored as the sender without verification, unless the token belongs to an approver.
     """
@@ -133,7 +133,7 @@ async def decide(
 async def deliver_decision(
     engine: Engine, token: str | Secret, word: DecisionWord, comment: str, source_type: str, by: str = "unknown"
 ) -> Accepted | DuplicateSignal:
-    """Deliver the decision as a signal. The first one of a token counts, however it arrives."""
+    """Deliver the decision as a signal. The first decision with a token counts, however it arrives."""
     waitpoint = read_token(token).unverified.waitpoint_id
     return await engine.signals.deliver(
         token,
@@ -150,7 +150,7 @@ async def deliver_decision(
 async def call_back(engine: Engine, token: str | Secret, payload: bytes, *, key: str | None = None) -> None:
     """Deliver the payload of a callback.
 
-    Without a key, equal payloads count as the same call. A sender that repeats a call after a lost reply gets that
+    Without a key, equal payloads count as the same call. A sender that repeats a call after a lost reply gets the same
     reply.
     """
     same = f"sha256 {hashlib.sha256(payload).hexdigest()}" if key is None else key
@@ -189,8 +189,8 @@ def _token_text(token: str | Secret) -> str:
     return token.reveal() if isinstance(token, Secret) else token
 
 
-# Client calls inside tasks. In a step they are part of it, with a key that is equal in every try. In the function of a
-# task they run as steps.
+# Client calls inside tasks. A client call in a step is part of that step, with a key that is equal in every try. A
+# client call in the function of a task runs as a step.
 
 
 def is_in_task() -> bool:
@@ -199,7 +199,7 @@ def is_in_task() -> bool:
 
 
 def idempotency_key(verb: str, key: str | None) -> str | None:
-    """Return the caller's key, or in a step one that is equal in every try. Otherwise None."""
+    """Return the caller's key. If it is None, return a key that is equal in every try of the step, if any."""
     step = STEP.get()
     return step.idempotency_key(verb) if key is None and step is not None else key
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
-    """Give up the lease until one of the waits ends. Return True if one has ended already and the lease is kept."""
+    """Give up the lease until one of the waits ends. Return True if a wait has ended already and the lease is kept."""
     writer, leases, fence = run.record_writer, run.engine.leases, run.lease.fence
     if all(wait.condition() is None for wait in waits):
         due = earliest_due(waits)
@@ -67,7 +67,7 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
 
 
 async def read_waits(run: TaskRun, waits: Sequence[Wait]) -> WaitSnapshot | None:
-    """Return the signals for the waits and the ends of their children. None if all of them only wait for time."""
+    """Return the signals and ends of children that the waits need, or None if all waits only wait for a time."""
     keys = {key: after for wait in waits for key, after in wait.keys().items()}
     children = [wait.child for wait in waits if wait.child is not None]
     for wait in waits:
@@ -94,9 +94,9 @@ LOG = logging.getLogger("flowfabric")
 
 
 class StallDetector:
-    """A warning, given once, when a run neither works nor can be suspended for a whole lease.
+    """Logs a warning once if a run neither works nor can be suspended for the time of a whole lease.
 
-    A branch that wants a lock held by a waiting branch is an example.
+    An example is a branch that needs a lock which a waiting branch holds.
     """
 
     def __init__(self, run: TaskRun) -> None:
@@ -145,7 +145,7 @@ class Suspender:
             return await wait.future
         finally:
             if self.waiting.pop(wait, None) is not None:
-                self.active += 1  # The code around it cancelled the wait and continues.
+                self.active += 1  # The code around the call cancelled the wait and continues.
 
     def resolve(self, wait: Wait, verdict: Verdict | BaseException) -> None:
         """Resume the branch of this wait."""
@@ -165,7 +165,7 @@ class Suspender:
                 self.resolve(wait, Unwind())
 
     def deliver_cancel(self) -> None:
-        """Deliver a request to cancel at the first wait. While the run is being suspended, the next run does."""
+        """Deliver a request to cancel at the first wait. While the run is being suspended, leave it to the next run."""
         run = self._run
         is_due = run.cancel_due_at is not None and not run.calls.cancel_delivered
         if is_due and self.waiting and not self.is_suspending and not run.is_over:

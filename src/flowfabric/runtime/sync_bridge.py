@@ -4,8 +4,8 @@ A branch that waits while others are active leaves its thread by `Unwind`, as ev
 The call that it waits in runs to its end on the loop. Then the code runs again from its top, in any free thread, and
 finds the outcome recorded.
 
-A segment unwinds after the call at which the previous one unwound, never at it. Otherwise code would not see an
-unrecorded failure of a group the second time.
+A segment unwinds only after the call at which the previous segment unwound, never at that call. Otherwise code would
+not see an unrecorded failure of a group the second time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ThreadSegment:
             self._reply.set_result(BranchResult(error=Unwind()))
 
     async def wait_call(self) -> None:
-        """Return when the call has ended at which the segment unwound."""
+        """Wait until the call at which the segment unwound has ended."""
         assert self._call_task is not None, "a segment unwinds only while a call runs"
         await asyncio.wait([self._call_task])
 
@@ -103,7 +103,7 @@ async def run_in_segments(branch: Branch, body: Callable[[], Any]) -> BranchResu
         if not _is_over(branch):
             _reset_branch(branch, segment)
         segment = await _run_segment(branch, body, after=segment.calls)
-    branch.segment = None  # Its call refers to the branch, which would be a reference cycle.
+    branch.segment = None  # The segment's call refers to the branch, which would be a reference cycle.
     return segment.ended.result()
 
 
@@ -138,7 +138,7 @@ def _reset_branch(branch: Branch, segment: ThreadSegment) -> None:
 
 
 def leave_threads(parked: Collection[Branch]) -> None:
-    """Make branches leave their threads that wait while others are active, including those whose whole group waits."""
+    """Make waiting branches leave their threads, including branches whose whole group waits."""
     idle = level = set(parked)
     while level:
         for branch in level:

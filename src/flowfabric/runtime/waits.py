@@ -1,7 +1,7 @@
 """What waiting branches wait for, and the suspension that wakes one of them.
 
 The outcome of a wait follows from stored data: the signals at its waitpoints, the ends of its children, and its due
-time. So any run can determine it, and a suspension only serves to be woken.
+time. So any run can determine the outcome, and a suspension only serves to wake the execution.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Wait:
 
     @property
     def wakes_at(self) -> datetime | None:
-        """The time at which the branch continues. None if the engine does something else then."""
+        """The time at which the branch continues, or None if the engine does something else at the due time."""
         return self.due if self.on_timeout is None else None
 
     def keys(self) -> Mapping[str, int]:
@@ -113,7 +113,7 @@ class Wait:
         return {}
 
     def bindings(self) -> Sequence[Bound]:
-        """Return its bindings in a suspension."""
+        """Return the bindings of this wait in a suspension."""
         return ()
 
     def own_waitpoints(self) -> list[str]:
@@ -121,11 +121,11 @@ class Wait:
         return [binding.key for binding in self.bindings() if isinstance(binding, NewWaitpoint)]
 
     def condition(self) -> Condition | None:
-        """Return the condition that ends it, apart from its due time."""
+        """Return the condition that ends the wait, apart from its due time."""
         return None
 
     def find_end(self, snapshot: WaitSnapshot | None, now: datetime) -> Verdict | None:
-        """Return how it ended, or None. Without a snapshot only its due time can end it."""
+        """Return how the wait ended, or None if it is open. Without a snapshot, only its due time can end it."""
         verdict = None if snapshot is None else self.find_verdict(snapshot)
         if verdict is not None:
             return verdict
@@ -133,11 +133,11 @@ class Wait:
         return DueTimeReached(due) if due is not None and self.is_due(now) else None
 
     def is_due(self, now: datetime) -> bool:
-        """Return True once its time has come."""
+        """Return True once the due time of the wait has come."""
         return self.wakes_at is not None and now >= self.wakes_at
 
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
-        """Return how the snapshot ends it, or None."""
+        """Return how the wait has ended according to the snapshot, or None."""
         return None
 
     def _is_in_time(self, signal: StoredSignal) -> bool:
@@ -209,8 +209,8 @@ def suspend_request(waits: Sequence[Wait]) -> SuspendRequest:
 def _limit_waits(waits: Sequence[Wait], maximum: int) -> Sequence[Wait]:
     """Return the waits, or as many of them as the engine accepts.
 
-    Children that count together with others are left out, since all of them must end anyway. The failure of an omitted
-    child is found when the others have ended.
+    Omit children of groups that need the ends of all members, since all of them must end anyway. The failure of an
+    omitted child is found when the others have ended.
     """
     number = sum(len(wait.bindings()) for wait in waits)
     if number <= maximum:

@@ -61,7 +61,7 @@ class CommitHints:
             self.due = due
 
     def note_events(self, events: Iterable[Event]) -> None:
-        """Note what follows from events."""
+        """Add the hints that follow from events."""
         for event in events:
             self.namespaces.add(event.namespace)
             if event.state is State.WAITING or event.name == "lane_resumed":

@@ -130,12 +130,12 @@ class TrimStore(AggregateStore):
     """Finds and removes events that no subscriber still needs."""
 
     async def lock_free(self, ids: Sequence[UUID], now: datetime) -> list[DeletedExecution]:
-        """Lock and return removed executions whose events are old enough to go. Skip rows that others have locked."""
+        """Lock and return removed executions whose events are old enough. Skip rows that others have locked."""
         rows = await self._session.fetch("lock_free_buried", ids=list(ids), now=now)
         return [_to_deleted_execution(row) for row in rows]
 
     async def slowest_position(self) -> Position | None:
-        """Return the position of the slowest named subscriber, or None without subscribers."""
+        """Return the position of the slowest named subscriber, or None if there are no subscribers."""
         rows = await self._session.fetch("slowest_subscriber")
         return _to_position(rows[0]["event_xid"], rows[0]["event_id"]) if rows else None
 

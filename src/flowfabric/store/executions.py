@@ -217,6 +217,6 @@ class PurgeStore(AggregateStore):
         With `trim_at`, remember that their events may be removed from then on.
         """
         if trim_at is not None:
-            # The statement reads the rows that are deleted below.
+            # This statement comes first, because it reads the rows that are deleted below.
             await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
         await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _DELETE_STATEMENTS])

@@ -309,7 +309,7 @@ _to_member = row_reader(
 
 
 def _to_edge_contexts(rows: Sequence[Row]) -> list[EdgeContext]:
-    """Return open edges with their groups and downstream members, which edges of one group share."""
+    """Return open edges with their groups and downstream members. Edges of one group share these objects."""
     ends: dict[tuple[UUID, int], tuple[EdgeGroup, MemberFacts]] = {}
     contexts = []
     for row in rows:

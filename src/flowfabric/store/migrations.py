@@ -1,4 +1,4 @@
-"""Numbered migrations, forward only, and the check of the applied ones."""
+"""Numbered migrations, forward only, and the check of the applied migrations."""
 
 from __future__ import annotations
 

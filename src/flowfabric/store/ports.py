@@ -38,7 +38,7 @@ class Store(Protocol):
         """The notifier that reports the commits of this store."""
 
     async def run(self, body: Body[Result]) -> Result:
-        """Run `body` in one write transaction and return its result. A conflict runs it again from the start."""
+        """Run `body` in one write transaction and return its result. After a conflict, run it again from the start."""
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
         """Run a `body` that calls user code on its connection. Exceptions of that code are raised unchanged."""
@@ -58,7 +58,8 @@ class Store(Protocol):
     async def run_within(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
         """Run `body` once in the open transaction of the caller's asynchronous connection.
 
-        With `savepoint`, an error undoes the writes of the body. A body that raises only before it writes needs none.
+        With `savepoint`, an error undoes the writes of the body. A body that raises only before it writes needs no
+        savepoint.
         """
 
     def run_within_sync(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:

@@ -62,7 +62,7 @@ class Listing:
 class Closing:
     """Ended executions whose suspensions and waitpoints must be closed.
 
-    Formerly active ones have no open suspension.
+    The executions in `were_active` were running, so they have no open suspension.
     """
 
     were_active: Sequence[UUID] = ()
@@ -74,7 +74,7 @@ NO_CLOSING = Closing()
 
 @record(frozen=True, slots=True)
 class Release:
-    """A blocked member that may start, immediately or at its time."""
+    """A blocked member that may start, immediately or at `ready_at`."""
 
     id: UUID
     state: State
@@ -96,7 +96,7 @@ class MemberTermination:
 
 @dataclass(frozen=True, slots=True)
 class BadEnd:
-    """A member that ended badly. `is_taken_up` is true if an edge or its parent handled that."""
+    """A member that ended badly. `is_taken_up` is true if an edge or its parent handled the bad end."""
 
     state: State
     cancelled_by: str | None
@@ -106,7 +106,8 @@ class BadEnd:
 class LaneState(StrEnum):
     """The state of a lane.
 
-    A paused lane accepts submissions and gives out none; a draining lane gives out its waiting work and accepts none.
+    A paused lane accepts submissions but gives out no work. A draining lane gives out its waiting work but accepts no
+    submissions.
     """
 
     ACTIVE = "active"

@@ -21,7 +21,7 @@ class Session(Protocol):
 
     @property
     def bound_now(self) -> datetime | None:
-        """The time that statements bind: the writer's on SQLite; on PostgreSQL None, unless a test sets the clock."""
+        """The time that statements bind: the writer's on SQLite, None on PostgreSQL unless a test sets the clock."""
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         """Run one statement and return its rows."""
@@ -29,7 +29,7 @@ class Session(Protocol):
     async def fetch_all(self, *reads: tuple[str, Parameters]) -> list[Sequence[Row]]:
         """Run several reading statements and return the rows of each, in one round trip where possible.
 
-        Ids and times may be text then, bytes hexadecimal digits, and JSON already parsed.
+        In these rows, ids and times may be text, bytes may be hexadecimal digits, and JSON may already be parsed.
         """
 
     async def fetch_each(self, statement: str, items: Sequence[Parameters]) -> Sequence[Row]:
@@ -62,7 +62,7 @@ class AggregateStore:
 
 
 def check_row_count(statement: str, items: Sequence[Parameters], written: int) -> None:
-    """Assert that a statement has written every row, since the caller locked them before it decided."""
+    """Assert that a statement has written all rows, since the caller locked them before it decided."""
     assert written == len(items), (
         f"{statement} wrote {written} of {len(items)} rows; rows that were locked have changed"
     )

@@ -24,7 +24,8 @@ class SigningKeyStore(AggregateStore):
     async def lock(self) -> None:
         """Lock all keys until the transaction ends, waiting for transactions that change or use them.
 
-        Locking only the active key would not do: a waiter would hold nothing if that key is retired before its turn.
+        A lock on only the active key is not enough: if that key is retired while a transaction waits for it, the
+        transaction locks nothing.
         """
         await self._session.fetch("lock_keys")
 

@@ -153,9 +153,9 @@ class OptimisticStore(AggregateStore):
         )
 
     async def write(self, write_set: WriteSet, snapshot: OptimisticSnapshot) -> Collection[UUID]:
-        """Write what concerns executions whose rows are free and unchanged since `snapshot`.
+        """Write the changes of executions whose rows are free and unchanged since `snapshot`.
 
-        Return the ids of these executions. One statement does it all.
+        Return the ids of these executions. One statement writes everything.
         """
         await self._session.write(*self._batches(write_set))
         self._hints.note_events(write_set.events)

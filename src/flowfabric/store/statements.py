@@ -62,7 +62,7 @@ class Statement:
     dialect: Dialect | None = None
 
     def over(self, names: Iterable[str]) -> Part:
-        """Return the statement over rows with these columns. An update sets no others."""
+        """Return the statement over rows with these columns. An update sets no other columns."""
         [part] = self.parts
         columns = frozenset(names)
         return part if columns.issuperset(part.parameters) else _restrict_update(self, columns)
@@ -152,7 +152,7 @@ def split_script(text: str) -> list[str]:
 
 @cache
 def combine_batches(parts: tuple[Part, ...]) -> str:
-    """Return one PostgreSQL statement that runs several, each over a JSON document, and counts the rows of each.
+    """Return one PostgreSQL statement that runs several statements over JSON documents and counts the rows of each.
 
     They see the same snapshot and run in no order, so none may depend on what another writes.
     """
@@ -199,14 +199,14 @@ def _restrict_update(statement: Statement, names: frozenset[str]) -> Part:
 
 @cache
 def combine_reads(parts: tuple[Part, ...]) -> str:
-    """Return one PostgreSQL statement that returns the rows of several, each as a JSON array."""
+    """Return one PostgreSQL statement that returns the rows of several statements, each as a JSON array."""
     arrays = [f"(\nSELECT json_agg(found)\nFROM (\n{text}\n) AS found\n)" for text in _renumber(parts)]
     return f"SELECT {', '.join(arrays)}"
 
 
 @cache
 def combine_writes(parts: tuple[Part, ...]) -> str:
-    """Return one PostgreSQL statement that runs several in no order and returns none of their rows."""
+    """Return one PostgreSQL statement that runs several statements in no order and returns none of their rows."""
     tables = [f"written_{number} AS (\n{text}\n)" for number, text in enumerate(_renumber(parts), start=1)]
     return f"WITH {', '.join(tables)}\nSELECT 1"
 
@@ -236,8 +236,8 @@ def _translate_batch(text: str, items: re.Match[str]) -> Part:
 def _one_row_hint(name: str, kind: str) -> str:
     """Return a condition that makes the planner expect one row.
 
-    It expects a hundred rows of any document and would read whole tables instead of using indexes. With a range of ids,
-    here the range of all ids, it expects one row.
+    The planner expects a hundred rows in any JSON document, and would read whole tables instead of using indexes. With
+    a condition on a range of ids, here the range of all ids, it expects one row.
     """
     first, last = (f"'{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}'::UUID" for digit in "0f")
     return f"\nWHERE item.{name} BETWEEN {first} AND {last}" if kind == "UUID" else ""

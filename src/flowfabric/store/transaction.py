@@ -94,22 +94,22 @@ class Transaction:
     async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
         """Lease the best waiting executions along the routes that the claim may take.
 
-        Each lease id takes 16 of the `lease_bits`. With `past_locked`, look for free executions along all routes, so
-        that locked ones of one route do not hide those of another. That costs more, and only matters if there are
-        several writers.
+        Each lease id takes 16 bytes of `lease_bits`. With `past_locked`, look for free executions along all routes, so
+        that locked executions of one route do not hide free executions of another route. That costs more, and only
+        matters if there are several writers.
         """
         raise NotImplementedError
 
     async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-        """Release the dependents of completed members, and return the members for which this was all there was to do.
+        """Release the dependents of completed members, and return the members that need nothing more.
 
-        It covers only ends after which members start that waited for nothing else. A backend without a statement for
-        that returns an empty set, and all ends get the full resolution.
+        It handles only completed members whose dependents wait for nothing else. A backend without a statement for that
+        returns an empty set, and all ends get the full resolution.
         """
         return set()
 
     async def now(self) -> datetime:
-        """Return the store's time now. After a lock, it is later than the wait for the lock."""
+        """Return the store's time now. After a wait for a lock, it is later than that wait."""
         return await self.session.now()
 
 

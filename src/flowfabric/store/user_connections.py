@@ -85,7 +85,7 @@ def aborted_error() -> FlowFabricError:
 
 
 def other_database_error(found: str, expected: str) -> FlowFabricError:
-    """Return the error for a connection to another database than the engine's."""
+    """Return the error for a connection to a database that is not the engine's."""
     message = (
         f"the connection is to {found}, but the engine is on {expected}; use a connection to the engine's database"
     )
@@ -103,7 +103,7 @@ def _sqlalchemy_errors() -> Iterator[None]:
     except loaded_classes("sqlalchemy.exc.PendingRollbackError") as error:
         raise aborted_error() from error
     except loaded_classes("sqlalchemy.exc.DBAPIError") as error:
-        # The backends translate driver errors. SQLAlchemy wraps them once, and twice over asyncpg.
+        # The backends translate driver errors. SQLAlchemy wraps a driver error once, or twice if the driver is asyncpg.
         original = getattr(error, "orig", None) or error
         raise original.__cause__ or original from error
     except loaded_classes("sqlalchemy.exc.SQLAlchemyError") as error:

@@ -46,7 +46,7 @@ class WaitStore(AggregateStore):
         await write_waits(self._session, changes)
 
     async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
-        """Close everything open on ended executions. Formerly active ones have no open suspension."""
+        """Close everything open on ended executions. With `were_active`, they have no open suspension."""
         closing = Closing(were_active=execution_ids) if were_active else Closing(others=execution_ids)
         await self._session.run_batches(beside=closing_statements(closing), now=now)
 
@@ -56,7 +56,7 @@ class WaitStore(AggregateStore):
         """Return open waitpoints, suspensions by name, and the key ring.
 
         A name is an execution id, a generation and an idempotency key. With `minting`, the key ring is share-locked,
-        and None without an active key.
+        and it is None if there is no active key.
         """
         ids, keys = list(execution_ids), [key for _, _, key in names]
         waitpoints, suspensions, key_ring = await self._session.fetch_all(
@@ -158,7 +158,8 @@ class WaitStore(AggregateStore):
         """Return the signals of one suspension per execution, in order of acceptance.
 
         A request holds an execution id, the number of its suspension and the place after which to begin. At most
-        `limit` signals are returned for each. Without `include_unmatched`, only signals that counted are returned.
+        `limit` signals are returned for each request. Without `include_unmatched`, only signals that counted are
+        returned.
         """
         shared = {"include_unmatched": include_unmatched, "limit": limit}
         parameters = [

@@ -135,7 +135,7 @@ class ActiveRuns:
     """Starts a run for each lease as slots become free, and forwards lease events to it.
 
     `_pending` are the leases that wait for a slot, in order. `_deferred` are the leases, by execution, that wait until
-    a former run of their execution ends. All of it belongs to the worker's loop.
+    a former run of their execution ends. Only the worker's loop uses these objects.
     """
 
     def __init__(self, engine: Engine, runner: Runner, slots: Slots, lease_table: LeaseTable) -> None:

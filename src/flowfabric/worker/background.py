@@ -122,7 +122,7 @@ async def _run_forever(job: Job) -> None:
 
 
 class LoopWatchdog:
-    """Watches an event loop from another one. Create it in the thread of the watched loop."""
+    """Watches an event loop from a different loop. Create it in the thread of the watched loop."""
 
     def __init__(self, watched: asyncio.AbstractEventLoop) -> None:
         self._watched = watched

@@ -68,7 +68,7 @@ class Claimer:
             await asyncio.wait([self._sent], timeout=_LAST_CLAIM_TIMEOUT_S)
 
     async def find_unknown_leases(self) -> list[Lease]:
-        """Return the leases that this worker holds in the store, but whose reply was lost."""
+        """Return the leases that this worker holds in the store, but whose claim lost its reply."""
         # The table is read first, so that a lease that ends during the query does not count as unknown.
         known = self._lease_table.lease_ids()
         held = await self._engine.leases.held(self._criteria.worker.instance)

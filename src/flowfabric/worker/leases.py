@@ -8,8 +8,9 @@
              released              lost
 
 The worker's loop and the renewal thread share the table; the one that removes a lease is responsible for it. A TTL
-counts from before the request to the store, so a lease is lost here before it expires there. Only the local clock
-decides when a lease is lost, so an unavailable store cannot hide it. A renewal is tried up to four times per TTL.
+counts from before the request to the store, so a lease counts as lost before it expires in the store. Only the local
+clock decides when a lease is lost, so an unavailable store cannot hide the loss. A renewal is tried up to four times
+per TTL.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class LeaseTable:
             return set(self._held)
 
     def add(self, leases: Sequence[Lease], requested_at: float) -> list[Lease]:
-        """Add leases that were requested at that time; return the new ones."""
+        """Add leases that were requested at `requested_at`, and return the new ones."""
         with self._lock:
             fresh = [lease for lease in leases if lease.fence.lease_id not in self._held]
             for lease in fresh:
@@ -85,7 +86,7 @@ class LeaseTable:
         return self._take(lambda held: held.extended_at + held.ttl_s <= now)
 
     def take_idle(self) -> list[Fence]:
-        """Remove and return the leases that were not started in time; another worker may be free."""
+        """Remove and return the leases that were not started in time, since another worker may be free for them."""
         now = self._clock()
         return self._take(lambda held: not held.is_started and held.taken_at + held.ttl_s * START_WITHIN <= now)
 
@@ -97,7 +98,7 @@ class LeaseTable:
         return [held.fence for held in sorted(due, key=lambda held: held.extended_at + held.ttl_s)]
 
     def extend(self, lease_id: UUID, requested_at: float) -> bool:
-        """Record a renewal that was requested at that time. Return False if the lease is no longer held."""
+        """Record a renewal that was requested at `requested_at`. Return False if the lease is no longer held."""
         with self._lock:
             held = self._held.get(lease_id)
             if held is not None:

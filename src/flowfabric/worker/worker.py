@@ -37,8 +37,8 @@ MAX_SLOTS = 10_000
 class Worker:
     """Runs executions of an engine inside its `async with` block.
 
-    `open_renewal_engine` opens a second engine for the thread that renews leases, so that a blocked event loop loses
-    none. Without it leases are renewed in the worker's loop, as a store with a single connection requires.
+    `open_renewal_engine` opens a second engine for the thread that renews leases, so that a blocked event loop loses no
+    leases. Without it leases are renewed in the worker's loop, as a store with a single connection requires.
     `reconcile` also runs the engine's reconcilers; one worker per process is enough. `threads` run plain functions and
     are closed with the worker. `grace` is the time that active runs have to unwind when the block ends.
     """

@@ -69,7 +69,7 @@ def _parse(document: str | None) -> list[Any]:
 
 
 class PostgresTransaction(Transaction):
-    """A transaction with the claim in one statement, and the common case of what follows in flows in another."""
+    """A transaction that claims by one statement, and releases the dependents of completed members by one statement."""
 
     optimistic_class = PostgresOptimisticStore
 

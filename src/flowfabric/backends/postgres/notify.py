@@ -23,7 +23,8 @@ _MAX_PAYLOAD_BYTES = 7900
 _MAX_NAMED = 64
 _CHECK_EVERY_S = 20.0
 _TIMEOUT_S = 5.0
-# A hint may be lost, so the commit need not wait for the disk. NOTIFY holds a lock of all senders until it commits.
+# A hint may be lost, so the commit does not wait for the disk. A slow commit would delay all senders, because NOTIFY
+# holds a lock that all of them need until it commits.
 _NOTIFY = "SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify($1, $2)"
 
 

@@ -60,7 +60,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._opening = 0
-        # Each connection with the time when it became idle. The most recently used one is taken first.
+        # The idle connections, each with the time when it became idle. The most recently used one is taken first.
         self._idle: list[tuple[float, Connection]] = []
         self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +77,7 @@ class Pool:
             yield connection
             is_clean = True
         except FlowFabricError:
-            # The driver may believe that the connection is in a transaction after a driver error, but not after ours.
+            # Only after a driver error may the driver wrongly believe that the connection is in a transaction.
             is_clean = True
             raise
         finally:
@@ -130,7 +130,7 @@ class Pool:
             return await self._open()
 
     def give_back(self, connection: Connection, *, is_clean: bool) -> None:
-        """Make a connection available again. One that is not clean is reset first, in the background."""
+        """Make a connection available again. A connection that is not clean is first reset in the background."""
         if connection.is_closed() or self._is_closed:
             connection.terminate()
             self._drop(connection)
@@ -154,14 +154,14 @@ class Pool:
             self.give_back(connection, is_clean=True)
 
     async def _wait_for_turn(self) -> Connection | None:
-        """Wait behind earlier callers. Return a connection, or None for the right to open one."""
+        """Wait behind earlier callers. Return a connection, or None if the caller may open one."""
         turn: asyncio.Future[Connection | None] = self._loop.create_future()
         self._waiters.append(turn)
         try:
             return await turn
         except BaseException:
             if turn.cancelled():
-                # `_hand_over` may have removed it already.
+                # `_hand_over` may have removed this waiter already.
                 self._waiters = deque(other for other in self._waiters if other is not turn)
             else:
                 self._hand_over(turn.result())
@@ -186,7 +186,7 @@ class Pool:
         return connection
 
     def _hand_over(self, connection: Connection | None) -> None:
-        """Give a connection, or with None the right to open one, to the first waiter; else keep it."""
+        """Give a connection to the first waiter, or keep it. None stands for the right to open a connection."""
         while self._waiters:
             turn = self._waiters.popleft()
             if not turn.done():
@@ -200,7 +200,7 @@ class Pool:
             self._sweep = self._loop.call_later(_IDLE_S, self._close_idle)
 
     def _drop(self, connection: Connection | None) -> None:
-        """Forget a connection, or with None one that was never opened, and free its capacity."""
+        """Forget a connection and free its capacity. None stands for a connection that was never opened."""
         if connection is not None:
             self._connections.discard(connection)
         if not self._connections and not self._opening:
@@ -251,7 +251,7 @@ class ConnectionSource(Protocol):
 
 @asynccontextmanager
 async def acquire(pool: ConnectionSource, timeout_s: float) -> AsyncIterator[Connection]:
-    """Lend a connection of `pool`. Driver errors leave the block translated, conflicts as they are."""
+    """Lend a connection of `pool`. Translate driver errors that leave the block, except conflicts."""
     try:
         async with pool.acquire(timeout=timeout_s) as connection:
             yield connection

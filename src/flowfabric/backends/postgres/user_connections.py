@@ -219,7 +219,7 @@ def _check_asyncpg(connection: Any) -> None:
     try:
         is_closed, is_open = connection.is_closed(), connection.is_in_transaction()
     except asyncpg.InterfaceError as error:
-        raise closed_error(connection) from error  # It is back in its pool.
+        raise closed_error(connection) from error  # The connection is back in its pool.
     if is_closed:
         raise closed_error(connection)
     if not is_open:

@@ -20,7 +20,7 @@ _WAIT_FOR_READERS_MS = 250
 
 
 class Checkpointer:
-    """Checkpoints the log of a file once it has grown enough, if this process may."""
+    """Checkpoints the log of a file once it has grown enough, if this process gets the lock."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection

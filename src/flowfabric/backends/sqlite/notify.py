@@ -1,4 +1,4 @@
-"""Notifications: by a call within the process; other processes see that the file has changed."""
+"""Notifications: a call within the process, and a check whether other processes have changed the file."""
 
 from __future__ import annotations
 

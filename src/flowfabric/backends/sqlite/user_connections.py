@@ -49,7 +49,7 @@ class SqliteJoinedTransaction(JoinedTransaction):
 
 
 def async_error(connection: object) -> FlowFabricError:
-    """Return the error for a connection in the asynchronous call.
+    """Return the error for a connection that was passed to the asynchronous call.
 
     No asynchronous connection to SQLite can be joined.
     """
@@ -124,8 +124,8 @@ def _run_in_savepoint(
 ) -> Result:
     cursor.execute("SAVEPOINT flowfabric_join")
     try:
-        # Take the write lock first. The time must be later than the wait for it, and a transaction that has already
-        # read may not get it.
+        # Take the write lock first. The time must be later than the wait for the lock, and a transaction that has
+        # already read may not get the lock.
         [newest] = cursor.execute("UPDATE ff_clock SET newest_at = newest_at RETURNING newest_at").fetchall()[0]
         now = max(clock(), to_datetime(newest))
         result = run_to_completion(body(SqliteJoinedTransaction(SqliteSession(cursor, statements, now))))

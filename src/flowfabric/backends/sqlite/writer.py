@@ -191,7 +191,8 @@ class Writer:
                 raise  # SQLite rolled back the whole transaction, so the whole batch is lost.
             job.error = error
             self._connection.execute(f"ROLLBACK TO {SAVEPOINT}")
-            # Outcomes of this savepoint are undone. Callers that wait for the other outcomes read them.
+            # The outcomes of this savepoint are undone. The other outcomes are dropped too, so callers read them from
+            # the store.
             transaction.hints.completed.clear()
         self._connection.execute(f"RELEASE {SAVEPOINT}")
 

@@ -39,7 +39,7 @@ class SubscriberHold:
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """A reader that takes a named subscriber; a new one starts at `start`."""
+    """A reader that takes a named subscriber; a new subscriber starts at `start`."""
 
     hold: SubscriberHold
     start: Start | str
@@ -69,7 +69,7 @@ async def outbox_state(tx: Transaction, namespace: str, _: None) -> OutboxState:
 
 @operation(read_only=True)
 async def start_position(tx: Transaction, namespace: str, start: Start | str) -> SubscriptionStart:
-    """Return the position of a cursor, of now or of the beginning, and the scope of later cursors."""
+    """Return the position of a cursor, of the end or of the beginning of the log, and the scope of later cursors."""
     state = await tx.events.outbox_state()
     scope = CursorScope(state.store, namespace)
     if start == Start.NOW:
@@ -81,7 +81,7 @@ async def start_position(tx: Transaction, namespace: str, start: Start | str) ->
 
 @operation(read_only=True, single_statement=True)
 async def read_page(tx: Transaction, namespace: str, query: EventQuery) -> EventPage:
-    """Return those of the next events that pass the filter."""
+    """Return the next events that pass the filter."""
     return await tx.events.read(query.filter, query.after, MAX_SCANNED_EVENTS)
 
 
@@ -95,7 +95,7 @@ async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest)
         start = await start_position.run(tx, namespace, request.start)
         await tx.subscribers.add(namespace, name, start.position, await tx.now())
         subscriber = await tx.subscribers.lock(namespace, name)
-        assert subscriber is not None, "this or another transaction has added it"
+        assert subscriber is not None, "this or another transaction has added the subscriber"
     now = await tx.now()
     if not may_hold(subscriber, holder, now):
         return scope, None

@@ -1,4 +1,4 @@
-"""trim_events: remove events whose execution is gone, or that belong to none, once every subscriber has read them."""
+"""trim_events: remove events of removed executions or of no execution, once every subscriber has read them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
 
 
 async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """Return namespace and name of idempotency keys whose window has passed."""
+    """Return the namespace and name of each idempotency key whose window has passed."""
     return await tx.idempotency_keys.list_expired(now, limit)
 
 

@@ -53,7 +53,7 @@ class Submit(BatchOperation[RoutedSubmission, Submitted]):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
     ) -> list[Submitted | None]:
-        """Insert all new executions. Those with a key, a repeated id or a refusal stay undecided."""
+        """Insert all new executions. Submissions with a key, a repeated id or a refusal stay undecided."""
         needs_time = any(_needs_time(request.submission) for request in requests)
         now = await tx.now() if needs_time else None
         new = [
@@ -84,7 +84,7 @@ class SubmitWithSignals(Submit):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
     ) -> list[Submitted | None]:
-        """Insert all new executions and their waitpoints. Repeated and refused ones stay undecided."""
+        """Insert all new executions and their waitpoints. Repeated and refused submissions stay undecided."""
         now = await tx.now()
         new = [new_row(namespace, request, now) for request in requests if not _is_late(request, now)]
         inserted = await insert_executions(tx, new) if new else set()
@@ -139,7 +139,7 @@ async def _add_standing_waitpoints(tx: Transaction, new: Sequence[NewExecution],
 
 
 async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
-    """Insert one execution, under its key if it has one. Return or raise the reason if it is not inserted."""
+    """Insert one execution, under its key if it has one. If it is not inserted, return its duplicate or raise."""
     duplicate = await _take_key(tx, namespace, request)
     if duplicate is not None:
         return duplicate
@@ -188,7 +188,7 @@ def _check_deadline(submission: Submission, now: datetime) -> None:
 
 
 async def _explain_late(tx: Transaction, namespace: str, request: RoutedSubmission, now: datetime) -> Duplicate:
-    """Return the duplicate of a submission whose deadline has passed since it was stored; refuse a new one."""
+    """Return the duplicate of a submission whose deadline has passed since it was stored; refuse a new submission."""
     if await tx.executions.get(namespace, [request.id]):
         return await _explain(tx, namespace, request)
     _check_deadline(request.submission, now)
@@ -214,7 +214,7 @@ async def _explain_not_stored(
 
 
 def new_row(namespace: str, request: RoutedSubmission, now: datetime | None) -> NewExecution:
-    """Return the execution to insert. `now` may be None for submissions without a time."""
+    """Return the execution to insert. `now` may be None for submissions without a delay, start time or deadline."""
     state, reason, ready_at = first_state(request.submission, now)
     return NewExecution(request.id, namespace, request.route_id, request.submission, state, reason, ready_at)
 

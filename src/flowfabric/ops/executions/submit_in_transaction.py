@@ -22,7 +22,7 @@ from flowfabric.store.transaction import JoinedTransaction, Transaction
 class JoinedSubmission:
     """A submission with its id.
 
-    Every process polls at least once per `poll_interval`, so due times after that need no hint.
+    Every process polls the store at least once per `poll_interval`, so it needs no notice of later due times.
     """
 
     id: UUID

@@ -18,7 +18,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class TagChange:
-    """Tags to set on an execution; None removes one."""
+    """Tags to set on an execution; the value None removes a tag."""
 
     execution_id: UUID
     tags: Mapping[str, str | None]

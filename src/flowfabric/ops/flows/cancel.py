@@ -1,8 +1,8 @@
 """cancel_flow: mark a flow as cancelled and end its members, up to 1,000 in one transaction.
 
-After the commit that marks the flow, its edges release, skip and cancel no members. The members that one transaction
-does not reach are ended by later ones, of the caller or of the reconciler. `sweep_at` is set while some are left. The
-same sweep ends the siblings of a decided group that the transaction of the winner did not reach.
+After the commit that marks the flow, its edges no longer release, skip or cancel members. Later transactions, of the
+caller or of the reconciler, end the members that the first one does not reach. `sweep_at` is set while such members are
+left. The same sweep ends the siblings of a decided group that the transaction of the winner did not reach.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ async def cancel_flow(
     await tx.events.append([event])
     counts = await _cancel_members(tx, flow, MAX_CANCELLED, now)
     if not flow.is_frozen:
-        # Its edges still resolve, but drafts can no longer be sealed by a caller.
+        # The edges of the flow still resolve, but callers can no longer seal its drafts.
         await seal_drafts(tx, flow, now)
     return counts
 
 
 @operation()
 async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[int, int]:
-    """Cancel more members of a cancelled flow, and return how many and how many are left."""
+    """Cancel more members of a cancelled flow, and return how many were cancelled and how many are left."""
     flow = await lock_flow(tx, namespace, flow_id)
     if flow.sweep_at is None or not flow.is_frozen:
         return 0, 0
@@ -78,7 +78,7 @@ async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[in
 
 
 async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """Cancel up to 1,000 members of flows that earlier transactions left, and return how many."""
+    """Cancel up to 1,000 members that earlier transactions did not reach, and return how many were cancelled."""
     flows = await tx.flows.lock_free(ids)
     now, done = await tx.now(), 0
     for flow in flows.values():
@@ -104,7 +104,7 @@ async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: da
     remaining = len(await _live_members(tx, flow, _MAX_COUNTED)) if len(candidates) == limit else 0
     if flow.is_frozen:
         flow = replace(flow, sweep_at=now if remaining else None)
-    # Without members to end, this alone may finish the flow.
+    # If there are no members to end, this write may already finish the flow.
     await put_flows(tx, [flow], now)
     if cancel is not None and ids:
         ends = [member_end(member, State.CANCELLED, cancel.source) for member in facts.values()]

@@ -25,7 +25,7 @@ class CancelChildren:
 
 @operation()
 async def cancel_children(tx: Transaction, namespace: str, request: CancelChildren) -> list[UUID]:
-    """Cancel children that have not ended, even if workers run them, and return the ids that are no children."""
+    """Cancel children that have not ended, even if workers run them, and return the ids that are not its children."""
     parent, _, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
     if parent.flow is None or not request.children:

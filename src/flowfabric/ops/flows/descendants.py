@@ -1,4 +1,4 @@
-"""Ending the descendants of executions: all that have not ended, by a few statements."""
+"""End all open descendants of executions by a few statements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelCommand:
-    """Who cancels and why, whether with children, and how long executions may take to clean up."""
+    """Who cancels and why, whether children are cancelled too, and how long executions may take to clean up."""
 
     audit: AuditInfo
     source: str
@@ -40,7 +40,7 @@ class Descendant:
 
 
 async def read_descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Descendant]:
-    """Return the descendants of executions that have not ended, parents before their children."""
+    """Return the open descendants of executions, parents before their children."""
     descendants: list[Descendant] = []
     ancestors = {root: root for root in roots}
     parents: Sequence[UUID] = roots
@@ -71,7 +71,7 @@ async def end_descendants(
     await tx.waits.end(ids, now)
     if rest:
         await tx.members.request_cancel([descendant.member.id for descendant in rest], request)
-    # The end of their parent may have been written before, so the flow is read again.
+    # The end of their parent may have changed the flow already, so the flow is read again.
     flows = await tx.flows.lock(None, [flow_id])
     ends = [member_end(descendant.member, State.CANCELLED, command.source) for descendant in first]
     await resolve(tx, flows, ends, now)

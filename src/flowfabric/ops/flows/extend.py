@@ -1,4 +1,4 @@
-"""add_member, add_edge and seal: change the graph of a flow while it runs. Callers may check its revision."""
+"""add_member, add_edge and seal: change the graph of a flow while it runs. A caller may require a certain revision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MemberAddition:
 
 @dataclass(frozen=True, slots=True)
 class SealRequest:
-    """The draft member of a flow to seal, or all of them and the flow itself."""
+    """What to seal: one draft member of a flow, or all of its drafts and the flow itself."""
 
     flow_id: UUID
     member_id: UUID | None
@@ -63,7 +63,7 @@ class SealRequest:
 
 @operation()
 async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) -> MemberAdded | MemberDuplicate:
-    """Add a member with its edges. Upstreams that have ended before count immediately."""
+    """Add a member with its edges. Upstream members that have already ended count immediately."""
     flow_id, member = addition.flow_id, addition.member
     flow = await lock_flow(tx, namespace, flow_id)
     fingerprint = await tx.executions.fingerprint(namespace, member.id)
@@ -77,7 +77,7 @@ async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) 
     flow = replace(flow, revision=flow.revision + 1, open_members=flow.open_members + 1, changed_at=now)
     await tx.flows.put([flow])
     groups = [replace(recount(group, edges), state=GroupState.OPEN) for group in group_of(flow_id, member)]
-    # Cancelled members look up the groups of their edges, so the group of the new one must be stored first.
+    # Cancelled members look up the groups of their edges, so the group of the new member must be stored first.
     await tx.edges.put_groups(groups)
     await consider_groups(tx, flow, [(group, _new_facts(flow, member, now)) for group in groups], now)
     return MemberAdded(member.id, flow.revision)
@@ -85,7 +85,7 @@ async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) 
 
 @operation()
 async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
-    """Add an edge. A downstream that has not started waits for it; one that has ended is not affected."""
+    """Add an edge. A downstream member that has not started waits for it; an ended member is not affected."""
     flow = await lock_flow(tx, namespace, new.flow_id)
     facts = await _member_facts(tx, flow, [new.upstream_id, new.downstream_id])
     name = new.input or await _member_name(tx, new.upstream_id)
@@ -133,7 +133,7 @@ async def seal(tx: Transaction, namespace: str, request: SealRequest) -> Sealed:
         check_quorum(group.join, group.n, await _member_name(tx, group.downstream_id))
     now = await tx.now()
     flow = replace(flow, revision=flow.revision + 1, changed_at=now, sealed=flow.sealed or member_id is None)
-    # Written first, because a member that is skipped may finish the flow.
+    # The flow is written first, because a skipped member may finish it.
     await put_flows(tx, [flow], now)
     await _start_drafts(tx, flow, groups, now)
     return Sealed(flow.revision)
@@ -147,7 +147,8 @@ async def seal_drafts(tx: Transaction, flow: FlowRecord, now: datetime) -> None:
 async def block_again(tx: Transaction, execution: Execution, now: datetime) -> Execution:
     """Block a member by its dependencies again, and return it; refuse if it has started.
 
-    It has a new edge, or its upstream runs again. A member that an operator holds stays held.
+    The reason is a new edge of the member, or an upstream member that runs again. A member that an operator holds stays
+    held.
     """
     check_not_started(execution)
     if execution.state is State.BLOCKED:
@@ -172,7 +173,7 @@ async def lock_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowRecor
 
 
 def flow_not_found(flow_id: UUID) -> NotFound:
-    """Return the error for an id that is no flow in this namespace."""
+    """Return the error for an id that belongs to no flow in this namespace."""
     return NotFound("flow_not_found", f"there is no flow {flow_id} in this namespace", flow_id=flow_id)
 
 
@@ -185,7 +186,7 @@ def check_alive(flow: FlowRecord) -> None:
 
 
 def check_growing(flow: FlowRecord, expected: int | None) -> None:
-    """Refuse additions to a flow that has ended, is sealed, or has another revision than expected."""
+    """Refuse additions to a flow that has ended, is sealed, or does not have the expected revision."""
     check_alive(flow)
     if flow.sealed or flow.implicit:
         what = "belongs to an execution, and only its worker adds children" if flow.implicit else "is sealed"
@@ -194,7 +195,7 @@ def check_growing(flow: FlowRecord, expected: int | None) -> None:
 
 
 def check_revision(flow: FlowRecord, expected: int | None) -> None:
-    """Refuse if the graph has another revision than expected."""
+    """Refuse if the graph does not have the expected revision."""
     if expected is not None and expected != flow.revision:
         message = f"the graph of flow {flow.id} is at revision {flow.revision}, not {expected}; read it again"
         raise Conflict("stale_revision", message, flow_id=flow.id, revision=flow.revision, expected=expected)
@@ -263,7 +264,7 @@ async def _existing_edges(tx: Transaction, flow: FlowRecord, new: NewEdge, name:
 async def _join_group(
     tx: Transaction, flow: FlowRecord, downstream: Execution, edges: list[StoredEdge], now: datetime
 ) -> None:
-    """Put all of these edges into the group of their downstream, which a new edge may open again."""
+    """Put these edges into the group of their downstream member. A new edge may open the group again."""
     existing = [group for group in await tx.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
     group = (
         existing[0]

@@ -67,7 +67,7 @@ async def list_members(tx: Transaction, namespace: str, page: MemberPage) -> lis
 async def list_flows(tx: Transaction, namespace: str, listing: FlowListing) -> list[FlowSummary]:
     """Return one page of flows, newest first.
 
-    Unfinished flows have a separate index. Any other filter that few flows pass reads through all of them.
+    Unfinished flows have a separate index. With any other filter, the query may have to read all flows.
     """
     summaries: list[FlowSummary] = []
     before, only_live = listing.before, listing.state in LIVE

@@ -30,7 +30,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What to write beside the replayed execution, and whether its group blocks it."""
+    """What to write in addition to the replayed execution, and whether its group blocks the execution."""
 
     flow: FlowRecord | None = None
     edges: tuple[StoredEdge, ...] = ()
@@ -50,7 +50,7 @@ async def plan_replay(tx: Transaction, execution: Execution, now: datetime) -> R
         message = f"flow {flow.id} was cancelled, so its executions cannot be replayed; submit it again"
         raise Refused("flow_already_terminal", message, flow_id=flow.id, execution_id=execution.id)
     if is_root:
-        # The root may submit more children.
+        # The flow is open again, because the root may submit more children.
         return ReplayPlan(replace(flow, sealed=False, finished=None, ended_at=None, changed_at=now))
     was_bad = counts_as_bad(execution.state, execution.cancelled_by)
     flow = replace(
@@ -101,7 +101,7 @@ async def _dependents(tx: Transaction, execution: Execution) -> tuple[list[Store
     outbound = [edge for edge in await tx.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
     ids = [edge.downstream_id for edge in outbound]
     if ids:
-        # Workers must not claim them between the check whether they have started and the write.
+        # The lock keeps workers from claiming these members after the check below that they have not started.
         await tx.members.lock(ids)
     facts = await tx.members.facts(ids) if ids else {}
     opened = [
@@ -117,7 +117,7 @@ async def _dependents(tx: Transaction, execution: Execution) -> tuple[list[Store
         edges = [_latest(edge, opened) for edge, _ in inbound if edge.downstream_id == group.downstream_id]
         counted = recount(group, edges)
         if facts[group.downstream_id].state.is_terminal:
-            # It keeps its end until it is replayed itself, and its group is evaluated then.
+            # An ended member stays ended until it is replayed itself, and only then is its group evaluated.
             counted = replace(counted, state=group.state)
         elif counted.state is GroupState.OPEN:
             blocked.append(group.downstream_id)

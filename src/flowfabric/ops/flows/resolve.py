@@ -68,7 +68,7 @@ async def resolve_flows(
 ) -> None:
     """Complete a resolution and write it.
 
-    The executions of `ends` have been written before; the `were_active` ones may still have open waits.
+    The ended executions of `ends` are already written. The `were_active` executions may still have open waits.
     """
     await _complete(tx, resolution, list(flows))
     now, caused = resolution.now, _caused_ends(resolution)
@@ -133,7 +133,7 @@ def _caused_ends(resolution: Resolution) -> list[MemberEnd]:
 
 
 def member_end(member: MemberFacts, state: State, cancelled_by: str | None) -> MemberEnd:
-    """Return the end of a member that did not end itself."""
+    """Return the end of a member that something other than its own worker ended."""
     return MemberEnd(
         id=member.id,
         flow_id=member.flow_id,
@@ -204,7 +204,7 @@ def _cancel(member: MemberFacts, cause: str) -> MemberTermination:
 async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> list[EdgeGroup]:
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
-        # An execution that was ended by others may leave an open group.
+        # An execution that its own worker did not end may leave an open group, which is closed here.
         for group in await tx.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)

@@ -35,7 +35,7 @@ _MAX_SHARED_MEMBERS = 100
 
 @record(frozen=True, slots=True)
 class NewMember:
-    """A member with its id and route, and the fingerprint that identifies a repeated one."""
+    """A member with its id and route, and the fingerprint that identifies a repeated submission."""
 
     id: UUID
     route_id: int

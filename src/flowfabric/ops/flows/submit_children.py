@@ -1,8 +1,8 @@
 """submit_children: a worker submits executions that belong to its own, under its fence.
 
 The first children of an execution make it the root of a flow with the same id. Children of a member join its flow. The
-id of a child follows from its parent, the parent's generation and its key, so a repeated submit creates no second one.
-A detached child gets its id in the same way, but belongs to no flow.
+id of a child follows from its parent, the parent's generation and its key, so a repeated submit creates no second
+child. A detached child gets its id in the same way, but belongs to no flow.
 """
 
 from __future__ import annotations

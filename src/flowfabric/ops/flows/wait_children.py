@@ -1,4 +1,4 @@
-"""wait_children: a worker gives up its lease until its children have ended, or learns that they have.
+"""wait_children: a worker gives up its lease until its children have ended, or learns that they have already ended.
 
 The flow is locked, so no child can end between the read of the children and the edges that wait for them.
 """

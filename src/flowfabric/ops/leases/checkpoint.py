@@ -118,14 +118,14 @@ class Transact:
 async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> Any:
     """Run user code, record its step in the same commit, and return the result of the code.
 
-    The row stays locked until the commit, so the lease cannot be revoked before.
+    The row stays locked until the commit, so the lease cannot be revoked before that.
     """
     execution, now = await lock_owned(tx, namespace, request.fence)
     result, step_record = await tx.run_user_code(request.body, request.record)
     [step] = parse_steps([step_record])
     existing = await tx.steps.get(execution.id, step.name)
     if existing is not None and existing.status != StepStatus.OPEN:
-        # Its reply was lost, or another call was faster. Equal content would pass, but the code has run twice by now.
+        # An earlier call has recorded the step. Even equal content is refused, because the code has now run twice.
         message = f"step {step.name!r} was recorded before; nothing of this call is kept, read the step instead"
         raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
     moved = await record_steps(tx, execution, [step], now)

@@ -37,14 +37,14 @@ class ClaimAttempt:
 
 @operation(single_statement=True)
 async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claimed:
-    """Lease up to `limit` executions by priority; at equal priority resumed before new ones, then the oldest."""
+    """Lease up to `limit` executions by priority. At equal priority, resumed executions come first, then the oldest."""
     claim.paths["past_locked" if request.past_locked else "by_route"] += 1
     return await tx.claim(namespace, request.claim, request.lease_bits, past_locked=request.past_locked)
 
 
 @record(frozen=True, slots=True)
 class ClaimById:
-    """A claim of one execution, with `only_resumed` only of one whose attempt was interrupted."""
+    """A claim of one execution. With `only_resumed`, it succeeds only if the attempt was interrupted."""
 
     execution_id: UUID
     terms: LeaseTerms
@@ -67,5 +67,5 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
 
 @operation(read_only=True)
 async def held(tx: Transaction, namespace: str, instance: str) -> list[Lease]:
-    """Return the live leases of a worker instance, oldest first. This recovers a lost reply to a claim."""
+    """Return the live leases of a worker instance, oldest first. A worker that lost the reply to a claim calls it."""
     return [lease_of(execution) for execution in await tx.executions.list_leased(namespace, instance)]

@@ -11,9 +11,10 @@ COMPLETE ──> standalone_batch     one guarded statement
 with steps ──> locked_single
 ```
 
-A linked execution has a flow, children or waits. Its flow row is locked first. Then one statement ends the members, and
-the consequences in all of these flows are written together. Processes that end members of one flow need the same lock.
-So their requests wait in one batch per flow. `Context.linked` remembers which leases start at COMPLETE_LINKED.
+A linked execution has a flow, children or waits. Its flow row is locked first. Then one statement ends the executions,
+and the consequences in all of these flows are written together. Processes that end members of one flow need the same
+lock. So their requests wait in one batch per flow. `Context.linked` remembers the leases whose completion starts at
+COMPLETE_LINKED.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Complete(BatchOperation[Completion, Ended]):
         ]
 
     async def run_one(self, tx: Transaction, namespace: str, request: Completion) -> Ended:
-        """Complete one execution with its steps, return the outcome of a repeated completion, or explain."""
+        """Complete one execution with its steps, return the outcome of a repeated completion, or raise."""
         return await give_up_lease(tx, namespace, request, decide_complete)
 
     def is_exclusive(self, request: Completion) -> bool:
@@ -114,7 +115,7 @@ async def complete_if_owned(tx: Transaction, namespace: str, completions: Sequen
 async def complete_linked_if_owned(
     tx: Transaction, namespace: str, completions: Sequence[Completion], flows: Mapping[UUID, UUID]
 ) -> tuple[list[MemberEnd], datetime | None]:
-    """Complete executions by one guarded statement if their flow is the locked one, and return their ends and when."""
+    """Use one guarded statement to complete executions whose flow is locked. Return their ends and the time."""
     parameters = [
         _parameters(completion) | {"flow_id": flows.get(completion.fence.execution_id)} for completion in completions
     ]

@@ -53,7 +53,7 @@ class SharedRead(BatchOperation[Request, Snapshot]):
 
 
 class _ReadById(SharedRead[UUID, Snapshot]):
-    """A read by id, of which a batch may contain the same one several times."""
+    """A read by execution id. A batch may contain the same id several times."""
 
     def execution_id(self, request: UUID) -> UUID:
         return request

@@ -69,7 +69,7 @@ class GrantRequest:
 
 @operation()
 async def grant_reclaim(tx: Transaction, namespace: str, request: GrantRequest) -> Grant:
-    """Return a grant, which is the existing one if this worker has one; refuse while another worker has one."""
+    """Return the worker's existing grant or a new one; refuse while a different worker has a grant."""
     id_, terms = request.execution_id, request.terms
     execution, now = await lock(tx, namespace, id_)
     check_reclaimable(execution)
@@ -86,7 +86,7 @@ async def grant_reclaim(tx: Transaction, namespace: str, request: GrantRequest) 
 
 @dataclass(frozen=True, slots=True)
 class RevokeRequest:
-    """An operator's revocation of the live lease of an execution, if it is `which`."""
+    """An operator's revocation of the live lease of an execution, if the lease matches `which`."""
 
     execution_id: UUID
     which: LeaseFilter
@@ -95,6 +95,6 @@ class RevokeRequest:
 
 @operation()
 async def revoke_lease(tx: Transaction, namespace: str, request: RevokeRequest) -> Revoked | AlreadySatisfied:
-    """Revoke a live lease, and return it or why there was nothing to do."""
+    """Revoke a live lease. Return the revoked lease, or why there was nothing to revoke."""
     execution, now = await lock(tx, namespace, request.execution_id)
     return await write_one(tx, decide_revoke(execution, request.which, request.audit, now))

@@ -1,4 +1,4 @@
-"""fail, delay and continue_with: a worker gives up its lease. The other operations that do share `give_up_lease`."""
+"""fail, delay and continue_with: a worker gives up its lease. Other modules also use `give_up_lease`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def give_up_lease(
 
 @operation()
 async def fail(tx: Transaction, namespace: str, request: FailureReport) -> RetryScheduled | Ended:
-    """Fail an attempt; the stored policy decides whether and when there is another one."""
+    """Fail an attempt; the stored policy decides whether and when the next attempt starts."""
     return await give_up_lease(tx, namespace, request, decide_fail)
 
 

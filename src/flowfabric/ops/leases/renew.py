@@ -48,7 +48,7 @@ class Renew(BatchOperation[Fence, Renewed]):
         execution, _ = await lock_owned(tx, namespace, request)
         renewed = await renew_if_owned(tx, namespace, [request], with_events=self._with_events)
         if request.execution_id not in renewed:
-            raise explain_fence(execution, request)  # It expired between the two reads of the clock.
+            raise explain_fence(execution, request)  # The lease expired between the two reads of the clock.
         return renewed[request.execution_id]
 
 
@@ -61,14 +61,14 @@ class ExplainLost(Renew):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Fence]
     ) -> Sequence[Renewed | FlowFabricError | None]:
-        """Return the refusal of each lost lease, and None if it is owned after all, busy or missing."""
+        """Return the refusal of each lost lease, or None for a lease that is still owned, busy or missing."""
         executions = await tx.executions.lock_free([fence.execution_id for fence in requests])
         now = await tx.now()
         return [_explain_loss(namespace, executions.get(fence.execution_id), fence, now) for fence in requests]
 
 
 def make_renew(*, with_events: bool) -> Renew:
-    """Return the operation of one engine."""
+    """Return the operation that renews the leases of one engine."""
     return Renew(with_events=with_events, fallback=ExplainLost(with_events=with_events))
 
 

@@ -1,4 +1,4 @@
-"""hold and unhold: an operator stops waiting or delayed work, and lets it continue. A worker may hold its own."""
+"""hold and unhold: an operator stops waiting or delayed work, and lets it continue. Workers may hold their own work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
-    """What an operator does to one thing, and who and why."""
+    """An operator's request about one execution or waitpoint, with who makes it and why."""
 
     id: UUID
     audit: AuditInfo
@@ -30,7 +30,7 @@ class OperatorRequest:
 
 @operation()
 async def hold(tx: Transaction, namespace: str, request: OperatorRequest) -> Held:
-    """Hold an execution, and return the reason; if it was held before, the reason of that."""
+    """Hold an execution, and return the reason. If it is already held, return the earlier reason."""
     execution, now = await lock(tx, namespace, request.id)
     return await write_one(tx, decide_hold(execution, request.audit, now))
 
@@ -52,7 +52,7 @@ async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> U
 
 @dataclass(frozen=True, slots=True)
 class UnholdBatch:
-    """The next held executions after an id, of a kind or a reason."""
+    """The held executions to unhold next: those after an id that pass a filter."""
 
     holds: HoldFilter
     after: UUID
@@ -61,9 +61,9 @@ class UnholdBatch:
 
 @operation()
 async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tuple[int, UUID | None]:
-    """Unhold the next held executions, and return how many and after which id to continue, None at the end."""
+    """Unhold the next held executions. Return how many, and the id to continue after, or None at the end."""
     ids = await tx.executions.list_held(namespace, batch.holds, batch.after, validation.MAX_BATCH)
-    # A transaction that waits for several members of a flow must hold the flow.
+    # A transaction that waits to lock several members of a flow must first lock the flow.
     await tx.flows.lock_of(ids, wait=True)
     executions = await tx.executions.lock(namespace, ids) if ids else {}
     now = await tx.now()
@@ -78,7 +78,7 @@ async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tu
 
 
 async def _with_open_group(tx: Transaction, executions: Sequence[Execution]) -> set[UUID]:
-    """Return the ids of executions that got upstreams while they were held."""
+    """Return the ids of the executions that still wait for upstream members."""
     members = [execution.id for execution in executions if execution.flow_id is not None]
     groups = await tx.edges.groups_of(members) if members else []
     return {group.downstream_id for group in groups if group.state is GroupState.OPEN}

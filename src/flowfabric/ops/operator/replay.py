@@ -30,7 +30,7 @@ class ReplayRequest:
 async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Replayed:
     """Start the next generation, and return it.
 
-    Steps recorded before the named one stay valid; without one, none does. Grants end.
+    Steps recorded before the named step stay valid. Without a named step, no step stays valid. Open grants end.
     """
     id_, start = request.execution_id, request.start
     execution, now = await lock_to_end(tx, namespace, id_)

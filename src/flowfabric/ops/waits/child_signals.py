@@ -1,4 +1,4 @@
-"""Signals to executions that wait for the end of another one, in the transaction that ends it.
+"""Signals to executions that wait for the end of a different execution, in the transaction that ends it.
 
 The signal is named after the outcome. Parents and other executions may wait for the same end.
 """
@@ -23,7 +23,7 @@ _NO_PARENTS: Mapping[UUID, UUID | None] = {}
 async def signal_waiting(
     tx: Transaction, ended: Mapping[UUID, State], now: datetime, parents: Mapping[UUID, UUID | None] = _NO_PARENTS
 ) -> None:
-    """Deliver to every open waitpoint for one of the ended executions, which are locked after their flow."""
+    """Deliver a signal to every open waitpoint for the ended executions. They and their flows are already locked."""
     remaining = await tx.members.child_waitpoints(list(ended)) if ended else []
     while remaining:
         # Each waiting execution gets one signal per round, because the first may end its wait.
@@ -38,12 +38,12 @@ async def signal_waiting(
 async def _reread(
     tx: Transaction, waitpoints: Mapping[UUID, Waitpoint], parents: Mapping[UUID, UUID | None]
 ) -> Mapping[UUID, Waitpoint]:
-    """Return the open ones of the waitpoints, read again under the lock of the waiting execution.
+    """Return the waitpoints that are still open, read again under the lock of the waiting execution.
 
-    An execution that is no parent may have started to wait since they were found. The lock of the flow prevents that
-    for parents.
+    An execution that is not the parent may have changed its waits since the first read. The lock of the flow prevents
+    that for parents.
     """
-    assert all(waitpoint.child_id is not None for waitpoint in waitpoints.values()), "each was found by its child"
+    assert all(waitpoint.child_id is not None for waitpoint in waitpoints.values()), "each was found by its child's id"
     unrelated = [
         waitpoint.id
         for id_, waitpoint in waitpoints.items()
@@ -67,7 +67,7 @@ async def _deliver(
     for execution in waiting.values():
         if execution.id in waitpoints and not execution.state.is_terminal:
             waitpoint = waitpoints[execution.id]
-            assert waitpoint.child_id is not None, "it was found by its child"
+            assert waitpoint.child_id is not None, "it was found by its child's id"
             signals.append((execution, waitpoint, child_signal(waitpoint, ended[waitpoint.child_id], now)))
     await store(tx, await decide_signals(tx, signals, now))
 

@@ -160,7 +160,7 @@ class DeliverSignal(DeliverLocked):
 
 
 def make_deliver_signal(keys: KeySource) -> DeliverSignal:
-    """Return the operation of one engine."""
+    """Return the operation that delivers the signals of one engine."""
     return DeliverSignal(keys, fallback=DeliverLocked(keys))
 
 

@@ -93,7 +93,7 @@ async def read_wait_views(tx: Transaction, id_: UUID) -> tuple[SuspendedView | N
 
 
 async def read_hold_report(tx: Transaction, execution: Execution) -> str | None:
-    """Return the report of the worker that holds an execution; an operator gives only a reason."""
+    """Return the report of the worker that held an execution, or None if an operator held it."""
     if not is_held(execution):
         return None
     event = await tx.events.last_named(execution.id, *HOLD.event)

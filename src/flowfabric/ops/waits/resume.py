@@ -51,14 +51,14 @@ async def resume(tx: Transaction, namespace: str, request: ResumeRequest) -> Res
 
 @operation()
 async def close_waitpoint(tx: Transaction, namespace: str, request: OperatorRequest) -> WaitpointClosed:
-    """Close one waitpoint. An execution that also waits on others keeps waiting."""
+    """Close one waitpoint. An execution that also waits at other waitpoints keeps waiting."""
     id_ = request.id
     waitpoint = (await tx.waits.waitpoints([id_])).get(id_)
     executions = await tx.executions.lock(namespace, [waitpoint.execution_id]) if waitpoint else {}
     if not executions:
         raise NotFound("waitpoint_not_found", f"there is no waitpoint {id_} in this namespace", waitpoint_id=id_)
     [execution] = executions.values()
-    # It may have been closed while this transaction waited for the lock.
+    # The waitpoint may have been closed while this transaction waited for the lock.
     waitpoint = (await tx.waits.waitpoints([id_])).get(id_)
     return await write_one(tx, decide_close_waitpoint(execution, waitpoint, request.audit, await tx.now()))
 

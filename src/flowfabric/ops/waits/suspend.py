@@ -1,4 +1,4 @@
-"""suspend: a worker gives up its lease until a condition holds, or learns that it holds already.
+"""suspend: a worker gives up its lease until a condition holds, or learns that the condition holds already.
 
 ```text
 suspend ──> locked_batch      rows that are free, many in one transaction
@@ -11,10 +11,10 @@ suspend ──> locked_batch      rows that are free, many in one transaction
 A repeated call returns the outcome of the first one. It is recognized by its key, or by its content while no other
 worker has had the lease. If a later attempt uses the same key, the outcome is what closed that suspension.
 
-A suspension may wait for the end of other executions. While its flow is locked, its own children cannot end. The row
-of any other execution is locked, and becomes linked, so that its end signals the waiting executions. One that is
-awaited already needs no lock. Its signal has arrived or will arrive at the open waitpoint, because the transaction that
-ends it locks the waiting row afterwards.
+A suspension may wait for the end of other executions. While its flow is locked, its own children cannot end. The row of
+any other execution is locked, and becomes linked, so that its end signals the waiting executions. An execution that is
+already awaited needs no lock. Its signal has arrived or will arrive at the open waitpoint, because the transaction that
+ends the execution then locks the waiting row.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
         now = await tx.now()
         context = await _load_context(tx, ready, executions, self.keys)
         if context.ring is None:
-            # A key is created only with the token that needs it, so that a refusal rolls both back: one at a time.
+            # The requests are handled one at a time, so that a refusal also rolls back the key created for its token.
             return [None] * len(requests)
         minter = Minter(context.ring, namespace)
         outcomes = await _suspend(tx, minter, ready, executions, context, now, is_shared=True)
@@ -99,7 +99,7 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
 
 
 def make_suspend(keys: KeySource) -> SuspendExecution:
-    """Return the operation of one engine."""
+    """Return the operation that suspends the executions of one engine."""
     return SuspendExecution(keys, fallback=SuspendExecution(keys))
 
 
@@ -187,7 +187,7 @@ async def _write(
         steps = [(executions[id_], request.steps) for id_, (request, _) in decisions.items()]
         await record_steps_of(tx, steps, now)
     except FlowFabricError:
-        # Some of the steps are written by now, and nothing of a shared transaction may be kept.
+        # Some of the steps are already written, so a shared transaction must be rolled back.
         if is_shared:
             raise BatchRejected from None
         raise
@@ -234,12 +234,12 @@ async def _first_outcome(
         raise Conflict("idempotency_mismatch", message, execution_id=execution.id, suspension_id=existing.id)
     signals = await load_signals(tx, existing) if existing.closed_by is Trigger.SIGNALS else ()
     if signals and all(signal.effect is not Effect.SATISFIED for signal in signals):
-        # No later signal ended it: all of them were there before, so it was satisfied immediately.
+        # All signals arrived before the suspension was opened, so it was satisfied immediately.
         return Satisfied(existing.id, Trigger.SIGNALS, signals)
     bound = await tx.waits.bound_waitpoints(execution.id, existing.number)
     by_key = {waitpoint.key: _as_bound(waitpoint, existing) for waitpoint in bound}
     for key in (binding.key for binding in request.bindings if binding.key not in by_key):
-        # It was given back, and a later suspension has bound it.
+        # The suspension released this waitpoint, and a later suspension has bound it.
         kept = await tx.waits.last_waitpoint(execution.id, key, existing.opened_at)
         assert kept is not None, "a bound waitpoint is kept as long as its execution"
         by_key[key] = _as_bound(kept, existing)
@@ -249,7 +249,7 @@ async def _first_outcome(
 
 
 def _as_bound(waitpoint: Waitpoint, existing: Suspension) -> Waitpoint:
-    """Return a waitpoint as it was when the suspension bound it, even if it was given back since."""
+    """Return a waitpoint as it was when the suspension bound it, even if the suspension has released it since."""
     if waitpoint.kind is WaitpointKind.STANDING or waitpoint.state is WaitpointState.CLOSED:
         return waitpoint
     return waitpoint if existing.closed_at is None else replace(waitpoint, expires_at=existing.timeout_at)

@@ -65,11 +65,11 @@ def approval(
     timeout: Duration | None = None,
     on_timeout: str = "return",
 ) -> Approval[Any]:
-    """Wait for people to decide. Each approver in `by` gets a token, and the first decision with it counts.
+    """Wait for people to decide. Each approver in `by` gets a token, and the first decision with that token counts.
 
-    `need` approvals are required, by default all. With `veto`, the first rejection ends the approval; without, it ends
-    when `need` can no longer be reached. `notify` is called as a step, once for each approver. Without `by` there are
-    no tokens, and anyone may decide who is known to the command line or an inbox.
+    `need` approvals are required, by default all. With `veto`, the first rejection ends the approval; without `veto`,
+    the approval ends when `need` can no longer be reached. `notify` is called as a step, once for each approver.
+    Without `by` there are no tokens, and any user of the command line or of an inbox may decide.
     """
     approvers = _validate_approvers(by)
     ask = _ApprovalRule(approvers, _required_approvals(need, approvers), veto=validation.boolean(veto, "veto"))
@@ -95,7 +95,7 @@ class _ApprovalRule:
         self.max_rejections = 1 if veto or by is None else len(by) - need + 1
 
     def decide(self, decisions: Sequence[ApprovalDecision]) -> Approved | Rejected | None:
-        """Return the outcome of the decisions in their order, or None if it is still open."""
+        """Return the outcome of the decisions in their order, or None if the approval is still open."""
         for number in range(1, len(decisions) + 1):
             so_far = tuple(decisions[:number])
             yes = tuple(decision.by for decision in so_far if decision.approve)
@@ -199,7 +199,7 @@ class Approval(_TokenWait[R_co]):
     def decisions(self, signals: Iterable[StoredSignal]) -> list[ApprovalDecision]:
         """Return the decisions in the order of acceptance.
 
-        A token decides once. An operator may later decide otherwise; then both count, as they do for the engine's
+        A token decides once. If an operator later decides otherwise, both decisions count, as they do for the engine's
         condition.
         """
         decisions: dict[tuple[str, str], ApprovalDecision] = {}

@@ -121,7 +121,7 @@ class _EndCall(DurableCall[Any]):
         return results.recorded_failure(facts.get("failure"), facts.get("detail"), self.task)
 
     def read_value(self, record: Record) -> Any:
-        """Return the result, or raise the error for another end."""
+        """Return the result, or raise the error for any other end."""
         end = self.read_end(record)
         if isinstance(end, TimedOut):
             late = TimeoutError(f"{self.path} has not ended by {end.at.isoformat()}")

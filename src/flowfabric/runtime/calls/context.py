@@ -58,7 +58,7 @@ def changed(name: str, /) -> bool:
 
 
 def progress(percent: float, message: str = "") -> None:
-    """Report the progress of the task. Ignored while the task only repeats recorded calls."""
+    """Report the progress of the task. The report is ignored while the task only repeats recorded calls."""
     branch = require_branch("progress")
     run = branch.run
     run.calls.check_alive(branch)

@@ -62,7 +62,7 @@ def settle(
 @overload
 def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
 def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
-    """Return how each call ended, in their order. No call ends another."""
+    """Return how each call ended, in the order of the calls. No call ends another."""
     return Settle(require_branch("settle"), "settle", calls, limit)
 
 
@@ -83,7 +83,7 @@ def race(*calls: Awaitable[Any]) -> Any:
 
 
 class CallGroup(DurableCall[Any]):
-    """Several concurrent calls. The member that decided the group is recorded, and later runs run only that one."""
+    """Several concurrent calls. The member that decided the group is recorded, and later runs run only that member."""
 
     def __init__(self, branch: Branch, name: str, calls: Sequence[Any], limit: int | None) -> None:
         self.limit = None if limit is None else validation.integer(limit, "limit", 1, validation.MAX_COUNT)
@@ -149,15 +149,15 @@ class CallGroup(DurableCall[Any]):
     def is_left(self, error: BaseException) -> bool:
         """Return True if a member ended because the run or this branch unwinds.
 
-        The other members end too then. Their children and waitpoints stay.
+        Then the other members end too, but their children and waitpoints stay open.
         """
         return isinstance(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
 
     async def conclude(self, group: BranchGroup, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
         """End the other members once one has decided the group.
 
-        The decision is recorded, with the children and waitpoints that it ends, before they are ended. Otherwise a
-        later run could take the end of one of those for the decision.
+        First record the decision, with the children and waitpoints that will be ended. Otherwise a later run could
+        mistake the end of a child or waitpoint for the decision.
         """
         if self.deciding_member() is not None:
             self.remember(status, **self._facts())
@@ -195,7 +195,7 @@ class CallGroup(DurableCall[Any]):
 
 
 class Gather(CallGroup):
-    """All results, or the first failure."""
+    """A group that returns all results, or raises the first failure."""
 
     async def decide(self, group: BranchGroup) -> Any:
         values: dict[int, Any] = {}
@@ -229,7 +229,7 @@ class Gather(CallGroup):
         return is_known or is_final(error, self.run.task.settings.raises)
 
     async def _accept(self, group: BranchGroup, branches: Sequence[Branch], index: int) -> None:
-        """Record the group as failed: the function continues after an unrecorded failure of a member."""
+        """Record the group as failed, because the function continued after the unrecorded failure of a member."""
         losers = [child for branch in branches for child in branch.children]
         closed = [key for branch in branches for key in branch.waitpoints]
         facts = await self._record_decision(losers, closed, member=index)
@@ -252,10 +252,10 @@ class TolerantGroup(CallGroup):
         return errors
 
     async def record_failure(self, group: BranchGroup, index: int, error: BaseException) -> ErrorInfo:
-        """Return how a member failed that does not decide the group.
+        """Return the failure of a member, which does not decide the group.
 
-        If nothing else has recorded the failure, record it here, since the function sees it. A member that succeeded
-        when the group ended must not fail later.
+        If nothing else has recorded the failure, record it here, since the function sees it. If the group is already
+        recorded as ended, raise the error, because the member did not fail in that run.
         """
         info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
         if not is_final(error, self.run.task.settings.raises):
@@ -271,7 +271,7 @@ class TolerantGroup(CallGroup):
 
 
 class Settle(TolerantGroup):
-    """The outcome of each call."""
+    """A group that returns the outcome of each call."""
 
     async def decide(self, group: BranchGroup) -> Any:
         accidents = self.restore_failures(group)
@@ -305,7 +305,8 @@ class Race(TolerantGroup):
                 await group.wait_ended()
                 raise ending.error
             if isinstance(ending.error, asyncio.CancelledError):
-                # This decides the race. Another member may still succeed while it is ended, and must not win later.
+                # The cancellation decides the race. A member that still succeeds while it is ended must not win in a
+                # later run.
                 await self.conclude(group, index, StepStatus.FAILED, cancel_steps=True)
                 raise ending.error
             failed[index] = await self.record_failure(group, index, ending.error)

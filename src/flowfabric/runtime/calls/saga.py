@@ -39,7 +39,7 @@ class SagaRecord:
             self._scope.failures.remove(self._halt)
 
     async def find_cause(self, error: BaseException | None, *, is_needed: bool) -> BaseException | None:
-        """Return the failure to undo the block for: its own, or the recorded one. None if nothing is to be undone.
+        """Return the failure that causes the block to be undone, new or recorded, or None if there is none.
 
         `is_needed` is True if there are compensations.
         """
@@ -119,5 +119,5 @@ class Saga:
 
 
 def saga() -> Saga:
-    """Open a saga: `async with saga() as undo`. Add to `undo` how to take back each step that was done."""
+    """Open a saga: `async with saga() as undo`. For each step that was done, add to `undo` how to take it back."""
     return Saga()

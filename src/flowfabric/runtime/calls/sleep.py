@@ -37,7 +37,7 @@ def poll(every: Duration, fn: Callable[P, T | None], /, *args: P.args, **kwargs:
 def poll(every: Duration, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function immediately and then every `every`, until it returns something other than None or False.
 
-    However often the function is called, there is one record.
+    However often the function is called, there is only one record.
     """
     return Poll(require_branch("poll"), every, fn, args, kwargs)
 

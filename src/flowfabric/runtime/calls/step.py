@@ -120,7 +120,7 @@ class StepFunction:
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call: another name, a key that distinguishes calls, or other retries."""
+        """Return `step` with options for one call, such as its name, a key that distinguishes calls, or retries."""
         only = None if retry_on is None else validate_retry_on(retry_on)
         return StepFunction(StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only))
 

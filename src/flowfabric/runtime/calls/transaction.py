@@ -69,7 +69,7 @@ class TransactionCall(StepCall):
         return records[0]
 
     async def _find_record(self) -> Record:
-        """Return the record that an earlier try stored whose reply was lost."""
+        """Return the record that an earlier try stored before its reply was lost."""
         steps = await retry_while_owned(self.run, lambda: self.run.engine.leases.journal(self.run.lease.fence))
         for step in steps or ():
             if step.name == self.path:

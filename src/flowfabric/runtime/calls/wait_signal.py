@@ -38,8 +38,8 @@ def wait_signal(signal: Signal[T], /, *, timeout: Duration) -> Durable[Received[
 def wait_signal(signal: Signal[T], /, *, timeout: Duration | None = None) -> Any:
     """Wait for the next signal of this name.
 
-    A signal that the task declares is kept from the submit on until the task awaits it. Other signals are accepted only
-    while the task awaits them.
+    The engine keeps a signal that the task declares, from the submit until the task awaits it. Other signals are
+    accepted only while the task awaits them.
     """
     return SignalCall(require_branch("wait_signal"), signal, _timeout(timeout))
 
@@ -230,7 +230,7 @@ class ConditionWait(Wait):
 def decode_received(record: Record, codec: ValueCodec[T]) -> Received[T]:
     """Return the recorded signal with its decoded payload.
 
-    A payload that does not fit fails for good, since a retry would see the same.
+    A payload that does not fit its type is a permanent failure, since a retry would see the same payload.
     """
     [signal] = from_facts(record.facts["signals"])
     try:
@@ -247,7 +247,7 @@ def _timeout(timeout: Duration | None) -> timedelta | None:
     return None if timeout is None else validation.duration(timeout, "timeout")
 
 
-# Records contain the whole signal, so that every later run decodes the same. These fields need a codec.
+# Records contain the whole signal, so that every later run decodes the same signal. These fields need a codec.
 
 _FIELDS = tuple(field.name for field in fields(StoredSignal))
 _ID = (str, UUID)
