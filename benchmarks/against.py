@@ -4,8 +4,9 @@ Both trees run their own benchmarks, with the same Python environment and the sa
 new process. The trees alternate, scenario by scenario, and the order changes from round to round. A ratio
 compares the two turns of one round, because a disturbance then tends to affect both.
 
-`speed` is our speed divided by theirs. Above 1 this checkout is faster, even if the figure is a time. `CPU per job` is
-the CPU time of our client and server divided by theirs. Below 1 this checkout needs less CPU.
+`speed` is the speed of this checkout divided by that of the other. Above 1 this checkout is faster, even if the figure
+is a time. `CPU per job` is the CPU time of client and server, divided in the same way. Below 1 this checkout needs less
+CPU.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def measure(tree: Tree, name: str, seconds: float, dsn: str, folder: Path) -> li
     file = folder / "figures.json"
     file.unlink(missing_ok=True)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("CHECKPOINT")  # Otherwise a turn would also write the dirty pages of the previous one.
+        connection.execute("CHECKPOINT")  # Otherwise a turn would also write the dirty pages of the previous turn.
     words = ["--only", name, "--rounds", "1", "--seconds", f"{seconds:g}", "--json", str(file)]
     command = [sys.executable, "-m", "benchmarks.run", *words]
     environment = tree.environment(dsn)
@@ -206,10 +207,10 @@ def compare(name: str, ours: Sequence[Sequence[Figure]], theirs: Sequence[Sequen
 
 
 def match(name: str, ours: Sequence[Figure], theirs: Sequence[Figure]) -> dict[Key, Key]:
-    """Return the key of the other tree's figure for each of ours.
+    """Return the key of the other tree's figure for each figure of this tree.
 
-    Figures with equal labels are compared. The remaining ones are matched by backend, unit and position, since a label
-    may have been reworded.
+    Figures with equal labels are compared. The remaining figures are matched by backend, unit and position, since a
+    label may have been reworded.
     """
     labels = {figure.key for figure in theirs}
     partners = {figure.key: figure.key for figure in ours if figure.key in labels}

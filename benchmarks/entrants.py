@@ -1,4 +1,4 @@
-"""The peers, with the scenarios and backends that each supports, and the reason if one is absent."""
+"""The peers, with the scenarios and backends that each supports, and the reason if a peer is absent."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def entrants(folder: Path, report: Report) -> Iterator[Entrants]:
         raise SystemExit("The peers are not installed: run `python3 dev.py bench --peers`.")
     program = find_redis()
     if program is None:
-        reason = "redis-server is not on the PATH and could not be had from a Debian package"
+        reason = "redis-server is not on the PATH and could not be unpacked from a Debian package"
         yield Entrants(python, None, reason)
         return
     with _redis_server(program, folder) as redis:

@@ -84,7 +84,7 @@ async def resume(turn: Turn) -> None:
 
 async def _resumed_ms(tasks: Tasks) -> float:
     handle = await tasks.waiting.submit()
-    while (await handle.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - it is asked before the time counts
+    while (await handle.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - the measured time starts after this
         await asyncio.sleep(0.001)
     began = time.perf_counter()
     await handle.signal(tasks.go, 1)

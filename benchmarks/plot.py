@@ -19,7 +19,7 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){text{fill:#e2e8f0}.told{fill:#94a3b8}.ours{fill:#3b82f6}.theirs{fill:#64748b}"
     "line{stroke:#e2e8f0}}</style>"
 )
-# Above this ratio the scale is logarithmic, because a linear one would hide the small bars.
+# Above this ratio the scale is logarithmic, because a linear scale would hide the small bars.
 _LINEAR = 30
 
 

@@ -169,7 +169,7 @@ class Report:
     def updated(self, newer: Report) -> Report:
         """Return this report with the scenarios of a newer run replaced."""
         if self.notes["machine"] != newer.notes["machine"]:
-            raise ValueError("figures of two machines are not put together; run all scenarios on one")
+            raise ValueError("figures of two machines cannot be combined; run all scenarios on one")
         again = {item.scenario for item in newer.series}
         replaced, before = _scenarios(newer.notes["command"]), self.notes.get(AGAIN, "").split(", ")
         commands = [command for command in before if command and not _scenarios(command) <= replaced]

@@ -71,7 +71,7 @@ async def _run(bench: Bench, names: list[str]) -> None:
 
 
 def _tell(report: Report, options: argparse.Namespace) -> int:
-    """Print and write the results. A missed bar fails a full run; only a broken scenario fails a quick one."""
+    """Print and write the results. A missed bar fails a full run; only a broken scenario fails a quick run."""
     report.say("\n" + report.tables())
     if options.json:
         options.json.write_text(report.json(), encoding="utf-8")
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", choices=SCENARIOS, metavar="NAME", help=", ".join(SCENARIOS))
     parser.add_argument("--seconds", type=float, help="how long each turn is")
     parser.add_argument("--rounds", type=int, help="how often the contenders take turns")
-    parser.add_argument("--minutes", type=float, help="how long the steady load is; its bar asks for 30")
+    parser.add_argument("--minutes", type=float, help="how long the steady load lasts; its bar requires 30")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure of every round")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write one SVG for each scenario")
     parser.add_argument("--publish", action="store_true", help="write the figures into the README and docs/")

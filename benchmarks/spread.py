@@ -35,7 +35,7 @@ class Spread:
 
     @property
     def width(self) -> float:
-        """The interquartile range over the median. With fewer than four rounds, the full range is used."""
+        """The interquartile range divided by the median. With fewer than four rounds, the full range is used."""
         if self.median == 0:
             return 0.0 if self.high == self.low else math.inf
         low, high = self.low, self.high

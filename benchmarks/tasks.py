@@ -54,7 +54,7 @@ async def tasks_on(
     retention_s: float | None = None,
     note: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Tasks]:
-    """Yield the tasks of an app on a store, and close it at the end. Every trivial task calls `note`."""
+    """Yield the tasks of an app on a store, and close the app at the end. Every trivial task calls `note`."""
     tasks = _tasks(App(store, namespace=namespace), retention_s, note)
     async with tasks.app:
         yield tasks

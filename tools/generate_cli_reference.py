@@ -27,18 +27,18 @@ HEAD = f"""# The command line
 
 <!-- Written by {SELF}; do not edit. -->
 
-`flowfabric`, or `ff` for short, or `python -m flowfabric`. Every command has `--help`, and with `--json` it prints one
-JSON document a line. Times are UTC. Durations are written `500ms`, `30s`, `15m`, `2h`, `1d`.
+The program is `flowfabric`, or `ff` for short, or `python -m flowfabric`. Every command has `--help`, and with `--json`
+it prints one JSON document per line. Times are UTC. Durations are written `500ms`, `30s`, `15m`, `2h`, `1d`.
 
-Irreversible commands ask for confirmation on a terminal. Without a terminal they need `--yes`. Operator commands are
-recorded with `--principal` and `--reason`.
+Irreversible commands ask for confirmation on a terminal. Without a terminal they need `--yes`. The store records the
+`--principal` and the `--reason` of operator commands.
 
 Results go to standard output, hints and errors to standard error. An error is one line, `flowfabric: code: message`,
 with a code from [the list](errors.md). A usage error has no code and prints
 `flowfabric command: message; see flowfabric command --help`.
 
-Tables and lines are as wide as the terminal, or as the variable `COLUMNS`. Ids are never cut. In a pipe nothing is cut
-or folded. `NO_COLOR` disables colours. `FLOWFABRIC_TRACEBACK=1` shows the traceback of an internal error.
+Tables and lines are as wide as the terminal, or as the variable `COLUMNS`. Ids are never shortened. In a pipe nothing
+is shortened or wrapped. `NO_COLOR` disables colours. `FLOWFABRIC_TRACEBACK=1` shows the traceback of an internal error.
 """
 
 

@@ -109,7 +109,7 @@ def _literals(path: Path, tree: ast.Module, docstrings: set[int]) -> Iterator[Te
 
 
 def read_markdown(path: Path) -> Iterator[Text]:
-    """Yield the prose of a Markdown file, line numbers kept, code removed."""
+    """Yield the prose of a Markdown file without its code, with the original line numbers."""
     source = path.read_text()
     source = re.sub(r"```.*?```", lambda match: "\n" * match[0].count("\n"), source, flags=re.DOTALL)
     source = re.sub(r"`[^`\n]*`", "", source)

@@ -7,9 +7,9 @@ usage: python tools/tidy.py [--update]
     markers   marker words per 10,000 words of docstrings, comments, messages and Markdown; see tools/prose.py
     tables    how many literal tables are exempt from the formatter
 
-The ratchet holds one limit for each, and tests/test_tidy.py fails if a package exceeds it. The test also fails if a
-limit is far above the measured number, so that a package that became smaller stays small. `--update` writes the current
-numbers. Explain in the commit why a number rises.
+The ratchet holds one limit for each number, and tests/test_tidy.py fails if a package exceeds it. The test also fails
+if a limit is far above the measured number, so that a package that became smaller stays small. `--update` writes the
+current numbers. Explain in the commit why a number rises.
 """
 
 from __future__ import annotations

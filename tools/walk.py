@@ -10,8 +10,8 @@ usage: python tools/walk.py [CALL ...] [--write]
 
 Each call is warm: it has run several times before it is recorded. The store is PostgreSQL, either a throw-away server
 or the one that FLOWFABRIC_TEST_PG_DSN names. The worker runs in the same process. Its background thread, which renews
-leases, is ignored. Each entry of a function is a stop; resuming a coroutine is not. A change is a stop in another file
-than the stop before it.
+leases, is ignored. Each entry of a function is a stop; resuming a coroutine is not. A change is a stop whose file
+differs from that of the previous stop.
 """
 
 from __future__ import annotations
@@ -325,11 +325,11 @@ _TITLES = {
     ),
     "approval": (
         "An approval",
-        "A task calls `approval` and suspends. `app.approve(token)` delivers the decision, and the worker resumes it.",
+        "A task calls `approval` and suspends. `app.approve(token)` delivers the decision, and the task resumes.",
     ),
     "expiry": (
         "A lease expiry",
-        "A worker has crashed. Its lease expires, a duty returns the execution to the queue, another worker runs it.",
+        "A worker has crashed. Its lease expires, a duty returns the execution to the queue. Another worker runs it.",
     ),
     "show": ("A CLI command", "`flowfabric show ID`, from the arguments to the printed text."),
 }
@@ -337,9 +337,9 @@ _HEAD = """# Walks through the code
 
 <!-- Written by tools/walk.py --write. Do not edit. -->
 
-Each list shows the files that one call enters, in the order of the first entry, with the functions entered in each.
-Paths are relative to `src/flowfabric`. The store is PostgreSQL, and the code is warm. `python tools/walk.py hello`
-prints every stop in order.
+Each list shows the files that one call enters, in the order of the first entry, with the functions entered in each
+file. Paths are relative to `src/flowfabric`. The store is PostgreSQL. Each call has run several times before it is
+recorded. `python tools/walk.py hello` prints every stop in order.
 
 A warm hello with one step enters **{files} files** and switches to another file **{changes} times**.
 """

@@ -33,7 +33,7 @@ class Threads:
         self._is_over = False
 
     def ran(self) -> None:
-        """Count one run; called by the job."""
+        """Count one run. The job calls this method."""
         at = time.perf_counter()
         with self._lock:
             self._last, self._done = at, self._done + 1
@@ -91,7 +91,7 @@ class Coroutines:
         self._asked = self._sent = self._done = 0
 
     def ran(self) -> None:
-        """Count one run; called by the job."""
+        """Count one run. The job calls this method."""
         self._last = time.perf_counter()
         self._done += 1
         self._ran.set()

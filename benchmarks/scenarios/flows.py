@@ -22,7 +22,7 @@ _LANE = "chains"
 
 
 async def chains(bench: Bench) -> None:
-    """Run chains of ten members, 256 in flight. A new chain replaces each finished one."""
+    """Run chains of ten members, 256 in flight. A new chain replaces each finished chain."""
     for backend in BOTH:
         async with connect(await bench.store(backend, "chains")) as engine:
             ours = Contender(ENGINE, backend, partial(_chains, engine, bench.some(ABREAST)))
@@ -35,7 +35,10 @@ async def chains(bench: Bench) -> None:
 
 
 async def races(bench: Bench) -> None:
-    """Measure the time from the winner's end to the end of all losers, half of them active, and a race of tasks."""
+    """Measure the time from the winner's end to the end of all losers, half of which are active.
+
+    Also measure a race of tasks.
+    """
     for backend in BOTH:
         async with connect(await bench.store(backend, "races")) as engine:
             for siblings in SIBLINGS:
@@ -130,7 +133,7 @@ class _Chains:
 
 
 async def _race(engine: Engine, siblings: int, number: int) -> Lease:
-    """Return the lease of one member of a race in which half of the others are active."""
+    """Return the lease of one member of a race in which half of the other members are active."""
     lane = f"race-{siblings}-{number}"
     graph = Graph("race")
     names = [f"s{place}" for place in range(siblings + 1)]

@@ -66,7 +66,7 @@ async def batch_rate(bench: Bench, backend: str, engine: Engine, seconds: float)
         nonlocal done
         while watch.wall_s < seconds:
             finished = await cycle(engine, BATCH)
-            done += finished  # Not `done += await …`, which would read `done` before the other tasks have added theirs.
+            done += finished  # Not `done += await …`, which would read `done` before other tasks have added to it.
 
     await asyncio.gather(*(lane() for _ in range(ABREAST)))
     return _answer(done, watch, before, read())

@@ -48,10 +48,10 @@ class Store:
 
 
 async def backlog(bench: Bench) -> None:
-    """Measure the median claim with 1,000 waiting executions, with very many, and with as many retained ones as well.
+    """Measure the median claim with 1,000 waiting executions, and with very many.
 
-    Measure the rate of a worker in the same way. Its 1,000 executions are in a separate store, because the rows that
-    it leaves behind would slow the other claims.
+    Measure it again with equally many retained executions in addition. Measure the rate of a worker in the same way.
+    The worker's 1,000 executions are in a separate store, because the rows that it leaves behind would slow the claims.
     """
     for backend in BOTH:
         async with AsyncExitStack() as stack:

@@ -25,8 +25,8 @@ _APART = {peer.who for peer in PEERS if peer.is_apart}
 async def starts(bench: Bench) -> None:
     """Measure the median and 99th percentile of every contender.
 
-    A peer is compared with our in-process figure, or with the one across processes if its worker always runs in another
-    process.
+    A peer is compared with our in-process figure, or with our figure across processes if its worker always runs in
+    another process.
     """
     number = bench.plan.starts
     request = Request("start", "", number=number)
@@ -68,7 +68,7 @@ def _judge(bench: Bench, turns: Turns, across: Contender, inside: Contender) -> 
 
 
 def _judge_peers(bench: Bench, key: str, turns: Turns) -> None:
-    """Judge the ratio of the best peer to ours, both measured in the same way."""
+    """Judge the ratio of the best peer's figure to ours, both measured in the same way."""
     ours, *_ = turns.answers.values()
     rivals = [contender for contender in turns.answers if contender.is_peer and contender.who != "Huey"]
     figures = [figure for contender in rivals if (figure := turns.spread(contender, p50))]
@@ -81,7 +81,7 @@ def _judge_peers(bench: Bench, key: str, turns: Turns) -> None:
 
 @asynccontextmanager
 async def _engines(bench: Bench, backend: str) -> AsyncIterator[list[Contender]]:
-    """Return contenders without the SDK: an engine that submits and claims, and one that submits for another."""
+    """Return contenders without the SDK: an engine that also claims, and an engine that only submits."""
     store = await bench.store(backend, "starts")
     async with connect(store) as own, connect(store) as other, idle_workers(lambda: _kept(own), 1) as started:
 

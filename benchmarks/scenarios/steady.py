@@ -8,7 +8,7 @@ from benchmarks.peers.protocol import Request
 from benchmarks.scenarios.jobs import IN_FLIGHT
 from benchmarks.spread import Spread
 
-# The bar covers six windows of five minutes: the last rate over the second, and the store size after the second.
+# The bar covers six windows of five minutes. It compares the last window with the second, in rate and store size.
 WINDOWS = 6
 MINUTES = 30
 _KEPT = 0.5

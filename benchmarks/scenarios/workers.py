@@ -32,7 +32,7 @@ _SETTLED_S = 2.0
 # PostgreSQL runs few statements when idle. On SQLite the file is polled often.
 _TURNS_AT_REST = {POSTGRES: 4, SQLITE: 1}
 _CHUNK = 1_000
-# More than any machine completes in a second, so that no worker waits for work.
+# More executions than any machine completes in a second, so that no worker waits for work.
 _PER_SECOND = 6_000
 _PROCESSES = (1, 2, 4)
 
@@ -82,7 +82,10 @@ async def wakeups(bench: Bench) -> None:
 
 
 async def processes(bench: Bench) -> None:
-    """Run one, two and four worker processes on a backlog. More must not be slower, and nothing may fail or be lost."""
+    """Run one, two and four worker processes on a backlog.
+
+    More processes must not be slower, and no execution may fail or be lost.
+    """
     crews = [_Crew(POSTGRES, TASKS, number) for number in _PROCESSES]
     figures, lost = await _by_turns(bench, crews, bench.plan.seconds, min(3, bench.plan.rounds))
     for number in _PROCESSES[1:]:

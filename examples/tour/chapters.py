@@ -104,7 +104,7 @@ class Tour:
     async def mails(self, handle: Handle[str]) -> tuple[str, str]:
         """Wait until the refund is suspended, and return the token of ops and the link of finance."""
         async with asyncio.timeout(stage.TIMEOUT_S):
-            while (await handle.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - another process does it
+            while (await handle.status()).state is not State.SUSPENDED:  # noqa: ASYNC110 - another process suspends it
                 await asyncio.sleep(0.02)
         ops, finance = books("mail to ops")[-1], books("mail to finance")[-1]
         return ops.about.split()[0], finance.about.split()[1]

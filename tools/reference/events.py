@@ -14,17 +14,17 @@ _FAMILIES = {
     "lease": "A worker started or stopped working on an execution.",
     "lifecycle": "An execution changed its state without a worker.",
     "completion": "An execution ended. There is one such event per generation.",
-    "signal": "A signal was accepted. `details` has its `name` and `source`, and the `sender` in an approver's place.",
+    "signal": "A signal was accepted. `details` has `name` and `source`, and the `sender` who acted for an approver.",
     "operator": "A person or a program intervened. The event names the `principal` and the `reason`.",
     "flow": "A flow changed as a whole. The event has a `flow_id` and no execution.",
     "worker": "The register of workers changed.",
-    "child": "Shown in the history of a parent, derived from the rows of its children. Subscribers do not receive it.",
+    "child": "The history of a parent derives these events from the rows of its children. Subscribers do not see them.",
 }
 _MEANING = {
     "lease.acquired": "a worker claimed the execution",
     "lease.continued": "the task continued with new arguments and an empty journal (`continue_with`)",
     "lease.delayed": "the worker released it until a given time, for a sleep or the next try of a step",
-    "lease.expired": "the worker did not renew its lease; another one takes over",
+    "lease.expired": "the worker did not renew its lease; another worker takes over",
     "lease.reclaimed": "a named worker took over an execution that was kept for a hand-off",
     "lease.released": "the worker returned it unfinished, for example at SIGTERM; no attempt is used",
     "lease.renewed": "the worker renewed its lease; recorded only with `connect(renewal_events=True)`",
@@ -44,12 +44,12 @@ _MEANING = {
     "signal.delivered": "the signal arrived during a wait, and the condition was evaluated",
     "operator.cancel_requested": "it was asked to stop, and has a grace period to clean up",
     "operator.held": "an operator or its own worker holds it; a worker does so when code and records diverge",
-    "operator.key_rotated": "another key signs tokens from now on",
+    "operator.key_rotated": "a different key signs tokens from now on",
     "operator.key_seeded": "the store got its first key",
     "operator.lane_draining": "the lane accepts no new work",
     "operator.lane_paused": "workers cannot claim work from the lane",
     "operator.lane_resumed": "the lane accepts work again, and workers can claim it",
-    "operator.priority_changed": "its priority changed; `details` has the old and the new one",
+    "operator.priority_changed": "its priority changed; `details` has the old and the new priority",
     "operator.reclaim_granted": "a named worker may take over an execution kept for hand-off; `details` has the grant",
     "operator.replayed": "it had ended, and runs again as the next generation",
     "operator.resumed": "an operator ended its wait",
@@ -94,9 +94,9 @@ _HEAD = """# Events
 
 Every transition of an execution writes one event in the same transaction. The history of an execution is therefore
 complete, and subscribers receive exactly the committed events. Submitting, reporting progress, recording a step and
-changing tags write no event. Renewing a lease writes one only if that is enabled.
+changing tags write no event. Renewing a lease writes an event only if that is enabled.
 
-Read them with `handle.history()`, with `engine.events.subscribe(…)`, or in a terminal. The
+Read events with `handle.history()`, with `engine.events.subscribe(…)`, or in a terminal. The
 [guide to operating](../guides/operating.md) has a program. The names below are `event.family` and `event.name`."""
 
 _TAIL = f"""## What an event holds

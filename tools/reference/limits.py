@@ -38,15 +38,15 @@ from flowfabric.worker import worker
 _LIMITS: dict[ModuleType, dict[str, str]] = {
     limits: {
         "MAX_PAYLOAD_BYTES": "bytes of the input of an execution, of its result, and of the result of one step",
-        "MAX_STEPS": "records in the journal of one execution; `continue_with` starts an empty one",
+        "MAX_STEPS": "records in the journal of one execution; `continue_with` starts an empty journal",
         "MAX_SIGNAL_BYTES": "bytes of the payload of a signal or callback",
         "MAX_TEXT_BYTES": "bytes of free text such as a reason or a comment",
         "MAX_NAME_CHARACTERS": "characters of a kind, lane, key or other name; printable, no space at either end",
         "MAX_TAGS": "tags of one execution; keys look like `team.owner`",
         "MAX_TAG_VALUE_BYTES": "bytes of the value of a tag",
         "MAX_CAPABILITIES": "capabilities that an execution requires or a worker offers",
-        "MAX_CAPABILITIES_BYTES": "bytes of all of them together",
-        "MAX_PRIORITY": "the highest priority; values outside 0 and this limit are clamped",
+        "MAX_CAPABILITIES_BYTES": "bytes of all these capabilities together",
+        "MAX_PRIORITY": "the highest priority; values below 0 or above this limit are clamped",
         "MAX_BATCH": "items of one batch call such as `submit_many` of the engine, or names in a list",
         "MAX_GRAPH_MEMBERS": "members of a flow in one submit; more can be added later",
         "MAX_DECLARED_SIGNALS": "signals that a task declares",
@@ -74,11 +74,11 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_TOKEN_CHARACTERS": "characters of a token",
         "MAX_SOURCE_BYTES": "bytes of an approver's name in a token",
     },
-    membership: {"MAX_CANCELLED": "siblings that a winner cancels in its own transaction; others follow immediately"},
+    membership: {"MAX_CANCELLED": "siblings that a winner cancels in its own transaction; a duty cancels the others"},
     subscribing: {"HOLD_TTL": "how long a process keeps the name of a subscriber without renewing it"},
     reading: {
         "MAX_BODY_BYTES": "bytes of a request to `app.asgi()`",
-        "MAX_JSON_DEPTH": "levels of the JSON in such a request",
+        "MAX_JSON_DEPTH": "nesting levels of the JSON in such a request",
     },
     responses: {"MAX_COMMENT_CHARACTERS": "characters of an approver's comment on the page of a link"},
     worker: {"MAX_SLOTS": "`concurrency=` of a worker: concurrent executions"},
@@ -86,7 +86,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     parking: {"MAX_OPEN_WAITS": "concurrent waits of the branches of one execution; children are not counted"},
     failures: {
         "MAX_MESSAGE_CHARACTERS": "stored characters of the message of a failure",
-        "MAX_TRACEBACK_CHARACTERS": "stored characters of its traceback",
+        "MAX_TRACEBACK_CHARACTERS": "stored characters of the traceback of a failure",
     },
     connecting: {
         "MAX_STATEMENT_TIMEOUT": "the longest `statement_timeout=` of a store; 1 second is the shortest",
@@ -117,13 +117,13 @@ _NOT_LIMITS = {
     "runtime.threads": {"MIN_BRANCH_THREADS"},
 }
 _POLICY = {
-    "max_retries": "`retries=`: tries after the first, of the body and of each step",
+    "max_retries": "`retries=`: tries after the first try, of the body and of each step",
     "backoff": "`backoff=`: see below",
     "retryable_categories": "categories that are retried; an empty list means all",
     "attempt_timeout": "`timeout=`: how long one attempt may run, excluding waits",
     "on_attempt_timeout": "the effect of an attempt timeout",
     "deadline": "`deadline=`: how long the whole execution may take, including waits",
-    "lease_ttl": "`lease=` of the worker: how long a worker may go without renewal before another takes over",
+    "lease_ttl": "`lease=` of the worker: how long a worker may go without renewal before another worker takes over",
     "on_lease_loss": "the effect of a lost lease: the execution is queued again, or kept for a hand-off",
     "max_reclaims": "lost leases before the execution fails",
     "max_replays": "replays of one execution",
@@ -156,7 +156,7 @@ def page() -> str:
                 "`@app.task(…)` accepts these keywords, `.options(…)` some of them. `Policy` has all fields.",
                 _defaults(DEFAULT_POLICY, _POLICY),
                 "### Backoff",
-                "`Backoff(…)`. The first delay is `initial`; then `multiplier` times longer, at most `max_delay`.",
+                "`Backoff(…)`. The first delay is `initial`. It grows `multiplier` times per retry, up to `max_delay`.",
                 _defaults(DEFAULT_BACKOFF, _BACKOFF),
             ]
         )

@@ -79,7 +79,7 @@ def _add_arguments(parser: argparse.ArgumentParser, arguments: Iterable[Argument
     for argument in arguments:
         settings = dict(argument.settings)
         if common:
-            # Without a default, an option given before the command is not overwritten by its absence after it.
+            # With a default, the command's parser would overwrite an option that was given before the command.
             settings["default"] = argparse.SUPPRESS
         help_text = argument.help
         if argument.choices and argument.is_option:

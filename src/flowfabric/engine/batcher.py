@@ -14,9 +14,9 @@ enqueue ──> waiting ──> run_batch ──> outcome or refusal
 ```
 
 A batch contains each key at most once; a later request for the same key waits for the next batch. A batch never waits
-for a row lock. Undecided requests run afterwards, alone or in the fallback, and delay no others. Exclusive requests
-never share a batch. A batch that the database refuses is split in halves until the bad request is alone. Reads of
-running workers are batched in the same way.
+for a row lock. Undecided requests run afterwards, alone or in the fallback, and delay no other requests. Exclusive
+requests never share a batch. A batch that the database refuses is split in halves until the bad request is alone. Reads
+of running workers are batched in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from flowfabric.ops.operation import BatchOperation, BatchRejected
 from flowfabric.store.ports import Body, Store
 
 MAX_BATCH = 128
-# While the database works on one batch, this process prepares the other. A small one does not pay for its own commit.
+# While the database works on one batch, this process prepares a second one. A small second batch is not worth a
+# separate commit.
 MAX_IN_FLIGHT = 2
 SECOND_BATCH_MIN = 64
 Request = TypeVar("Request")
@@ -110,7 +111,7 @@ class Batcher(Generic[Request, Outcome]):
                 break
             scanned += 1
             if entry.future.done():
-                continue  # Its caller was cancelled while it waited.
+                continue  # The caller was cancelled while its request waited.
             if entry.key in self._busy_keys:
                 busy.append(entry)
             else:
@@ -187,7 +188,7 @@ async def run_batch(
 ) -> list[Outcome | FlowFabricError]:
     """Return the outcome or the refusal of each request of one caller, in order.
 
-    Requests that may have to wait run last, one after another, so that they delay none of the others.
+    Requests that may have to wait run last, one after another, so that they do not delay the other requests.
     """
     outcomes: dict[int, Outcome | FlowFabricError | None] = {}
     for indexes in _split_by_key(operation, requests):
@@ -209,7 +210,7 @@ async def run_batch(
 async def try_batch(
     store: Store, namespace: str, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
 ) -> list[Outcome | FlowFabricError | None]:
-    """Return what `run_batch` of the operation decided, and None for the rest.
+    """Return what `run_batch` of the operation decided, and None for each undecided request.
 
     A batch that the database refuses is split until the bad request is alone. If the store is unavailable, each
     request is refused with that error.
@@ -234,7 +235,10 @@ async def try_batch(
 async def run_one(
     store: Store, namespace: str, operation: BatchOperation[Request, Outcome], request: Request
 ) -> Outcome:
-    """Return the outcome of one request, which waits for its locks unless it only reads, or raise its refusal."""
+    """Run one request alone, and return its outcome or raise its refusal.
+
+    The request waits for its locks, unless it only reads.
+    """
     operation.paths[operation.single_path] += 1
     run = store.read if operation.read_only else store.run
     return await run(lambda tx: operation.run_one(tx, namespace, request))
@@ -257,7 +261,7 @@ async def _run_one_or_refuse(
 
 
 def _copy_error(error: Unavailable) -> Unavailable:
-    """Return a copy of the error for one caller, since raising it changes its traceback."""
+    """Return a copy of the error for one caller, because raising an error changes its traceback."""
     copy = Unavailable(error.code, error.message, **error.fields)
     copy.__cause__ = error
     return copy

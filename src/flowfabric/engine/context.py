@@ -59,10 +59,11 @@ class WaitOperations:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an engine works with. Views of other namespaces share everything except the namespace.
+    """The parts of an engine that all its calls share. Views of other namespaces share everything except the namespace.
 
     Every call of the façade goes through `call`, `call_nowait`, `call_many`, `call_within` or `call_within_sync`.
-    With an `observer`, each of them runs inside its context manager. Without one, the hook costs one comparison.
+    With an `observer`, each call runs inside the observer's context manager. Without an observer, the hook costs one
+    comparison.
     """
 
     store: Store
@@ -81,7 +82,7 @@ class Context:
     async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
         """Run one request of an operation, and return its outcome or raise its refusal.
 
-        Requests of batch operations share their commit with others that are under way.
+        Requests of batch operations share their commit with other requests that are under way.
         """
         if self.observer is not None:
             with self.observer(operation, self.namespace, request):
@@ -160,7 +161,7 @@ class Context:
     def note_leases(self, leases: Sequence[Lease]) -> None:
         """Remember which leases are on linked executions, so that `complete` takes the right path immediately.
 
-        It is a hint. The completion of a forgotten one only takes the longer path.
+        This is only a hint. If a lease is forgotten, its completion takes the longer path.
         """
         if len(self.linked) > _MAX_LINKED:
             self.linked.clear()
@@ -186,7 +187,7 @@ class Context:
         return random.random()
 
     def due_at(self, due: datetime | None) -> None:
-        """Notify the reconcilers of a due time, or that there is one that only the store knows."""
+        """Notify the reconcilers of a due time. None means that only the store knows the time."""
         self.wakeups.due_at(due)
 
     def due_in(self, delay: timedelta) -> None:

@@ -57,7 +57,7 @@ class Engine:
         return self._context.reconcilers
 
     def for_namespace(self, namespace: str) -> Engine:
-        """Return an engine on the same store in another namespace. Closing either closes both."""
+        """Return an engine on the same store in another namespace. Closing either engine closes both."""
         return Engine(self._context.for_namespace(namespace))
 
     def now(self) -> datetime:
@@ -65,7 +65,7 @@ class Engine:
         return self._context.wakeups.store_now()
 
     def with_ids(self, ids: IdMinter) -> Engine:
-        """Return the same engine with another source of ids, for tests that need the same ids in every run."""
+        """Return the same engine with a different source of ids, for tests that need the same ids in every run."""
         return Engine(replace(self._context, ids=ids))
 
     async def ping(self) -> None:

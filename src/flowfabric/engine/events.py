@@ -23,8 +23,8 @@ from flowfabric.ops.events import subscribe
 class EventsStatus:
     """The status of the event log and of the listener.
 
-    `held_back_since` is the time since when an open transaction holds events back, or None. `is_restored` is True if
-    events were loaded from a dump of another server, whose order has no meaning on this one.
+    `held_back_since` is the time from which on an open transaction holds events back, or None. `is_restored` is True if
+    events were loaded from a dump of another server. The order of such events has no meaning on this server.
     """
 
     held_back_since: datetime | None
@@ -54,7 +54,7 @@ class Events:
     ) -> Subscription:
         """Return a subscription to the events that match all filters.
 
-        It starts `now`, at the `beginning` of the kept events, or after a cursor. Under a `name`, the store keeps the
+        It starts `now`, at the `beginning` of the stored events, or after a cursor. Under a `name`, the store keeps the
         position of the subscriber, and keeps events until it has read them; `start` and `cursor` then apply only to a
         new name. With `follow=False`, the subscription ends when everything was read. A transaction that stays open
         holds events back, but no event is missed.
@@ -75,7 +75,7 @@ class Events:
         )
 
     async def cursor(self, start: Start | str = Start.NOW) -> str:
-        """Return a cursor for the present, or for the beginning of the kept events."""
+        """Return a cursor for the present time, or for the beginning of the stored events."""
         position = await self._context.call(subscribe.start_position, parse_choice(Start, start, "start"))
         return write_cursor(position.place, position.position)
 

@@ -41,7 +41,7 @@ _POLL_INTERVAL = timedelta(seconds=POLL_WHILE_LISTENING_S)
 _NO_TAGS: Mapping[str, str] = {}
 LAST_ID = UUID(int=2**128 - 1)
 Result = TypeVar("Result")
-# Reads again, unless the notification carried a snapshot; returns None if the wait is not over.
+# A function that reads again, unless the notification carried a snapshot. It returns None while the wait is not over.
 Check = Callable[[StateSnapshot | None], Awaitable[Result | None]]
 
 
@@ -71,7 +71,7 @@ class Executions:
     ) -> Submitted:
         """Store one execution of a kind, or the one that a `Submission` describes.
 
-        Repeated with the same id or key and the same body, it returns `Duplicate`. With another body it raises
+        Repeated with the same id or key and the same body, it returns `Duplicate`. With a different body it raises
         `Conflict` with code `idempotency_mismatch`. If the store is unavailable, the error has the `id` among its
         fields; with that id the call can be repeated safely.
         """
@@ -131,8 +131,9 @@ class Executions:
         """Store one execution in the open transaction of an asynchronous connection.
 
         `connection` is an asyncpg connection, a psycopg AsyncConnection, or an AsyncConnection or AsyncSession of
-        SQLAlchemy over one of them. It is never committed or rolled back here, and a refusal leaves the transaction
-        unchanged. On PostgreSQL, a database error aborts the transaction, as after any other statement.
+        SQLAlchemy with one of these drivers. This call never commits or rolls back the transaction, and a refusal
+        leaves the transaction unchanged. On PostgreSQL, a database error aborts the transaction, as after any other
+        statement.
         """
         request = self._joined(submission)
         has_key = submission.key is not None
@@ -141,9 +142,9 @@ class Executions:
     def submit_in_transaction_sync(self, connection: object, submission: Submission) -> Submitted:
         """Store one execution in the open transaction of a synchronous connection, from any thread.
 
-        `connection` is a psycopg Connection, or a Connection or Session of SQLAlchemy over it. For an engine on SQLite
-        it is a sqlite3 Connection to the same file, on which automatic checkpoints stay switched off afterwards. No
-        event loop is needed.
+        `connection` is a psycopg Connection, or a Connection or Session of SQLAlchemy with psycopg. For an engine on
+        SQLite it is a sqlite3 Connection to the same file, on which automatic checkpoints stay switched off afterwards.
+        No event loop is needed.
         """
         request = self._joined(submission)
         has_key = submission.key is not None
@@ -164,7 +165,7 @@ class Executions:
         until: Callable[[StateSnapshot], bool],
         timeout: validation.Duration | None = None,  # noqa: ASYNC109
     ) -> StateSnapshot | None:
-        """Return the first snapshot that satisfies `until`, at the latest that of the end, or None after `timeout`.
+        """Return the first snapshot that satisfies `until`, or that of the execution's end, or None after `timeout`.
 
         Only the end of the execution notifies the caller. Other changes are noticed within seconds.
         """
@@ -188,7 +189,7 @@ class Executions:
         return await self._context.call(read.steps, _numbered_page(id, after, limit))
 
     async def children(self, id: UUID | str, *, after: UUID | str | None = None, limit: int = 1000) -> list[Summary]:
-        """Return the children of the execution with an id above `after`, by id; detached ones do not count."""
+        """Return the children of the execution with an id above `after`, by id, without detached children."""
         last = None if after is None else parse_id(after, "after")
         return await self._context.call(read.children, IdPage(parse_id(id), last, _page_limit(limit)))
 
@@ -230,7 +231,7 @@ class Executions:
         return await self._context.call(read.count_by_state, None)
 
     async def set_tags(self, id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
-        """Set these tags, remove each tag whose value is None, and return all tags. Allowed in every state."""
+        """Set these tags, remove each tag whose value is None, and return all tags. This is allowed in every state."""
         id_ = parse_id(id)
         if not isinstance(tags, Mapping):
             raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
@@ -271,7 +272,7 @@ class Executions:
         return check
 
 
-# Waiting for the end of an execution or a flow: notified when it comes, and polled now and then in case that fails.
+# Waiting for the end of an execution or a flow. A notification reports it; polling replaces a lost notification.
 
 
 async def wait_until_ended(
@@ -303,7 +304,7 @@ async def wait_until_ended(
 async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) -> Result:
     pause_s = INITIAL_POLL_S
     while True:
-        # While notifications arrive, polling only covers a lost one.
+        # While notifications arrive, polling is needed only if a notification is lost.
         max_s = _MAX_POLL_NOTIFIED_S if wakeups.is_alive else pause_s
         await waiter.wait(random.uniform(max_s / 2, max_s))
         pause_s = min(2 * pause_s, _MAX_POLL_S)
@@ -359,7 +360,7 @@ def _note_due_times(context: Context, outcome: object, submission: Submission) -
 
 
 def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
-    """Return the error with the id that was created for the submission, which makes it safe to repeat."""
+    """Return the error with the id that was created for the submission, so that the caller can repeat it safely."""
     return Unavailable(error.code, error.message, **{**error.fields, "id": id_})
 
 

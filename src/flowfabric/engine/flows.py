@@ -121,8 +121,8 @@ class Flows:
     ) -> MemberAdded | MemberDuplicate:
         """Add a member with its edges to an open flow.
 
-        It starts when its edges allow it, a draft not before it is sealed. With `expected_revision`, the call is
-        refused with `stale_revision` if another caller has changed the graph since.
+        The member starts when its edges allow it. A draft does not start before it is sealed. With `expected_revision`,
+        the call is refused with `stale_revision` if another caller has changed the graph since.
         """
         id_, expected = parse_id(flow_id, "flow_id"), _check_revision(expected_revision)
         spec = make_member(
@@ -158,7 +158,7 @@ class Flows:
         input: str | None = None,
         expected_revision: int | None = None,
     ) -> EdgeAdded:
-        """Add an edge between two members, given by name or id; the downstream must not have started."""
+        """Add an edge between two members, identified by name or id. The downstream member must not have started."""
         id_ = parse_id(flow_id, "flow_id")
         edge = NewEdge(
             flow_id=id_,
@@ -192,8 +192,8 @@ class Flows:
     ) -> FlowCancelled | CancelScheduled | FlowAlreadyTerminal:
         """Cancel a flow: all open members, only members that have not started, or only the flow itself.
 
-        The first transaction ends up to 1,000 members. The reconcilers end the rest, or this call does it within
-        `wait`. A flow that was cancelled before returns the first cancellation.
+        The first transaction ends up to 1,000 members. The reconcilers end the rest, or this call ends them within
+        `wait`. For a flow that was cancelled before, return the first cancellation.
         """
         context = self._context
         request = FlowCancelRequest(

@@ -25,7 +25,7 @@ async def whole_history(engine: Engine, id_: UUID | str) -> list[Event]:
 
 async def _children(engine: Engine, id_: UUID | str) -> list[Summary]:
     children: list[Summary] = []
-    with suppress(NotFound):  # Its retention has passed, so only its events are left.
+    with suppress(NotFound):  # The retention of the execution has passed, so only its events remain.
         while page := await engine.executions.children(id_, after=children[-1].id if children else None, limit=_PAGE):
             children += page
             if len(page) < _PAGE:

@@ -65,7 +65,7 @@ class Keys:
     ) -> Seeded | AlreadySeeded:
         """Store the first key, whose secret has 64 hex characters.
 
-        The same kid again returns `AlreadySeeded`. Another one is refused; use `rotate`.
+        If this kid is already stored, return `AlreadySeeded`. A different kid is refused; use `rotate`.
         """
         request = SeedRequest(FileKey(parse_kid(kid), parse_secret(secret)), audit_info(principal, reason))
         del secret
@@ -80,10 +80,10 @@ class Keys:
         reason: str = "",
         principal: str = OPERATOR,
     ) -> Rotated | Unchanged:
-        """Make another key the active one, with a random secret unless one is given.
+        """Make a new key the active key, with a random secret unless `secret` is set.
 
-        The old key verifies for 24 hours, and longer while an open waitpoint has a token from it. With a `grace`, it
-        verifies exactly that long.
+        The old key verifies tokens for 24 hours, and longer while an open waitpoint has a token signed with it. With a
+        `grace`, it verifies tokens for exactly that time.
         """
         is_random = secret is None
         new_secret = draw_key().secret if secret is None else parse_secret(secret)

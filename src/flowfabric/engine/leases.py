@@ -141,7 +141,7 @@ class Leases:
     ) -> Lease | Ended:
         """Take over an execution with the grant that this worker was given.
 
-        Past the cap of reclaims, the execution fails and `Ended` is returned.
+        If the execution has used all its reclaims, it fails, and the call returns `Ended`.
         """
         grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
         outcome = await self._context.call(reclaim, ReclaimRequest(grant_id, self._terms(worker, lease_ttl)))
@@ -166,7 +166,7 @@ class Leases:
     # Keeping leases.
 
     async def renew(self, fence: Fence) -> Renewed:
-        """Extend the lease by its own term from now. An expired lease stays lost."""
+        """Extend the lease, so that it lasts one full term from now. An expired lease stays lost."""
         return await self._context.call(self._context.renew, requests.parse_fence(fence))
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
@@ -175,7 +175,7 @@ class Leases:
         return await self._context.call_many(self._context.renew, checked)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
-        """Store the progress of the attempt; an absent value keeps the last one."""
+        """Store the progress of the attempt. A value that is not passed stays unchanged."""
         report = Progress(
             fence=requests.parse_fence(fence),
             percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
@@ -200,14 +200,14 @@ class Leases:
         """Run `body` on a connection inside the engine's own transaction, and return its result.
 
         `record` turns the returned value into a step, which is committed together with the writes of `body`. An
-        exception of either rolls everything back and is raised unchanged.
+        exception in either function rolls everything back and is raised unchanged.
 
         On PostgreSQL, `body` is an async function of an asyncpg connection. The connection has the defaults of the
         server and the role, except for the statement timeout and the time zone, which is UTC. After a conflict with
         another transaction, `body` runs again. On SQLite, `body` is a plain function of the `sqlite3` connection that
         writes. It runs on the writer thread, and blocks all other writes. `body` must not end the
-        transaction, but it may use savepoints. A step that was recorded before is refused with
-        `step_already_recorded`, and nothing of the call is kept.
+        transaction, but it may use savepoints. A step that was recorded before is refused with `step_already_recorded`,
+        and everything is rolled back.
         """
         for name, function in (("body", body), ("record", record)):
             if not callable(function):
@@ -226,8 +226,8 @@ class Leases:
         """Return a snapshot of the waits of an execution, in one read.
 
         The snapshot contains the first hundred signals of each waitpoint of the present generation with one of these
-        keys, after the given position. It also contains the outcomes of those of the executions that have ended, and
-        which of the waits an operator ended. This only reads, so a lost lease is not detected.
+        keys, after the given position. It also contains the outcomes of those `children` that have ended, and the waits
+        that an operator ended. This only reads, so a lost lease is not detected.
         """
         id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
         ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
@@ -238,9 +238,9 @@ class Leases:
     async def submit_children(
         self, fence: Fence, submissions: Sequence[ChildSubmission], *, steps: Sequence[Step] = ()
     ) -> list[Submitted]:
-        """Submit executions that belong to this one, with the steps that record it, all or none.
+        """Submit children of this execution, and record these steps, in one commit.
 
-        Repeated under the same keys, in this or a later attempt, it returns the existing children.
+        If the call is repeated under the same keys, in this or a later attempt, it returns the existing children.
         """
         children = lease_requests.child_submissions(submissions)
         routes = cached_route_ids(self._context, [child.submission for child in children])
@@ -331,7 +331,7 @@ class Leases:
         detail: bytes | None = None,
         steps: Sequence[Step] = (),
     ) -> RetryScheduled | Ended:
-        """Fail the attempt; the stored policy decides whether and when there is another one."""
+        """Fail the attempt; the stored policy decides whether and when there is another attempt."""
         kind = validation.parse_choice(FailureClass, failure_class, "failure_class")
         report = requests.FailureReport(
             fence=requests.parse_fence(fence),
@@ -386,7 +386,7 @@ class Leases:
     ) -> Suspended | Satisfied:
         """Give up the lease until signals at these waitpoints satisfy the condition.
 
-        Without a condition, that is any signal at each of them. If the signals that have arrived satisfy it already,
+        Without a condition, every waitpoint needs one signal. If the signals that have arrived satisfy it already,
         keep the lease and return `Satisfied`. With a `key`, the call can be repeated safely in every later attempt.
         """
         request = lease_requests.suspend_request(

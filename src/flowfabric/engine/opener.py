@@ -31,7 +31,7 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 
 class Clock(Protocol):
-    """A clock that stands in for the store's own, for tests."""
+    """A clock that replaces the store's clock in tests."""
 
     def now(self) -> datetime:
         """Return the present time, in UTC."""
@@ -142,8 +142,8 @@ def connect(
     `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. The store is created and migrated
     to the present schema unless `migrate` is False. `durable=False` allows settings under which a power cut may lose
     acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `key_file` contains the
-    keys that sign tokens, one `kid=SECRET` per line. Without one, and without FLOWFABRIC_KEY_FILE or FLOWFABRIC_KEYS,
-    the store keeps them. `notify=False` turns wake-ups off, so that changes are noticed only by polling. `listen_url`
+    keys that sign tokens, one `kid=SECRET` per line. Without a key file, FLOWFABRIC_KEY_FILE and FLOWFABRIC_KEYS, the
+    store keeps the keys. `notify=False` turns wake-ups off, so that changes are noticed only by polling. `listen_url`
     is a direct address of the server, which wake-ups behind a pooler need. Events are kept for `event_retention` after
     their execution was removed, and for a silent named subscriber no longer than `subscriber_expiry`. With
     `renewal_events`, each lease renewal by this engine appends an event. `clock` is for tests.

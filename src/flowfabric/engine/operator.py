@@ -81,7 +81,7 @@ class Operator:
         epoch: int | None = None,
         principal: str = OPERATOR,
     ) -> Revoked | AlreadySatisfied:
-        """Revoke the live lease, or only if it has this instance, id or epoch; report if there was nothing to do."""
+        """Revoke the live lease, if it has the expected instance, id and epoch. Report if there was nothing to do."""
         which = LeaseFilter(
             instance=None if instance is None else validation.name(instance, "instance"),
             lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
@@ -128,7 +128,7 @@ class Operator:
     ) -> Resumed | AlreadySatisfied:
         """End the wait of a suspended execution, although its condition does not hold.
 
-        With the id of the `suspension`, the call can be repeated safely: if that one is closed, nothing happens.
+        With the id of the `suspension`, the call can be repeated safely: if that suspension is closed, nothing happens.
         """
         request = ResumeRequest(
             execution_id=parse_id(id),
@@ -149,7 +149,7 @@ class Operator:
         return await self._context.call(hold, OperatorRequest(parse_id(id), audit_info(principal, reason)))
 
     async def unhold(self, id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> Unheld | AlreadySatisfied:
-        """Let held work continue, at its original time if that is still to come."""
+        """Let held work continue. If its start time is still in the future, it starts at that time."""
         outcome = await self._context.call(unhold, OperatorRequest(parse_id(id), audit_info(principal, reason)))
         self._context.due_at(None)
         return outcome

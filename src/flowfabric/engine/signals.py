@@ -149,7 +149,7 @@ class Signals:
     async def list(
         self, execution_id: UUID | str, *, suspension: UUID | str | None = None, include_unmatched: bool = False
     ) -> tuple[StoredSignal, ...]:
-        """Return the signals that ended the latest suspension, or the given one, in order of acceptance.
+        """Return the signals that ended the latest suspension, or the given suspension, in order of acceptance.
 
         With `include_unmatched`, return all signals that it received. The result is the same before the resumed claim
         and in every later attempt.

@@ -26,7 +26,7 @@ _STAND_BY_S = 1.0
 INITIAL_PAUSE_S = 0.005
 _HELD_BACK_PAUSE_S = 0.25
 _MAX_BACKOFF_S = 5.0
-# Errors that pass: the server restarts, is out of connections, or is slow.
+# Temporary errors: the server restarts, is out of connections, or is slow.
 _TRANSIENT = {"connection_lost", "too_many_connections", "statement_timeout", "storage_busy", "retry_exhausted"}
 _log = logging.getLogger("flowfabric.events")
 
@@ -36,12 +36,13 @@ class Subscription:
 
     Use it with `async with`: entering fixes the position where it starts, and leaving releases its name.
 
-    Under a name, asking for the next event marks the one before as processed. The position is stored every half a
+    Under a name, asking for the next event marks the previous event as processed. The position is stored every half a
     second, when there is nothing to do, and by `commit`. Events after the stored position are delivered again, so
-    delivery is at least once. While another process reads under the same name, this one waits. It takes over when the
-    other has not asked for an event for 30 seconds.
+    delivery is at least once. While another process reads under the same name, this subscription waits. It takes over
+    when the other process has not asked for an event for 30 seconds.
 
-    A subscription that follows retries with growing pauses while the store is unavailable, and continues where it was.
+    With `follow`, a subscription retries with growing pauses while the store is unavailable, and continues where it
+    was.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Subscription:
         return None if self._scope is None or self._returned is None else write_cursor(self._scope, self._returned)
 
     async def commit(self) -> None:
-        """Mark the last returned event as processed, and store that."""
+        """Mark the last returned event as processed, and store this position."""
         if self._name is None:
             raise InvalidRequest("invalid_request", "only a named subscription is stored; keep `event.cursor` yourself")
         self._processed = self._returned
@@ -165,7 +166,7 @@ class Subscription:
         self._page.extend(page.events)
         self._read = page.read_up_to
         if not page.events:
-            # Everything before was processed, and the events that were read do not pass the filter.
+            # All earlier events were processed, and the events that were read do not pass the filter.
             self._processed = self._returned = page.read_up_to
         await self._store_position_if_due(idle=page.read_up_to == after)
         return page
@@ -182,7 +183,8 @@ class Subscription:
     async def _pause(self, waiter: Waiter, page: EventPage, pause_s: float) -> float:
         """Wait for a notification, and return how long to wait the next time.
 
-        No notification follows when a transaction ends that held events back, so then the pauses are short.
+        The end of a transaction that held events back causes no notification. So the pauses are short while events are
+        held back.
         """
         max_s = _HELD_BACK_PAUSE_S if page.held_back else self._context.wakeups.poll_interval_s
         if self._name is not None:

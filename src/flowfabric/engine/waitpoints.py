@@ -49,8 +49,9 @@ class Waitpoints:
     ) -> OpenWaitpoint:
         """Return a new waitpoint, before the execution waits on it, with the token to hand out.
 
-        A repeated call returns the same one with the same token. With an `approver`, its signals have that source,
-        and the claim of the sender is ignored. It closes when it expires, unless a suspension has bound it by then.
+        A repeated call returns the same waitpoint with the same token. With an `approver`, its signals have the
+        approver as their source, whatever the sender claims. It closes when it expires, unless a suspension has bound
+        it by then.
         """
         if expires is not None and expires_at is not None:
             raise InvalidRequest("invalid_request", "give expires or expires_at, not both")
@@ -73,7 +74,7 @@ class Waitpoints:
     ) -> builtins.list[OpenWaitpoint]:
         """Return new waitpoints in this order, and record the steps with them in one commit, or do nothing.
 
-        A repeated call returns the same ones with the same tokens.
+        A repeated call returns the same waitpoints with the same tokens.
         """
         owner = requests.parse_fence(fence)
         request = CreateWaitpoints(
@@ -100,7 +101,7 @@ class Waitpoints:
         return await self._context.call(read_tokens, WithKeys(query, self._context.keys))
 
     async def close(self, waitpoint_id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> WaitpointClosed:
-        """Close a waitpoint for signals. An execution that also waits on others keeps waiting."""
+        """Close a waitpoint for signals. An execution that also waits on other waitpoints keeps waiting."""
         request = OperatorRequest(parse_id(waitpoint_id, "waitpoint_id"), audit_info(principal, reason))
         return await self._context.call(close_waitpoint, request)
 

@@ -116,7 +116,7 @@ async def _list_keys(engine: Engine) -> tuple[KeyView, ...] | FlowFabricError:
 
 
 async def _wait_for_listener(engine: Engine) -> EventsStatus:
-    """Return the status after the listener had time to connect. It starts when a caller watches for work."""
+    """Return the status after the listener had time to connect. The listener starts when a caller watches for work."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + _LISTEN_WITHIN_S
     with engine.leases.watch(["default"]):

@@ -171,7 +171,7 @@ def _draw_line(line: _Line, names: int, states: int, screen: Screen) -> str:
 
 
 def _cut_branches(branches: str, width: int, screen: Screen) -> str:
-    """Return the end of branches that are too deep for the screen."""
+    """Return the branch lines before a member. If they are wider than `width`, return only their end."""
     if len(branches) <= width:
         return branches
     return screen.ellipsis + branches[len(branches) - max(width - len(screen.ellipsis), 4) :]

@@ -65,7 +65,7 @@ async def rotate(arguments: argparse.Namespace) -> None:
 
 
 async def seed(arguments: argparse.Namespace) -> int:
-    """Store the first key. Return 1 if the key exists with another secret."""
+    """Store the first key. Return 1 if the key exists with a different secret."""
     kid, secret = parse_kid(arguments.kid), read_secret(arguments.secret_file)
     async with open_for_writing(arguments) as engine:
         outcome = await engine.keys.seed(kid, secret, **audit_args(arguments))

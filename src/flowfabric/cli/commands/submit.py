@@ -31,7 +31,7 @@ async def submit(arguments: argparse.Namespace) -> int:
     timeout = None if arguments.timeout is None else validation.duration(arguments.timeout, "--timeout")
     app = _load_app(arguments)
     submission = _make_submission(arguments, app)
-    # With an app, submit to the app's store; it is not created either.
+    # With an app, submit to the app's store. This does not create the store either.
     opener = open_for_writing(arguments) if app is None else app.engines.opener(app.store, migrate=False, pool_size=2)
     async with opener as engine:
         submitted = await engine.executions.submit(submission)
