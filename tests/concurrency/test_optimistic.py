@@ -142,7 +142,7 @@ async def nothing() -> None:
 def disturb_next_write(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[Any]]) -> list[int]:
     """Run an action before the next optimistic write.
 
-    Return a list with the number of rows that each such write matched.
+    Return a list that receives the number of rows that each optimistic write matched.
     """
     held: list[int] = []
     write = PostgresOptimisticStore.write

@@ -89,5 +89,5 @@ async def names_of(engine: Engine, id_: UUID) -> list[str]:
 
 
 def code_of(result: object) -> str:
-    """Return the code of an error, or the type of another result."""
+    """Return the code of an error, or the type of any other result."""
     return result.code if isinstance(result, Refused) else type(result).__name__

@@ -59,7 +59,7 @@ def _target_exists(page: Path, target: str) -> bool:
 
 
 def _is_in_site(page: Path, target: str) -> bool:
-    """Return True if site generators and code hosts resolve it to the same place."""
+    """Return True if site generators and code hosts resolve the target to the same place."""
     file, (_, _, anchor) = _resolve_target(page, target), target.partition("#")
     return (
         file.is_file() and file.is_relative_to(DOCS) and (not anchor or _PORTABLE_ANCHOR.fullmatch(anchor) is not None)

@@ -15,7 +15,7 @@ TERMINAL = {"completed", "failed", "cancelled", "expired", "skipped"}
 # Events that lose or return a lease, as opposed to events by which its holder ends the execution.
 MOVES_EPOCH = {"expired", "revoked", "retry_scheduled", "delayed", "released", "cancelled", "suspended"}
 BEGINS_LEASE = {"acquired", "reclaimed"}
-# The required outcome of each plan outside a flow. No fault excuses another outcome.
+# The required outcome of each plan outside a flow. No fault excuses a different outcome.
 MUST_END = {"break": "failed", "give up": "cancelled"}
 
 Row = dict[str, Any]
@@ -88,7 +88,7 @@ def _witness_against_store(findings: Findings) -> Iterator[str]:
     for line in findings.witness:
         execution = line.get("execution", "")
         if line["what"] == "began" and line["lease"] not in leases:
-            yield f"{execution}: worked on under lease {line['lease']}, of which there is no event"
+            yield f"{execution}: a worker ran it under lease {line['lease']}, which has no event"
         if line["what"] == "completed" and findings.winner(execution) != line["result"]:
             yield f"{execution}: {line['result']} was acknowledged, {findings.winner(execution)} is stored"
         if line["what"] == "recorded" and line["step"] not in findings.steps[execution]:
@@ -129,7 +129,7 @@ def _broken_life(findings: Findings, execution: str) -> Iterator[str]:
 
 
 def _broken_leases(events: list[Row]) -> Iterator[str]:
-    """Check that epochs only rise, that leases do not overlap, and that losing a lease moves the epoch."""
+    """Check that epochs only rise, that leases do not overlap, and that losing a lease raises the epoch."""
     began = [event for event in events if _begins(event)]
     for before, after in pairwise(began):
         if after["epoch"] <= before["epoch"]:

@@ -33,7 +33,7 @@ class ForkServer:
         self._replies = replies
 
     def spawn(self, **order: Any) -> int:
-        """Start a worker with this order and return its process id."""
+        """Start a worker with these instructions and return its process id."""
         return self._ask({"do": "spawn", "order": order})
 
     def kill(self, pid: int) -> None:

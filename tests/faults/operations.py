@@ -1,4 +1,4 @@
-"""Every operation that writes, with the state it needs. The sweeps make it fail at each of its points.
+"""Every operation that writes, with the state it needs. The sweeps make each operation fail at every possible point.
 
 All operations are safe to repeat, so a second call leads to the complete effect, however the first one failed.
 """
@@ -109,7 +109,7 @@ async def transacted(engine: Engine, held_lease: Lease) -> object:
 
 
 def due_after(wait: str, **options: Any) -> Arrange:
-    """Return a leased execution with this policy after the given time."""
+    """Return a function that leases an execution with this policy and then advances the clock by `wait`."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> None:
         await scenarios.leased(engine, policy=Policy(**options))

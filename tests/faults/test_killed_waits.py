@@ -40,7 +40,8 @@ async def test_ended_wait_stays_ended_after_its_worker_is_killed(
         first = crew.spawn(0, lease_s=LEASE_S)
         await seen(run, 0, first, "suspended")
         forks.kill(first)
-        # The first worker suspends and leaves. The next one is killed right after the wait.
+        # The first worker has suspended the execution and is gone. The second worker is killed right after the wait
+        # ends.
         doomed = crew.spawn(1, lease_s=LEASE_S, stops_at=killed_at)
         accepted = await engine.signals.approve(id_, WAITPOINT, suffix="once")
         run.client().write("signalled", signal=accepted.signal_id, execution=id_)

@@ -181,7 +181,7 @@ async def make_old(store: TestStore) -> None:
 
 
 async def assert_fails_completely(store: TestStore, obstacle: str) -> None:
-    """Check that the next release changes nothing while a table of this name exists, and migrates after a drop."""
+    """Check that the next release changes nothing while a table of this name exists, and migrates after its drop."""
     await store.query(f"CREATE TABLE ff.{obstacle} (unrelated INTEGER)")
     before = await read_tables(store)
     with next_release():

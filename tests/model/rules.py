@@ -83,7 +83,7 @@ class ClientMoves(BaseMachine):
         foreign=rarely,
     )
     def submit_again(self, which: int, change: Arguments, foreign: bool) -> None:
-        """I-17: repeat a submit by its key or id, with the same body or another one, or in another namespace."""
+        """I-17: repeat a submit by its key or id, with the same or a different body, or in the other namespace."""
         if not self._submitted:
             return
         namespace, arguments = self._submitted[-1 - which % len(self._submitted)]
@@ -129,7 +129,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, body=bodies, which=recent, worker=workers, limit=st.integers(1, 3), later=st.sampled_from([0 * S, S]))
     def crowd(self, body: Arguments, which: int, worker: str, limit: int, later: timedelta) -> None:
-        """Submit executions of different ages and priorities, release another, and let one worker claim from all."""
+        """Submit executions of different ages and priorities, release a lease, and let one worker claim from all."""
         submit_options = {"id": None, "key": None, "delay": None, "deadline": None}
         for priority in (0, 0, 5):
             self.act("executions.submit", RED, **body, **submit_options, priority=priority)
@@ -225,7 +225,7 @@ class WorkerMoves(BaseMachine):
 
     @move(5, which=any_index, operation=any_call)
     def come_back(self, which: int, operation: Call) -> None:
-        """Present any earlier fence, as a worker that was suspended would."""
+        """Present any earlier fence, as a worker process that was frozen for a while would."""
         if self.fences:
             fence, (path, arguments) = (
                 self.fences[-1 - which % len(self.fences)],

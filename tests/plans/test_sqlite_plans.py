@@ -1,4 +1,4 @@
-"""Tests that the plans of SQLite use indexes, and those of hot statements only the id, with and without statistics.
+"""Tests that the plans of SQLite use indexes, and that hot statements use only the index of the id.
 
 The engine performs every operation and read while its connections record the statements that they execute. So each
 statement is explained as it ran. Statements that did not run are explained as they are loaded.
