@@ -166,7 +166,7 @@ class OpenPostgresStore(OpenStore, PostgresTestStore):
 
     @asynccontextmanager
     async def raw_connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
-        """Lend the open connection, or a new one while that is in use."""
+        """Lend the open connection, or a new connection while the open one is in use."""
         if self._is_connection_lent:
             async with super().raw_connection() as connection:
                 yield connection

@@ -156,7 +156,8 @@ class FusedPostgres:
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:
-        # A failure before COMMIT or after BEGIN raises, which rolls back as in production.
+        # A failure after BEGIN or before COMMIT raises an error here, which rolls the transaction back as in
+        # production.
         self._fuse.before("BEGIN")
         async with self._connection.transaction(**options):
             self._fuse.after()

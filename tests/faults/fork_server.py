@@ -56,7 +56,7 @@ class ForkServer:
 
 @contextmanager
 def fork_server() -> Iterator[ForkServer]:
-    """Yield a running fork server. Its workers end with the block."""
+    """Yield a running fork server. Its workers are killed when the block ends."""
     command = [sys.executable, "-m", "tests.faults.fork_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None, "the process was started with pipes"

@@ -1,6 +1,4 @@
-"""A worker killed after its wait ended leaves the wait ended: the next worker gets the same signals and never waits
-again.
-"""
+"""If a worker is killed after its wait has ended, the next worker gets the same signals and does not wait again."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def thread_states(pid: int) -> list[str]:
 
 
 def can_write(store: TestStore) -> bool:
-    """Return False if a process holds the write lock of a SQLite file. PostgreSQL has none."""
+    """Return False if a process holds the write lock of a SQLite file. PostgreSQL has no such lock."""
     if not isinstance(store, SqliteTestStore):
         return True
     with closing(sqlite3.connect(store.path, isolation_level=None, timeout=0.5)) as connection:

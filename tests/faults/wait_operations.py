@@ -57,7 +57,7 @@ async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
 
 
 def suspended(**options: Any) -> Arrange:
-    """Return an execution that waits on `boss`."""
+    """Return an execution that waits on the waitpoint `boss`."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> Slot:
         held_lease = await lease(engine, clock)

@@ -153,7 +153,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, which=recent, worker=workers, revoked=st.booleans())
     def hand_off(self, which: int, worker: str, revoked: bool) -> None:
-        """Lose a lease, grant it and reclaim it in one move."""
+        """Lose a lease, grant a reclaim and use the grant in one move."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -315,14 +315,14 @@ class OperatorMoves(BaseMachine):
 
     @move(4, target=targets, operation=operator_calls)
     def operate(self, target: Target, operation: Call) -> None:
-        """Cancel, hold, unhold, change the priority or tags."""
+        """Cancel, hold or unhold an execution, or change its priority or tags."""
         self.act_on(operation[0], target, **operation[1])
 
     @move(
         2, target=targets, reason=reasons, which=any_index, named=st.sampled_from(["", "", "", "epoch", "id", "worker"])
     )
     def revoke(self, target: Target, reason: str, which: int, named: str) -> None:
-        """Revoke the live lease, or only one that is named by a part of an earlier fence."""
+        """Revoke the live lease, or only a lease that matches a part of an earlier fence."""
         fence = self.fences[-1 - which % len(self.fences)] if self.fences else Fence(UUID(int=1), 1, UUID(int=998))
         self.act_on(
             "operator.revoke_lease",

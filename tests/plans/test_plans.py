@@ -59,7 +59,7 @@ FULL_INDEX_SCANS = {"held_executions": {"execution_lease_check"}}
 
 @pytest.fixture(scope="module", params=["empty", "without statistics", "analysed"])
 def plans(request: pytest.FixtureRequest, postgres: Any) -> Plans:
-    """The plan of every statement, in each state in which the planner may prepare it."""
+    """The plan of every statement for empty tables, for tables without statistics, and for analysed tables."""
     return asyncio.run(make_plans(PostgresTestStore(postgres.dsn), request.param))
 
 
