@@ -67,7 +67,7 @@ class SqliteTestStore:
             return [fetch(connection, statement) for statement in statements]
 
     def raw_connection(self) -> sqlite3.Connection:
-        """Open a connection that leaves the log to the engine."""
+        """Open a connection that never checkpoints the write-ahead log, so that only the engine does."""
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.row_factory = sqlite3.Row

@@ -116,7 +116,7 @@ async def test_each_member_of_a_chain_wakes_a_waiting_worker(
         monkeypatch.setattr(wakeups, pause, 60.0)
     names = [f"m{number}" for number in range(10)]
     chain = {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
-    # One member has two upstreams, so its group is resolved by the general path.
+    # The member m5 has two upstream members, so the general path resolves its group.
     async with opened(store) as idle, opened(store) as other:
         flow = await built(idle, {"beside": [], **chain, "m5": ["m4", "beside"]})
         await flow.complete("beside")

@@ -76,7 +76,7 @@ async def test_malformed_secret_or_kid_is_refused(engine: Engine, store: TestSto
             await refused(engine.keys.rotate(kid, ONE), "invalid_kid", InvalidRequest)
 
 
-# A store without a seeded key.
+# The following tests use a store without a seeded key.
 
 
 async def test_store_creates_a_key_with_its_first_token_and_not_earlier(engine: Engine, store: TestStore) -> None:

@@ -36,7 +36,7 @@ def _library_params(libraries: Iterable[str]) -> list[Any]:
 
 
 LIBRARIES = _library_params([*ON_SQLITE, *ON_POSTGRES])
-# SQLAlchemy uses one of these drivers, so tests of statements need not repeat them for SQLAlchemy.
+# SQLAlchemy uses one of these drivers, so tests of single statements do not run with SQLAlchemy too.
 DRIVERS = _library_params(["sqlite3", "asyncpg", "psycopg", "psycopg async"])
 
 

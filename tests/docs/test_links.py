@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.pages import DOCS, anchors, links, name, pages
 
-# Site generators name headings with other characters, or with several hyphens in a row, in different ways.
+# Site generators disagree about the anchors of headings that contain other characters or several hyphens in a row.
 _PORTABLE_ANCHOR = re.compile(r"[a-z0-9_]+(-[a-z0-9_]+)*")
 
 

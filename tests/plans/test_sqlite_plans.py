@@ -139,7 +139,7 @@ def find_executed(part: Part, executed: Executed) -> tuple[str, Any]:
         if text == part.text or (items and text.startswith(before) and text.endswith(after)):
             return text, arguments
     if items:
-        # The engine ran this update only with fewer columns.
+        # The engine ran this update only for a part of its columns, so no recorded text matches.
         assert "\nSET\n" in part.text, f"this batch never ran: {part.text}"
         return part.over(1), ([None] * len(part.parameters),)
     return part.text, (dict.fromkeys(part.parameters),)
