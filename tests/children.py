@@ -43,7 +43,7 @@ class Child:
 
 @contextmanager
 def children(module: str, *arguments: Sequence[str]) -> Iterator[list[Child]]:
-    """Start one child per argument list and wait until all are ready. Kill the remaining ones after the block.
+    """Start one child per argument list and wait until all are ready. Kill the remaining children after the block.
 
     A child that hangs is killed after a while, which ends every read from it.
     """

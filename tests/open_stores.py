@@ -67,7 +67,8 @@ class OpenStore:
     async def reset(self) -> bool:
         """Reset the store to the state of a new one. Return False if that is not possible."""
         for store, parts in self._open.values():
-            # The last engine gets no further calls, and no write of the last test is queued after this one.
+            # The engine of the last test gets no further notifications. The empty transaction runs after all queued
+            # writes.
             store.notifier.on_commit(_ignore)
             if store._closed or not _restore(store, parts):
                 return False
@@ -165,7 +166,7 @@ class OpenPostgresStore(OpenStore, PostgresTestStore):
 
     @asynccontextmanager
     async def raw_connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
-        """Lend the open connection, or a new one while that is in use."""
+        """Lend the open connection, or a new connection while the open one is in use."""
         if self._is_connection_lent:
             async with super().raw_connection() as connection:
                 yield connection

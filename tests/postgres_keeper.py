@@ -34,7 +34,7 @@ STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
-# The shortest limit of the known systems (macOS), without the closing NUL.
+# The limit for the length of a socket path, without its final NUL, on the strictest known system (macOS).
 SOCKET_PATH_LIMIT = 103
 SOCKET_NAME = ".s.PGSQL.5432"
 PR_SET_PDEATHSIG = 1
@@ -65,7 +65,7 @@ class KeeperError(Exception):
 
 @dataclass
 class Server:
-    """A data folder and, while it runs, its postmaster."""
+    """A data folder and, while the server runs, its postmaster process."""
 
     account: Account
     bin: Path

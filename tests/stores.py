@@ -67,7 +67,7 @@ class SqliteTestStore:
             return [fetch(connection, statement) for statement in statements]
 
     def raw_connection(self) -> sqlite3.Connection:
-        """Open a connection that leaves the log to the engine."""
+        """Open a connection that never checkpoints the write-ahead log, so that only the engine does."""
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.row_factory = sqlite3.Row
@@ -113,7 +113,7 @@ class PostgresTestStore:
 
     @asynccontextmanager
     async def locked(self, *ids: uuid.UUID) -> AsyncIterator[None]:
-        """Lock the rows of these executions on another connection for the block. They stay unchanged."""
+        """Lock the rows of these executions on another connection for the block. The rows stay unchanged."""
         connection = await asyncpg.connect(self.url)
         try:
             async with connection.transaction():
@@ -199,7 +199,7 @@ async def snapshot(store: TestStore) -> Snapshot:
 
 
 def moved(before: Snapshot, after: Snapshot) -> list[str]:
-    """Return the differences between two snapshots: added and removed rows, and changed columns of the others."""
+    """Return the differences between two snapshots: added and removed rows, and changed columns of other rows."""
     differences = []
     for table in TABLES:
         removed = [row for row in before[table] if row not in after[table]]

@@ -16,7 +16,7 @@ from flowfabric.testing import VirtualClock
 from tests.open_stores import OpenPostgresStore, OpenSqliteStore, OpenStore, OpenStores
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore, opened, snapshot
 
-# Ids are random, and this field differs for a clock that moves.
+# Ids are random, and the offset of a running clock changes all the time.
 ALWAYS_DIFFERENT = ("ids", "_clock_offset")
 PLAIN = (bool, int, float, str, bytes, datetime, timedelta, type(None))
 

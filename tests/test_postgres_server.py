@@ -76,7 +76,7 @@ def test_a_given_server_is_used_but_never_stopped(monkeypatch: pytest.MonkeyPatc
 
 def test_a_missing_server_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(BIN_VARIABLE, str(tmp_path))
-    with pytest.raises(RuntimeError, match="does not hold postgres"):
+    with pytest.raises(RuntimeError, match="does not contain postgres"):
         find_binaries()
 
 

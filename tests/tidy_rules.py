@@ -118,7 +118,10 @@ def _is_table(statement: ast.stmt | None) -> bool:
 
 
 def _switched(tree: ast.Module, line: int, word: str) -> ast.stmt | None:
-    """Return the statement that a comment exempts from the formatter. It ends at `skip`, or follows `off`."""
+    """Return the statement that a comment exempts from the formatter.
+
+    That statement ends at `skip` or follows `off`.
+    """
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     if word == "skip":
         # The last match begins last, so it is the innermost statement that ends here.

@@ -47,7 +47,7 @@ def size_problems(modules: Mapping[str, Module]) -> list[str]:
         problems.append(f"{len(modules)} modules, at most {limits.MODULES}")
     median = statistics.median(module.lines for module in modules.values())
     if median < limits.MEDIAN_LINES:
-        problems.append(f"the median of the modules is {median:g} lines, at least {limits.MEDIAN_LINES} is asked for")
+        problems.append(f"the median of the modules is {median:g} lines; the minimum is {limits.MEDIAN_LINES}")
     return problems
 
 

@@ -36,7 +36,7 @@ async def other_connections(store: PostgresTestStore) -> AsyncIterator[tuple[Any
 
 @pytest.fixture
 async def impatient(store: PostgresTestStore) -> AsyncIterator[Engine]:
-    """Yield an engine whose connections detect deadlocks immediately, so that they are the victims."""
+    """Yield an engine whose connections detect deadlocks immediately, so that the server aborts their transactions."""
     impatient = PostgresTestStore(f"{store.url}&deadlock_timeout=5ms")
     impatient.schema = store.schema
     async with opened(impatient) as engine:
@@ -106,7 +106,8 @@ async def test_worker_completes_after_losing_a_deadlock(
     await wait_until_blocked(store, impatient, 1)
     locking = asyncio.ensure_future(last.fetch(row_lock(store), lease.execution_id))
     await wait_until_blocked(store, impatient, 2)
-    # Now the worker continues from the first step to the last, and waits for a transaction that waits for it.
+    # The rollback lets the worker write the first step. It then waits for the transaction `last`, which waits for the
+    # worker.
     await first.execute("ROLLBACK")
     assert len(await locking) == 1
     await last.execute("ROLLBACK")

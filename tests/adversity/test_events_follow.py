@@ -1,4 +1,4 @@
-"""The command `flowfabric events --follow` survives its server and the writers, and shows every event."""
+"""The command `flowfabric events --follow` shows every event, even if its server restarts or a writer is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wake-ups are fast when they work, and nothing depends on them."""
+"""Notifications wake waiters quickly, and everything still works without them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_each_member_of_a_chain_wakes_a_waiting_worker(
         monkeypatch.setattr(wakeups, pause, 60.0)
     names = [f"m{number}" for number in range(10)]
     chain = {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
-    # One member has two upstreams, so its group is resolved by the general path.
+    # The member m5 has two upstream members, so the general path resolves its group.
     async with opened(store) as idle, opened(store) as other:
         flow = await built(idle, {"beside": [], **chain, "m5": ["m4", "beside"]})
         await flow.complete("beside")
@@ -282,7 +282,7 @@ async def test_many_commits_share_one_notification(postgres_store: PostgresTestS
 
 
 async def test_duties_poll_for_work_for_idle_workers(store: TestStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One statement is enough, and it ignores work that no local worker can take."""
+    """The poll needs one statement, and ignores executions that no worker of this process can run."""
     monkeypatch.setattr(wakeups, "POLL_S", 0.2)
     async with (
         opened(store, notify=False) as worker,
@@ -307,7 +307,7 @@ async def test_sixteen_idle_workers_cost_little_and_start_work_immediately(
             await until(lambda: len(started) == 1)
             await asyncio.sleep(1.5)
             before, began = statements.number, time.perf_counter()
-            # The full run lasts as long as every worker needs for two polls.
+            # A full run lasts long enough for two polls of every worker.
             await asyncio.sleep(size.of(3, 21, 60))
             rate = (statements.number - before) / (time.perf_counter() - began)
             assert rate < 5, statements.texts[before:]
@@ -317,7 +317,7 @@ async def test_sixteen_idle_workers_cost_little_and_start_work_immediately(
 
 
 async def test_short_leases_of_a_dead_process_expire_in_other_processes(store: TestStore) -> None:
-    """A process that sleeps for long was notified of the lease when it was claimed."""
+    """A claim with a short lease notifies other processes, so even a sleeping process notices the expiry in time."""
     async with opened(store) as other, other.reconcilers.run_in_background():
         await listening(other)
         await asyncio.sleep(0.2)
@@ -329,7 +329,7 @@ async def test_short_leases_of_a_dead_process_expire_in_other_processes(store: T
 
 
 async def test_process_with_short_leases_finds_unannounced_short_leases(store: TestStore) -> None:
-    """A process may die between its claim and the notification."""
+    """The process that claims may die before it notifies the others."""
     async with opened(store) as other, other.reconcilers.run_in_background():
         await listening(other)
         # The duties are asleep when the first short lease is requested.

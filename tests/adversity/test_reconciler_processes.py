@@ -51,7 +51,7 @@ async def test_three_processes_with_one_frozen_do_every_duty_once(store: TestSto
             swept = await cancelled_in_batches(engine)
             await until_done(engine, ids_by_duty)
             await until(lambda: is_flow_ended(store, swept))
-            # Their events may be trimmed now; the default retention is a week.
+            # Allow the events of purged executions to be trimmed now, because the default retention is a week.
             await store.query("UPDATE ff.purged SET trim_at = (SELECT MIN(created_at) FROM ff.execution)")
             await until(lambda: is_cleaned_up(store, ids_by_duty))
             workers = Counter(
@@ -80,7 +80,7 @@ EXPECTED = {
     "graces": ("lease.acquired", "operator.cancel_requested", "completion.cancelled"),
     "waitpoints": ("lease.acquired",),
 }
-# Rows that disappear without a trace once they are due.
+# Work whose rows are deleted without an event once they are due.
 GONE = ("old", "old flows")
 
 

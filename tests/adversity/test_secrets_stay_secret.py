@@ -1,4 +1,4 @@
-"""Tokens and secrets never appear by accident and cannot be guessed."""
+"""Tokens and secrets never appear in logs or errors, tokens are never stored, and forged tokens are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suspends and signals are retried after a conflict or behind a lock, then raise `Unavailable`, and can be repeated.
+"""Suspends and signals are retried after a conflict. If the conflict or a lock lasts, they raise `Unavailable`.
 
 A conflict is never reported as a lost lease, and a lost lease is reported immediately.
 """

@@ -90,7 +90,7 @@ class TransactionPooler:
                 kind, whole = client.take()
                 link.writer.write(whole)
                 unanswered += kind in _ANSWERED_BY_READY
-        # The queue is first in, first out, so this connection is now the last one.
+        # The queue is first in, first out, so this connection is used again only after all other free connections.
         self._free.put_nowait(link)
 
 

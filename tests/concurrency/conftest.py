@@ -15,8 +15,8 @@ from flowfabric.backends.postgres.errors import is_conflict
 def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     """Record the deadlocks that aborted transactions of this process.
 
-    The engine retries them, so callers do not see them. The server also counts deadlocks, but it publishes the count
-    with a delay.
+    The engine retries these transactions, so callers do not see the deadlocks. The server also counts deadlocks, but it
+    publishes the count with a delay.
     """
     seen: list[BaseException] = []
 

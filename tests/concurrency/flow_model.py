@@ -167,9 +167,9 @@ def _next_state(
 ) -> str:
     """Return the expected state of an edge after the call.
 
-    A resolved edge stays resolved, with two exceptions. A replay of its upstream opens it while the downstream has
-    never started. A replay of such a downstream opens its impossible edges. An outcome from before the edge existed
-    counts once, when the edge is created.
+    A resolved edge stays resolved, with two exceptions. Both require that the downstream member has never started. A
+    replay of the upstream member opens the edge. A replay of the downstream member opens the edge if it is impossible.
+    An outcome from before the edge existed counts once, when the edge is created.
     """
     upstream = before.members.get(edge.upstream)
     if was is None:
@@ -185,8 +185,8 @@ def _next_state(
 def find_hanging_members(flow: FlowPicture) -> set[str]:
     """Return the blocked members for which there is no legitimate cause.
 
-    A replayed member may wait for a member that had already ended. Only another replay of that member unblocks it.
-    Members that wait for such a member are also excused.
+    A replayed member may wait for an upstream member that has already ended. It stays blocked until that upstream
+    member is replayed too. This is a legitimate cause, also for all members that wait for the replayed member.
     """
     blocked = {member.id for member in flow.members.values() if member.state == "blocked"}
     waits = [edge for edge in flow.edges if edge.state == "open" and edge.downstream in blocked]
@@ -308,11 +308,11 @@ def _flow_problems(flow: FlowPicture) -> Iterator[str]:
     bad = [item for item in flow.members.values() if item.state in BAD and item.cancelled_by != SIBLING]
     counts = sum(not member.ended for member in flow.members.values()), len(bad)
     if flow.counted not in (None, counts):
-        yield f"the flow counts {flow.counted} members that have not ended, and that ended badly; there are {counts}"
+        yield f"the flow counts {flow.counted} (members not ended, members ended badly); expected {counts}"
     if ended and flow.sealed and not flow.cancelled and flow.finished != flow_outcome(flow):
         yield f"the flow is {flow.finished} and should be {flow_outcome(flow)}"
     if flow.finished is not None and flow.members and not ended:
-        yield f"the flow has {flow.finished}, and members have not ended"
+        yield f"the flow has {flow.finished}, although some members have not ended"
 
 
 def _is_handled(flow: FlowPicture, member: MemberPicture, outgoing: Iterable[EdgePicture]) -> bool:

@@ -23,7 +23,8 @@ from tests.stores import PostgresTestStore, TestStore
 
 _DEADLINE_S = 10.0
 _LOOK_EVERY_S = 0.002
-# The server truncates long statements, so the query finds the schema by the tables that are open.
+# The server truncates the text of long statements. The query therefore finds the schema by the tables that a statement
+# uses.
 _WAITERS = """
     SELECT COUNT(*) AS waiting
     FROM pg_stat_activity AS a

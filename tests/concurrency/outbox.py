@@ -2,7 +2,7 @@
 
 Writers change the same executions through batches and single operations. On PostgreSQL some transactions stay open for
 a while after their writes. Readers of several kinds follow the events live and must not miss any. A naive reader
-queries `id > last` and shows why positions are needed.
+queries `id > last` and misses events, which shows that ids alone cannot serve as a cursor.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Writer:
     async def _hold_in_open_transaction(self, tx: Transaction) -> None:
         """Hold and unhold several executions in one transaction and delay the commit.
 
-        Other transactions change the later executions in that time. Their transaction ids are larger than that of this
-        one.
+        Meanwhile other transactions, which have larger transaction ids, change the executions that this one has not
+        reached.
         """
         for id_ in self._chance.sample(sorted(self._given_back), min(4, len(self._given_back))):
             with suppress(FlowFabricError):

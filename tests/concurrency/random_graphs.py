@@ -166,7 +166,7 @@ class Run:
         member = self.chance.choice(unstarted if unstarted and self.chance.random() < 0.5 else ended)
         self.replays += 1
         self.outcomes["replay"] += 1
-        self.outcomes["replay of one that never started"] += not member.started
+        self.outcomes["replay of an unstarted member"] += not member.started
         blocked = {picture.id for picture in self.last.members.values() if picture.state == "blocked"}
         replay = lambda: self.engine.operator.replay(member.id, expected_generation=member.generation)  # noqa: E731
         await self._call(replay, replayed=member.id)
@@ -186,7 +186,8 @@ class Run:
     async def _claim(self, name: str) -> None:
         """Claim a member and patch the last picture.
 
-        A claim changes no other member. The next full picture would show a member that must not have started.
+        A full picture is not needed, because a claim changes no other member. If the member must not have started, the
+        next full picture shows that.
         """
         id_ = self.members[name]
         self.leases[name] = await self.engine.leases.claim_execution(id_, "w", lease_ttl="1d")

@@ -107,8 +107,8 @@ class World:
         call = lambda engine: engine.leases.suspend(lease.fence, bindings, condition, key=key, **options)  # noqa: E731
         result = await self._try(call)
         if result is not None and self.chance.random() < 0.2:
-            # Repeat the call as if its reply had been lost. Without a key, a repeated call with a kept lease would
-            # create another wait.
+            # Repeat the call as if its reply had been lost. A satisfied suspend keeps its lease, so repeating it
+            # without a key would create a second wait.
             again = await self._try(call) if key or not isinstance(result, Satisfied) else result
             assert again is None or again.suspension_id == result.suspension_id
         return result

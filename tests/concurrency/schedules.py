@@ -1,8 +1,9 @@
 """Run two calls on two PostgreSQL connections, statement by statement, in every order.
 
 Each call stops before every statement until the schedule lets it continue. A call that waits for a lock is skipped
-until the lock is free. The tests run all orders, or only those with few switches. A switch leaves a call that could
-continue. Most faults need one or two switches. A test fails if there are more orders than it can run.
+until the lock is free. The tests run all orders, or only those with few switches. A switch is a change to the other
+call although the current call could continue. Most faults need one or two switches. A test fails if there are more
+orders than it can run.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Walker:
 class Orders:
     """Enumerates the orders of two calls.
 
-    `next` chooses the call that continues, and `again` prepares another order.
+    `next` chooses the call that continues, and `again` prepares the next order.
     """
 
     switches: int
@@ -121,7 +122,7 @@ class Orders:
         return chosen
 
     def again(self) -> bool:
-        """Prepare the next order. Return False after the last one."""
+        """Prepare the next order. Return False if all orders have run."""
         while self._taken:
             chosen, able = self._taken.pop()
             rest = able[able.index(chosen) + 1 :]

@@ -49,7 +49,7 @@ async def test_every_change_attached_to_an_execution_writes_its_row(
     async with opened_bench(store, clock) as bench, reject_untouched_rows(store):
         for operation in size.of(WAITS, EVERY_OPERATION, EVERY_OPERATION).values():
             await bench.whole(operation, lambda call: call())
-    # A duty only logs a row that it cannot write.
+    # If a duty cannot write a row, it only logs the error, so check the log too.
     assert UNTOUCHED not in caplog.text
 
 
@@ -142,7 +142,7 @@ async def nothing() -> None:
 def disturb_next_write(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[Any]]) -> list[int]:
     """Run an action before the next optimistic write.
 
-    Return a list with the number of rows that each such write matched.
+    Return a list that receives the number of rows that each optimistic write matched.
     """
     held: list[int] = []
     write = PostgresOptimisticStore.write

@@ -239,7 +239,7 @@ async def test_priority_change_precedes_the_claim_or_is_refused(
         lambda number: rival.leases.claim([f"lane-{number}"], "w"),
     )
     for number, (id_, (changed, leases)) in enumerate(zip(ids, results, strict=True)):
-        # A claim skips locked rows, so it may have returned without this one.
+        # A claim skips locked rows, so the first claim may have returned nothing.
         [lease] = leases or await rival.leases.claim([f"lane-{number}"], "w")
         names = [event.name for event in await engine.executions.history(id_)]
         if lease.priority == 9:

@@ -45,7 +45,7 @@ async def test_random_waits_lose_no_signal_and_resume_once(
             worlds = [World((engine, rival), clock, ledger, random.Random(chance.random())) for _ in range(AT_ONCE)]
             async with asyncio.timeout(60):
                 await asyncio.gather(*(world.run() for world in worlds))
-        # The duties settle overdue waits first, because the check does not judge them.
+        # First let the duties end all overdue waits, because the check does not cover overdue waits.
         while any(tick.done for tick in await engine.reconcilers.tick()):
             pass
         await assert_waits_sound(store, ledger.accepted)

@@ -1,8 +1,8 @@
 """Test that a PostgreSQL statement with a snapshot older than the loss of its lease writes nothing.
 
-The tests run the real statements with one addition. Each waits for an advisory lock after its snapshot was taken and
-before it locks a row. In that window another engine takes the lease away and commits. A second test removes the row
-lock from the guard. The same statement then overwrites the new owner, which proves that the lock is necessary.
+The tests run the real statements with one addition. Each statement waits for an advisory lock after its snapshot was
+taken and before it locks a row. In that window another engine takes the lease away and commits. A second test removes
+the row lock from the guard. The same statement then overwrites the new owner, which proves that the lock is necessary.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ async def test_claim_skips_work_claimed_between_its_snapshot_and_its_lock(
     async with late_statement(store, "claim_waiting") as late:
         claim = await late.run_overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
     assert claim.leases == ()
-    # The row that it saw was no longer available, so the caller must read again immediately.
+    # The row in the snapshot of the claim was no longer available, so the caller must claim again immediately.
     assert claim.all_locked
     await assert_sound(store)
 

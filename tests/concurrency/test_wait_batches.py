@@ -78,7 +78,7 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
     "contradicting step": (contradicting, "step_already_recorded"),
     "no such waitpoint": (unknown_waitpoint, "waitpoint_not_found"),
     "another approver": (other_approver, "waitpoint_already_exists"),
-    "a key with other content": (other_content, "idempotency_mismatch"),
+    "a key with different content": (other_content, "idempotency_mismatch"),
 }
 
 
@@ -106,7 +106,8 @@ async def test_bad_suspend_in_one_call_is_refused_at_its_position(
     spoil, code = SPOILED[spoiled]
     bad, good, gone = [await leased(engine) for _ in range(3)]
     elsewhere = replace(gone, fence=replace(gone.fence, execution_id=uuid4()))
-    # The bad item is the only remaining one in its half, because its neighbour does not exist.
+    # A failed batch is split in half. The bad item is alone in its half, because the item next to it names an unknown
+    # execution.
     items = [item_of(engine, bad, **await spoil(engine, bad)), item_of(engine, elsewhere), item_of(engine, good)]
     context = engine._context
     results = await run_batch(context.store, engine.namespace, context.waits.suspend, items)

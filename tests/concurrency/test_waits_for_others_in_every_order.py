@@ -1,7 +1,7 @@
 """Test a wait for an execution that ends concurrently, in every order of the statements.
 
-The awaited execution is no child of the waiting one. The waiting execution is notified exactly once, and no deadlock
-occurs.
+The awaited execution is not a child of the waiting execution. The waiting execution is notified exactly once, and no
+deadlock occurs.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ async def member_cancelled_with_its_flow(engine: Engine) -> Arranged:
 
 
 def with_kept_waitpoint(arrange: Callable[[Engine], Awaitable[Arranged]]) -> Callable[[Engine], Awaitable[Arranged]]:
-    """Extend an arrangement so that the waiting execution already has a kept waitpoint for the other, and binds it
-    again.
-    """
+    """Extend an arrangement: the waiting execution already has an open waitpoint for the other, and binds it again."""
 
     async def again(engine: Engine) -> Arranged:
         lease, awaited, end = await arrange(engine)

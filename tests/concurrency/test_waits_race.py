@@ -1,4 +1,7 @@
-"""Test signals against every other end of a wait in both orders. A wait ends once, and no accepted signal is lost."""
+"""Test races between a signal and every other event that ends a wait, in both orders.
+
+A wait ends once, and no accepted signal is lost.
+"""
 
 from __future__ import annotations
 

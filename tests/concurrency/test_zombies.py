@@ -76,7 +76,7 @@ INTERLOPERS: dict[str, tuple[Interloper, str]] = {
     "expired": (expired, "lease_expired"),
     "taken over": (taken_over, "lease_revoked"),
     "taken over twice": (taken_over_twice, "stale_lease"),
-    "replayed and claimed by another": (replayed_and_claimed, "execution_not_active"),
+    "replayed and claimed by another worker": (replayed_and_claimed, "execution_not_active"),
 }
 
 ZOMBIE_WRITES: dict[str, Callable[[Engine, Fence], Awaitable[Any]]] = {

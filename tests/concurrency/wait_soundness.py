@@ -57,7 +57,7 @@ def _assert_execution(
 
 
 def _assert_resumed_once(suspension: Row, resumed: list[Row]) -> None:
-    """Assert that waits closed by signals or operators resumed once, and waits closed by the execution's end never."""
+    """Assert that a wait resumed once if a signal or operator closed it, and never if the end of the execution did."""
     times = sum(_details(row).get("suspension") == str(suspension["id"]) for row in resumed)
     allowed = {None: (0,), "signals": (1,), "operator": (1,), "timeout": (0, 1), "ended": (0,)}
     assert times in allowed[suspension["closed_by"]], (suspension, resumed)

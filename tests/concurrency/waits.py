@@ -83,11 +83,11 @@ async def state_of(engine: Engine, id_: UUID) -> str:
 
 
 async def names_of(engine: Engine, id_: UUID) -> list[str]:
-    """Return the names of the execution's events, without the two that start every wait."""
+    """Return the names of the execution's events, without the two events that start every wait."""
     names = [event.name for event in await engine.executions.history(id_)]
     return names[2:] if names[:2] == ["acquired", "suspended"] else names
 
 
 def code_of(result: object) -> str:
-    """Return the code of an error, or the type of another result."""
+    """Return the code of an error, or the type of any other result."""
     return result.code if isinstance(result, Refused) else type(result).__name__

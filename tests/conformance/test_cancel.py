@@ -1,4 +1,4 @@
-"""Tests of cancel. An operator cancels any live execution; a worker cancels the one it runs."""
+"""Tests of cancel. An operator cancels any live execution; a worker cancels the execution that it runs."""
 
 from __future__ import annotations
 

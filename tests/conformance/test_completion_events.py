@@ -84,7 +84,7 @@ async def assert_one_completion_event_per_end(engine: Engine, clock: VirtualCloc
 
 
 async def read_executions(camera: Camera) -> dict[UUID, dict[str, Any]]:
-    """Return the executions of the default namespace. One operation erases another namespace."""
+    """Return the executions of the default namespace. The temporary namespace of one operation is left out."""
     rows = await camera.rows("SELECT id, namespace, lane, kind, flow_id, state FROM ff.execution")
     return {UUID(str(row["id"])): row for row in rows if row["namespace"] == "default"}
 

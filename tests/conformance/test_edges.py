@@ -212,7 +212,7 @@ async def test_unsatisfied_dependency_blocks_a_member(engine: Engine) -> None:
 
 
 async def test_end_and_its_edges_are_written_in_one_transaction(store: TestStore, clock: VirtualClock) -> None:
-    """If any statement fails, the upstream is still active or all its downstream members have moved."""
+    """If a statement fails, either the upstream member is still active or all its downstream members have changed."""
     async with opened(store, clock) as engine:
         fuse = fit_fuse(engine)
         failing_statement, is_complete = 1, False

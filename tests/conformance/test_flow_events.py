@@ -53,7 +53,7 @@ async def test_members_that_become_ready_or_end_are_in_the_commit_hints(engine: 
     lease, hints = await flow.claim("a"), CommitHints()
     engine._context.store.notifier.on_commit(hints.merge)
     await engine.leases.complete(lease.fence)
-    await submitted(engine)  # The hints of the first commit are merged before this call returns.
+    await submitted(engine)  # When this call returns, the hints of the first commit have been merged.
     assert ("default", "later") in hints.lanes
     assert "default" in hints.namespaces
     assert {flow["a"], flow["handler"]} <= hints.ended

@@ -1,4 +1,4 @@
-"""Tests that SQL guards and pure decisions agree in every situation, fence and time, and write the same rows."""
+"""Tests that SQL guards and pure decisions agree for every state, fence and time, and write the same rows."""
 
 from __future__ import annotations
 

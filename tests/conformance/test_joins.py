@@ -161,7 +161,7 @@ async def test_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
     flow = await built(engine, shape, joins={"end": any_of()})
     await flow.complete("a")
     states = await flow.states()
-    # b1 also feeds two other members that wait for it.
+    # Two other members also wait for b1.
     assert (states["b1"], states["b2"], states["after b1"]) == ("waiting", "blocked", "blocked")
     await flow.cancel("b1")
     states = await flow.states()

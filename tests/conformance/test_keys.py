@@ -76,7 +76,7 @@ async def test_malformed_secret_or_kid_is_refused(engine: Engine, store: TestSto
             await refused(engine.keys.rotate(kid, ONE), "invalid_kid", InvalidRequest)
 
 
-# A store without a seeded key.
+# The following tests use a store without a seeded key.
 
 
 async def test_store_creates_a_key_with_its_first_token_and_not_earlier(engine: Engine, store: TestStore) -> None:
@@ -153,7 +153,7 @@ async def test_old_key_verifies_for_a_day_and_while_an_open_waitpoint_needs_it(
     await engine.reconcilers.tick()
     assert await read_states(engine) == {"k1": KeyState.VERIFYING, "k2": KeyState.ACTIVE}
     assert isinstance(await engine.signals.deliver(wait.token(), "go", key="evt"), Accepted)
-    # The last waitpoint of the key is now closed, so the window decides.
+    # The last waitpoint of the key is now closed. Its verification window is over, so its tokens are invalid.
     await refused(engine.signals.deliver(wait.token(), "go", key="evt"), "invalid_token", InvalidRequest)
     await engine.reconcilers.tick()
     assert await read_states(engine) == {"k1": KeyState.COLLECTED, "k2": KeyState.ACTIVE}

@@ -176,7 +176,7 @@ async def test_timeout_of_a_lost_attempt_does_not_end_the_reclaimed_one(engine: 
     grant = await engine.operator.grant_reclaim(lease.execution_id, "heir")
     successor = await engine.leases.reclaim(grant, "heir")
     assert isinstance(successor, Lease)
-    # The timeout of the first attempt passes now. The new attempt has its own.
+    # The timeout of the first attempt passes now. The new attempt has its own timeout.
     clock.advance("10s")
     await engine.reconcilers.tick()
     assert successor.attempt_timeout_at == successor.acquired_at + timedelta(seconds=40)

@@ -47,7 +47,7 @@ async def count_states(store: TestStore) -> Counter[str]:
 
 
 async def run_until_idle(engine: Engine, name: str) -> int:
-    """Run a duty until it has no work, and return how often it had some."""
+    """Run a duty until it has no work, and return the number of runs that found work."""
     runs = 0
     while await duty(name)(engine):
         runs += 1

@@ -1,4 +1,7 @@
-"""Tests of `Context.call`, the one entry to operations. An observer sees each operation, and each counts its paths."""
+"""Tests of `Context.call`, which runs every operation.
+
+An observer sees each call, and each operation counts its paths.
+"""
 
 from __future__ import annotations
 

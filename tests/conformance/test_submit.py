@@ -1,4 +1,4 @@
-"""Tests of submit: the stored fields, duplicate repetitions, and the start of the work."""
+"""Tests of submit: the stored fields, repeated submits, and when the execution may start."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _library_params(libraries: Iterable[str]) -> list[Any]:
 
 
 LIBRARIES = _library_params([*ON_SQLITE, *ON_POSTGRES])
-# SQLAlchemy uses one of these drivers, so tests of statements need not repeat them for SQLAlchemy.
+# SQLAlchemy uses one of these drivers, so tests of single statements do not run with SQLAlchemy too.
 DRIVERS = _library_params(["sqlite3", "asyncpg", "psycopg", "psycopg async"])
 
 
@@ -112,7 +112,7 @@ async def test_route_of_a_rolled_back_submit_is_not_cached(joined: JoinedProgram
     await caller.submit(Submission(kind="ship"))
     await caller.rollback()
 
-    # Another route may have the number of the one that was rolled back.
+    # A new route may get the number of the route that was rolled back.
     other_id = await engine.executions.submit("bill")
     first = await engine.executions.submit("ship")
     second = await caller.submit(Submission(kind="ship"))

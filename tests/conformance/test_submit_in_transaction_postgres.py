@@ -207,7 +207,7 @@ async def test_broken_connection_raises_unavailable_and_no_driver_error(
         )
         with pytest.raises(Unavailable) as caught:
             await caller.submit(JOB)
-        # Some drivers notice immediately, others at the next statement.
+        # Some drivers detect the lost connection immediately, others at the next statement.
         assert caught.value.code in ("connection_lost", "connection_closed")
         await _await_suppressed(caller.rollback())
     assert await notes(store) == []

@@ -24,7 +24,7 @@ class Fence:
 
     @property
     def follows_code(self) -> bool:
-        """True if only white space separates it from the block before."""
+        """True if only white space separates this block from the previous one."""
         return self.before.rstrip("\n").endswith("```")
 
 
@@ -48,7 +48,7 @@ def prose(page: Path) -> str:
 
 
 def links(page: Path) -> list[str]:
-    """Return the link targets of a page without other sites."""
+    """Return the link targets of a page, without links to other sites."""
     return [target for target in _LINK.findall(prose(page)) if "://" not in target and not target.startswith("mailto:")]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.pages import DOCS, anchors, links, name, pages
 
-# Site generators name headings with other characters, or with several hyphens in a row, in different ways.
+# Site generators disagree about the anchors of headings that contain other characters or several hyphens in a row.
 _PORTABLE_ANCHOR = re.compile(r"[a-z0-9_]+(-[a-z0-9_]+)*")
 
 
@@ -59,7 +59,7 @@ def _target_exists(page: Path, target: str) -> bool:
 
 
 def _is_in_site(page: Path, target: str) -> bool:
-    """Return True if site generators and code hosts resolve it to the same place."""
+    """Return True if site generators and code hosts resolve the target to the same place."""
     file, (_, _, anchor) = _resolve_target(page, target), target.partition("#")
     return (
         file.is_file() and file.is_relative_to(DOCS) and (not anchor or _PORTABLE_ANCHOR.fullmatch(anchor) is not None)

@@ -184,7 +184,7 @@ async def test_row_locked_at_its_due_time_is_processed_soon(postgres: PostgresSe
         await until(lambda: engine._context.wakeups.is_alive)
         id_, later = await submitted(engine, delay="200ms"), await submitted(engine, delay="300ms")
         async with store.locked(id_):
-            # The duty processes all due rows, so once the later row is ready, the locked row was skipped.
+            # The duty processes all due rows, so once the later row is ready, the duty has skipped the locked row.
             await wait_for_event(engine, later, "ready")
             await until(lambda: engine.reconcilers._sleeps_until is not None)
         async with asyncio.timeout(3):

@@ -12,10 +12,10 @@ from tests.faults.ledgers import Run, read_ledger
 from tests.faults.store_dump import Camera
 
 TERMINAL = {"completed", "failed", "cancelled", "expired", "skipped"}
-# Events that lose or return a lease, as opposed to events by which its holder ends the execution.
+# Events by which a holder loses or returns its lease, in contrast to events by which it ends the execution.
 MOVES_EPOCH = {"expired", "revoked", "retry_scheduled", "delayed", "released", "cancelled", "suspended"}
 BEGINS_LEASE = {"acquired", "reclaimed"}
-# The required outcome of each plan outside a flow. No fault excuses another outcome.
+# The required outcome of each plan outside a flow. No fault excuses a different outcome.
 MUST_END = {"break": "failed", "give up": "cancelled"}
 
 Row = dict[str, Any]
@@ -88,7 +88,7 @@ def _witness_against_store(findings: Findings) -> Iterator[str]:
     for line in findings.witness:
         execution = line.get("execution", "")
         if line["what"] == "began" and line["lease"] not in leases:
-            yield f"{execution}: worked on under lease {line['lease']}, of which there is no event"
+            yield f"{execution}: a worker ran it under lease {line['lease']}, which has no event"
         if line["what"] == "completed" and findings.winner(execution) != line["result"]:
             yield f"{execution}: {line['result']} was acknowledged, {findings.winner(execution)} is stored"
         if line["what"] == "recorded" and line["step"] not in findings.steps[execution]:
@@ -113,7 +113,7 @@ def _broken_life(findings: Findings, execution: str) -> Iterator[str]:
         yield f"is {row['state']}, not terminal"
     expected = MUST_END.get(json.loads(row["payload"])["plan"], "completed")
     if row["flow_id"] is None and row["state"] in TERMINAL - {expected}:
-        yield f"is {row['state']}, it could only be {expected}"
+        yield f"is {row['state']}, expected {expected}"
     versions = [event["version"] for event in events]
     if versions != list(range(1, row["version"] + 1)):
         yield f"is at version {row['version']} with events {versions}"
@@ -129,7 +129,7 @@ def _broken_life(findings: Findings, execution: str) -> Iterator[str]:
 
 
 def _broken_leases(events: list[Row]) -> Iterator[str]:
-    """Check that epochs only rise, that leases do not overlap, and that losing a lease moves the epoch."""
+    """Check that epochs only rise, that leases do not overlap, and that losing a lease raises the epoch."""
     began = [event for event in events if _begins(event)]
     for before, after in pairwise(began):
         if after["epoch"] <= before["epoch"]:
@@ -140,13 +140,13 @@ def _broken_leases(events: list[Row]) -> Iterator[str]:
     for event in events:
         if _begins(event):
             if live is not None:
-                yield f"was leased at epoch {event['epoch']} while the lease of epoch {live['epoch']} lived"
+                yield f"was leased at epoch {event['epoch']} while the lease of epoch {live['epoch']} was live"
             live = event
         elif event["ends_lease"]:
             if live is None or str(live["lease_id"]) != str(event["lease_id"]):
                 yield f"{event['name']} ended a lease that was not the live one"
             elif event["name"] in MOVES_EPOCH and event["epoch"] <= live["epoch"]:
-                yield f"{event['name']} did not move the epoch {live['epoch']}"
+                yield f"{event['name']} did not raise the epoch {live['epoch']}"
             live = None
 
 

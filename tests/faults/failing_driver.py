@@ -1,7 +1,7 @@
 """Make the driver fail at the N-th statement of an operation, before or after the database executes it.
 
-The fuse is below all of our code. On SQLite it is in the writer's connection, where BEGIN, SAVEPOINT and COMMIT count.
-On PostgreSQL it is in the pool's connections, where BEGIN and COMMIT count.
+A fuse between the engine and its driver counts the statements. On SQLite it is in the writer's connection, where BEGIN,
+SAVEPOINT and COMMIT count. On PostgreSQL it is in the pool's connections, where BEGIN and COMMIT count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def _io_error() -> sqlite3.OperationalError:
 
 
 FAILURES: dict[str, dict[str, Callable[[], Exception]]] = {
-    # Either the whole store is unavailable, or only this statement is refused. The engine handles them differently.
+    # In an outage the whole store is unavailable; a refusal affects only this statement. The engine handles them
+    # differently.
     "sqlite": {"outage": _io_error, "refusal": lambda: sqlite3.OperationalError("no such thing")},
     "postgres": {
         "outage": lambda: asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
@@ -94,7 +95,7 @@ class FusedSqlite:
 
     def execute(self, sql: str, *arguments: Any) -> Any:
         self._fuse.before(sql)
-        # A statement that returns rows is finished once they are fetched. Otherwise it would keep its locks.
+        # Fetch all rows now, because a SQLite statement keeps its locks until its rows are fetched.
         cursor = self._connection.execute(sql, *arguments)
         fetched = Fetched(cursor.fetchall(), cursor.description)
         self._fuse.after()
@@ -155,7 +156,8 @@ class FusedPostgres:
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:
-        # A failure before COMMIT or after BEGIN raises, which rolls back as in production.
+        # A failure after BEGIN or before COMMIT raises an error here, which rolls the transaction back as in
+        # production.
         self._fuse.before("BEGIN")
         async with self._connection.transaction(**options):
             self._fuse.after()

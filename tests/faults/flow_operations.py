@@ -16,7 +16,8 @@ from tests.faults.wait_operations import WAITS
 
 LONER = ChildSubmission("loner", Submission(kind="loner", signals=["go"]), detached=True)
 
-# One end moves everything here: it wins a race, skips a handler, and ends the dependents of the loser.
+# The end of `a` affects every other member: it wins the race against `b`, releases `next` and skips `handler` and
+# `last`.
 SHAPE: flows.Shape = {
     "a": [], "b": [], "race": ["a", "b"], "next": ["a"], "handler": [Edge("a", EdgeKind.ON_FAILURE)],
     "last": ["handler"],
@@ -72,7 +73,7 @@ async def long_finished(engine: Engine, clock: VirtualClock) -> None:
 
 
 async def cancelled_in_part(engine: Engine, clock: VirtualClock) -> None:
-    """Return a flow whose cancellation has not reached any member yet, as if a thousand came before."""
+    """Create a cancelled flow whose members have not been cancelled yet, as if the first batch were full."""
     flow = await flows.built(engine, {"a": [], "b": [], "c": ["b"]})
     with patch.object(cancel_flow, "MAX_CANCELLED", 0):
         await engine.flows.cancel(flow.id)

@@ -33,7 +33,7 @@ class ForkServer:
         self._replies = replies
 
     def spawn(self, **order: Any) -> int:
-        """Start a worker with this order and return its process id."""
+        """Start a worker with these instructions and return its process id."""
         return self._ask({"do": "spawn", "order": order})
 
     def kill(self, pid: int) -> None:
@@ -56,7 +56,7 @@ class ForkServer:
 
 @contextmanager
 def fork_server() -> Iterator[ForkServer]:
-    """Yield a running fork server. Its workers end with the block."""
+    """Yield a running fork server. Its workers are killed when the block ends."""
     command = [sys.executable, "-m", "tests.faults.fork_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None, "the process was started with pipes"

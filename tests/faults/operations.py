@@ -1,4 +1,4 @@
-"""Every operation that writes, with the state it needs. The sweeps make it fail at each of its points.
+"""Every operation that writes, with the state it needs. The sweeps make each operation fail at every possible point.
 
 All operations are safe to repeat, so a second call leads to the complete effect, however the first one failed.
 """
@@ -109,7 +109,7 @@ async def transacted(engine: Engine, held_lease: Lease) -> object:
 
 
 def due_after(wait: str, **options: Any) -> Arrange:
-    """Return a leased execution with this policy after the given time."""
+    """Return a function that leases an execution with this policy and then advances the clock by `wait`."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> None:
         await scenarios.leased(engine, policy=Policy(**options))
@@ -179,7 +179,7 @@ def duty(name: str) -> Act:
 
 
 async def claim_once(engine: Engine, id_: UUID) -> Lease:
-    """Claim. A claim whose reply was lost is found among the worker's leases."""
+    """Claim the execution, or return the lease of an earlier claim whose reply was lost."""
     for held_lease in await engine.leases.held(WORKER):
         if held_lease.execution_id == id_:
             return held_lease
@@ -187,13 +187,13 @@ async def claim_once(engine: Engine, id_: UUID) -> Lease:
 
 
 async def claim_resumed_once(engine: Engine, id_: UUID) -> Lease:
-    """Claim resumed work. A claim whose reply was lost is found among the worker's leases."""
+    """Claim the resumed execution, or return the lease of an earlier claim whose reply was lost."""
     held = [held_lease for held_lease in await engine.leases.held(WORKER) if held_lease.execution_id == id_]
     return held[0] if held else await engine.leases.claim_resumed(id_, WORKER)
 
 
 async def reclaim_at_last(engine: Engine, grant: Any) -> Any:
-    """Reclaim past the cap, which fails the execution. A repeated call reports the terminal state."""
+    """Reclaim more often than the policy allows, which fails the execution. A repeated call returns the outcome."""
     outcome = await engine.executions.result(grant.execution_id)
     return outcome or await engine.leases.reclaim(grant, WORKER)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Edit:
-    """A replacement in a file of the package: everywhere, or once after another text."""
+    """A text replacement in a file of the package: everywhere, or only once after the text `after`."""
 
     file: str
     text: str
@@ -16,7 +16,10 @@ class Edit:
     after: str = ""
 
     def apply(self, source: Path) -> None:
-        """Change the file. Raise if the text is missing, because the fault must then be rewritten."""
+        """Change the file.
+
+        Raise an error if the text is missing, because the planted fault must then be adapted to the new code.
+        """
         path = source / "flowfabric" / self.file
         before, mark, behind = path.read_text().partition(self.after) if self.after else ("", "", path.read_text())
         if self.text not in behind:

@@ -168,7 +168,7 @@ async def all_ended(camera: Camera, patience_s: float = PATIENCE_S) -> float:
 
 
 def recoveries(findings: Findings, kills: list[Kill]) -> list[float]:
-    """Return, for every lease that died with its worker, the time until another worker had the work."""
+    """Return, for every lease of a killed worker, the time until another worker leased the execution."""
     died = {kill.instance: kill.at for kill in kills}
     times = []
     for events in findings.events.values():

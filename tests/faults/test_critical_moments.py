@@ -47,7 +47,7 @@ class Loss:
         self.begun = asyncio.Event()
         self._engine = engine
         self._id = id_
-        # On SQLite a body cannot suspend, so it blocks the writer thread.
+        # On SQLite a transaction cannot suspend, so this one blocks the writer thread.
         self._blocking = blocking
         self._thread_gate = threading.Event()
         self._gate = asyncio.Event()
@@ -123,7 +123,7 @@ async def test_paged_list_misses_and_repeats_nothing_under_load(engine: Engine) 
 
 
 async def next_page_meanwhile(engine: Engine, cursor: str) -> Page:
-    """Return the next page after new work arrived and existing work changed state."""
+    """Submit new executions, complete an existing one, and then return the next page."""
     await engine.executions.submit_many([Submission(kind="job") for _ in range(3)])
     [lease] = await engine.leases.claim([scenarios.LANE], scenarios.WORKER)
     await engine.leases.complete(lease.fence)

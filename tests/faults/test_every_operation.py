@@ -1,4 +1,4 @@
-"""The list of operations in the fault sweeps is complete."""
+"""Test that the fault sweeps include every operation."""
 
 from __future__ import annotations
 

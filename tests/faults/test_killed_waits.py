@@ -1,6 +1,4 @@
-"""A worker killed after its wait ended leaves the wait ended: the next worker gets the same signals and never waits
-again.
-"""
+"""If a worker is killed after its wait has ended, the next worker gets the same signals and does not wait again."""
 
 from __future__ import annotations
 
@@ -40,7 +38,8 @@ async def test_ended_wait_stays_ended_after_its_worker_is_killed(
         first = crew.spawn(0, lease_s=LEASE_S)
         await seen(run, 0, first, "suspended")
         forks.kill(first)
-        # The first worker suspends and leaves. The next one is killed right after the wait.
+        # The first worker has suspended the execution and is gone. The second worker is killed right after the wait
+        # ends.
         doomed = crew.spawn(1, lease_s=LEASE_S, stops_at=killed_at)
         accepted = await engine.signals.approve(id_, WAITPOINT, suffix="once")
         run.client().write("signalled", signal=accepted.signal_id, execution=id_)

@@ -1,4 +1,4 @@
-"""The reply to a COMMIT is lost: the caller repeats its call, and there is one effect."""
+"""If the reply to a COMMIT is lost, the caller repeats its call, and the two calls have one effect."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ from tests.faults.store_dump import Camera, wipe
 from tests.faults.wait_operations import WAITS
 from tests.stores import TestStore
 
-# The results of repeated calls. A repeat is marked as such and carries the ids of the first call.
+# The results of repeated calls. The result of a repeated call is marked as a repetition and has the ids of the first
+# call.
 REPEATED = {
     "create_waitpoint": OpenWaitpoint,
     "suspend": Suspended,

@@ -106,7 +106,7 @@ def thread_states(pid: int) -> list[str]:
 
 
 def can_write(store: TestStore) -> bool:
-    """Return False if a process holds the write lock of a SQLite file. PostgreSQL has none."""
+    """Return False if a process holds the write lock of a SQLite file. PostgreSQL has no such lock."""
     if not isinstance(store, SqliteTestStore):
         return True
     with closing(sqlite3.connect(store.path, isolation_level=None, timeout=0.5)) as connection:
@@ -129,8 +129,8 @@ async def test_zombies_change_nothing(
             zombies = Graveyard(engine, crew, client)
             ids = await zombies.freeze(width)
             await asyncio.sleep(1.1 * LEASE_S)
-            # A third wakes before the expiry of its lease is detected, a third while another worker holds the lease,
-            # and a third after the work is done.
+            # A third of the zombies wakes before a duty ends the expired lease, a third while another worker holds the
+            # lease, and a third after the execution has ended.
             await wakes_without_effect(store, zombies, ids[::3])
             await engine.reconcilers.tick()
             holders = [await engine.leases.claim_execution(id_, "holder", lease_ttl="1m") for id_ in ids[1::3]]

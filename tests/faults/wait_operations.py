@@ -57,7 +57,7 @@ async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
 
 
 def suspended(**options: Any) -> Arrange:
-    """Return an execution that waits on `boss`."""
+    """Return an execution that waits on the waitpoint `boss`."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> Slot:
         held_lease = await lease(engine, clock)
@@ -106,7 +106,7 @@ async def listened(engine: Engine, clock: VirtualClock) -> UUID:
 
 async def three_suspends(engine: Engine, clock: VirtualClock) -> list[Any]:
     settings = DEFAULTS | {"steps": STEPS}
-    # Without a key, the first token would be minted alone and the others in a batch.
+    # If the ring had no key yet, the first token would be minted alone and the others in a batch.
     await engine.keys.seed("first", "0" * 64)
     leases = await three_leases(engine, clock)
     return [suspend_request(engine._context, item.fence, ["boss"], None, "1h", None, **settings) for item in leases]

@@ -127,7 +127,7 @@ class WatchedStore:
 
 
 def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
-    """Return the same engine over the same store, with its transactions watched."""
+    """Return an engine on the same store that marks its transactions in the shared flags."""
     context = engine._context
     single = IN_TRANSACTION if hasattr(context.store, "_writer") else IN_STATEMENT
     store = WatchedStore(context.store, flags, slot, single)

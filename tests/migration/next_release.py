@@ -1,7 +1,7 @@
 """A later release for tests: both backends ship one more migration, which exists only here.
 
-The backends ship a single migration. The extra one keeps upgrades tested. It adds a column, an index, and a table that
-it fills from existing rows.
+The backends ship a single migration. The extra migration lets the tests upgrade a store. It adds a column, an index,
+and a table that it fills from existing rows.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ async def test_old_store_without_permission_to_migrate_is_rejected_and_stays_old
 async def test_failed_migration_of_a_new_store_changes_nothing_and_can_be_repeated(
     store: TestStore, obstacle: str
 ) -> None:
-    # A table of this name makes a later statement fail, in the first migration or in the last one.
+    # An existing table `step` makes the first migration fail, and a table `lane_count` the last one.
     if isinstance(store, PostgresTestStore):
         await store.query(f'CREATE SCHEMA "{store.schema}"')
     await assert_fails_completely(store, obstacle)
@@ -181,7 +181,7 @@ async def make_old(store: TestStore) -> None:
 
 
 async def assert_fails_completely(store: TestStore, obstacle: str) -> None:
-    """Check that the next release changes nothing while a table of this name exists, and migrates after a drop."""
+    """Check that the next release changes nothing while a table of this name exists, and migrates after its drop."""
     await store.query(f"CREATE TABLE ff.{obstacle} (unrelated INTEGER)")
     before = await read_tables(store)
     with next_release():

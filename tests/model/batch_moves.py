@@ -61,7 +61,7 @@ class BatchMoves(BaseMachine):
 
     @move(2, chosen=st.lists(recent, min_size=1, max_size=4), stale=st.booleans(), renewed=st.booleans())
     def hold_many(self, chosen: list[int], stale: bool, renewed: bool) -> None:
-        """Renew or complete several leases in one call, some of them twice and some of them lost long ago."""
+        """Renew or complete several leases in one call, some of them twice, and some that were lost long ago."""
         fences = [fence for which in chosen if (fence := self.live_fence(which))]
         if stale:
             fences += self.fences[:2]

@@ -54,7 +54,7 @@ LIKELY: dict[str, Callable[[Execution], bool]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """The execution that an operation addresses: how far back, in which state, and from which namespace."""
+    """How to choose the execution of a call: how far back, in which states, and whether to use the wrong namespace."""
 
     which: int
     any_state: bool
@@ -134,7 +134,7 @@ class BaseMachine(RuleBasedStateMachine):
                 assert not any(tick.failed for tick in ticks), f"{name}: a duty failed: {ticks}"
             after = self._check_stored_rows()
             check_never_early(before, after, self._now_us())
-            # A tick fires only the first of several due timers of an execution, since that may end the wait.
+            # A tick fires only the first of several due timers of an execution, since that timer may end the wait.
             more = any(tick.duty == "timers" and tick.done for ticks in outcomes.values() for tick in ticks)
         for name, ticks in self._sides.tick().items():
             assert not any(tick.done or tick.failed for tick in ticks), (
@@ -161,7 +161,7 @@ class BaseMachine(RuleBasedStateMachine):
         return self.model.world.executions.get(id_)
 
     def namespace_of(self, id_: UUID, foreign: bool = False) -> str:
-        """Return the namespace of the execution, or the namespace that it is not in."""
+        """Return the namespace of the execution or, if `foreign` is set, the other namespace."""
         execution = self.execution(id_)
         own = execution.namespace if execution else NAMESPACES[0]
         return other(own) if foreign else own
@@ -251,7 +251,7 @@ class BaseMachine(RuleBasedStateMachine):
 
 
 def other(namespace: str) -> str:
-    """Return the other one of the two namespaces."""
+    """Return the other of the two namespaces."""
     return NAMESPACES[namespace == NAMESPACES[0]]
 
 

@@ -18,7 +18,7 @@ class Keys:
         self._world = world
 
     def seed(self, namespace: str, *, kid: str, secret: str) -> Seeded | AlreadySeeded:
-        """Add the first key. A known kid changes nothing, and another kid is rejected."""
+        """Add the first key. A known kid changes nothing, and a different kid is rejected."""
         existing = find_key(self._world, kid)
         if existing is not None:
             return AlreadySeeded(kid, existing.secret == secret, existing.retired_at is None)
@@ -28,8 +28,10 @@ class Keys:
         return Seeded(kid)
 
     def rotate(self, namespace: str, *, kid: str, secret: str, grace: timedelta | None) -> Rotated | Unchanged:
-        """Replace the active key. The previous one verifies for its grace, or without a grace for as long as it is
-        needed."""
+        """Replace the active key.
+
+        The previous key verifies tokens during its grace or, without a grace, as long as it is needed.
+        """
         world, active, existing = self._world, active_key(self._world), find_key(self._world, kid)
         if existing is active and active.secret == secret:
             return Unchanged(kid)

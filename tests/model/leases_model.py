@@ -158,7 +158,7 @@ class Leases:
         return [complete(fence=fence, result=result) for fence, result in results]
 
     def progress(self, namespace: str, *, fence: Fence, percent: int | None, message: str | None) -> None:
-        """Record progress. A value that is not given stays as it was."""
+        """Record progress. An omitted value stays unchanged."""
         execution = self._world.find_owned(namespace, fence)
         execution.percent = execution.percent if percent is None else percent
         execution.message = execution.message if message is None else message
@@ -255,8 +255,10 @@ class Leases:
         steps: list[Step],
         end: Callable[[Execution, tuple[Any, ...]], Outcome],
     ) -> Outcome:
-        """Record the steps and end the lease. The same request again returns the first outcome; other content is
-        rejected."""
+        """Record the steps and end the lease.
+
+        A repeated request returns the first outcome. A request with different content is rejected.
+        """
         request = (*request_key, *((step.name, step.status, step.payload) for step in steps))
         former = self._world.find(namespace, fence.execution_id).former
         if former and former.fence == fence and former.request == request:

@@ -37,7 +37,10 @@ class Operator:
         self._world = world
 
     def cancel(self, namespace: str, *, id: UUID, reason: str) -> Ended:
-        """Cancel an execution. A repeated cancel returns the same outcome, and another terminal state is rejected."""
+        """Cancel an execution.
+
+        A repeated cancel returns the same outcome, and a cancel in a different terminal state is rejected.
+        """
         execution = self._world.find(namespace, id)
         if execution.state is State.CANCELLED:
             return Ended(State.CANCELLED)
@@ -146,7 +149,7 @@ class Operator:
     def replay(
         self, namespace: str, *, id: UUID, reason: str, from_step: str | None, expected_generation: int | None
     ) -> Replayed:
-        """Run a terminal execution again as a new generation. Steps recorded before the named one stay valid."""
+        """Run a terminal execution again as a new generation. Steps recorded before the named step stay valid."""
         execution = self._world.find(namespace, id)
         if expected_generation is not None and expected_generation == execution.generation - 1:
             return Replayed(execution.generation, execution.vector.public_state)

@@ -170,7 +170,7 @@ class Execution:
 
     @property
     def vector(self) -> StateVector:
-        """The public vector by the table of the specification."""
+        """The public state vector, derived by the table in the specification."""
         return StateVector(
             lifecycle_phase=LifecyclePhase(_PHASES.get(self.state, self.state.value)),
             ownership_state=self.ownership or "unowned",
@@ -183,7 +183,7 @@ class Execution:
 
     @property
     def blocking_reason(self) -> BlockingReason:
-        """The reason why it is not running."""
+        """The reason why the execution is not running."""
         match self.state:
             case State.WAITING:
                 return BlockingReason.WAITING_FOR_WORKER

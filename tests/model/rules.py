@@ -83,7 +83,7 @@ class ClientMoves(BaseMachine):
         foreign=rarely,
     )
     def submit_again(self, which: int, change: Arguments, foreign: bool) -> None:
-        """I-17: repeat a submit by its key or id, with the same body or another one, or in another namespace."""
+        """I-17: repeat a submit by its key or id, with the same or a different body, or in the other namespace."""
         if not self._submitted:
             return
         namespace, arguments = self._submitted[-1 - which % len(self._submitted)]
@@ -129,7 +129,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, body=bodies, which=recent, worker=workers, limit=st.integers(1, 3), later=st.sampled_from([0 * S, S]))
     def crowd(self, body: Arguments, which: int, worker: str, limit: int, later: timedelta) -> None:
-        """Submit executions of different ages and priorities, release another, and let one worker claim from all."""
+        """Submit executions of different ages and priorities, release a lease, and let one worker claim from all."""
         submit_options = {"id": None, "key": None, "delay": None, "deadline": None}
         for priority in (0, 0, 5):
             self.act("executions.submit", RED, **body, **submit_options, priority=priority)
@@ -153,7 +153,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, which=recent, worker=workers, revoked=st.booleans())
     def hand_off(self, which: int, worker: str, revoked: bool) -> None:
-        """Lose a lease, grant it and reclaim it in one move."""
+        """Lose a lease, grant a reclaim and use the grant in one move."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -225,7 +225,7 @@ class WorkerMoves(BaseMachine):
 
     @move(5, which=any_index, operation=any_call)
     def come_back(self, which: int, operation: Call) -> None:
-        """Present any earlier fence, as a worker that was suspended would."""
+        """Present any earlier fence, as a worker process that was frozen for a while would."""
         if self.fences:
             fence, (path, arguments) = (
                 self.fences[-1 - which % len(self.fences)],
@@ -315,14 +315,14 @@ class OperatorMoves(BaseMachine):
 
     @move(4, target=targets, operation=operator_calls)
     def operate(self, target: Target, operation: Call) -> None:
-        """Cancel, hold, unhold, change the priority or tags."""
+        """Cancel, hold or unhold an execution, or change its priority or tags."""
         self.act_on(operation[0], target, **operation[1])
 
     @move(
         2, target=targets, reason=reasons, which=any_index, named=st.sampled_from(["", "", "", "epoch", "id", "worker"])
     )
     def revoke(self, target: Target, reason: str, which: int, named: str) -> None:
-        """Revoke the live lease, or only one that is named by a part of an earlier fence."""
+        """Revoke the live lease, or only a lease that matches a part of an earlier fence."""
         fence = self.fences[-1 - which % len(self.fences)] if self.fences else Fence(UUID(int=1), 1, UUID(int=998))
         self.act_on(
             "operator.revoke_lease",

@@ -34,7 +34,8 @@ from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 
 STEPS = 30
-# Beyond the first ten examples of a run Hypothesis mutates each five times. Many short runs therefore cover more.
+# After the first ten examples of a run, Hypothesis mutates each new example five times. Many short runs cover more than
+# a few long ones.
 EXAMPLES = 10
 
 

@@ -1,4 +1,4 @@
-"""The invariants of waits, checked on stored rows. Only conditions are evaluated by the model."""
+"""The invariants of waits, checked on stored rows. The model is used only to evaluate conditions."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def check_signal(before: Rows, after: Rows, token: Secret | None, outcome: Any, 
     earlier = {(row["execution_id"], row["seq"]) for row in before["signal"]}
     [signal] = [row for row in after["signal"] if (row["execution_id"], row["seq"]) not in earlier]
     [slot] = [row for row in before["waitpoint"] if row["id"] == signal["waitpoint_id"]]
-    assert slot["closed_at"] is None, "I-31: a closed waitpoint took a signal"
+    assert slot["closed_at"] is None, "I-31: a closed waitpoint accepted a signal"
     overdue = slot["expires_at"] is not None and slot["expires_at"] <= now_us
-    assert not overdue or slot["state"] == "active", "I-31: a waitpoint past its time took a signal"
+    assert not overdue or slot["state"] == "active", "I-31: an expired waitpoint accepted a signal"
     if token is not None:
-        assert not overdue, "I-31: the token of a waitpoint past its time was taken"
-        assert not token.reveal().endswith(FORGED), "I-31: a forged token was taken"
-        assert slot["token_ends_at"] is None or slot["token_ends_at"] > now_us, "I-31: a token past its end was taken"
-        assert _verifies(before, slot["kid"], now_us), "I-31: a token of a retired key was taken"
+        assert not overdue, "I-31: the token of an expired waitpoint was accepted"
+        assert not token.reveal().endswith(FORGED), "I-31: a forged token was accepted"
+        assert slot["token_ends_at"] is None or slot["token_ends_at"] > now_us, "I-31: an expired token was accepted"
+        assert _verifies(before, slot["kid"], now_us), "I-31: a token of a retired key was accepted"
     [state] = [row["state"] for row in before["execution"] if row["id"] == signal["execution_id"]]
-    assert state not in TERMINAL, "I-30: an ended execution took a signal"
+    assert state not in TERMINAL, "I-30: an ended execution accepted a signal"
     for row in after["execution"]:
         if row["id"] == signal["execution_id"] and row["state"] != state:
             assert state == "suspended", f"a signal moved an execution from {state} to {row['state']}"

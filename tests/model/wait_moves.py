@@ -244,7 +244,7 @@ class WaitMoves(SignalMoves):
         3, which=recent, kept=st.booleans(), early=st.sampled_from([0, 0, 1]), worker=workers, by=st.sampled_from("at")
     )
     def race_a_timer(self, which: int, kept: bool, early: int, worker: str, by: str) -> None:
-        """Wait for a signal or a timer. The one that did not fire may be waited for again."""
+        """Wait for a signal or a timer. Afterwards, wait again for the one that did not arrive."""
         fence = self.live_fence(which)
         if fence is None:
             return

@@ -175,7 +175,7 @@ def count_signal(condition: Condition, earlier: Iterable[SignalLike], signal: Si
 
 
 def needed_keys(condition: Condition, signals: Iterable[SignalLike]) -> set[str]:
-    """Return the keys that satisfied a condition: of an AnyOf only those of its satisfied members."""
+    """Return the keys that satisfied a condition. For an AnyOf, return only the keys of its satisfied members."""
     all_signals = list(signals)
     members = condition.members if isinstance(condition, AnyOf) else [condition]
     return {

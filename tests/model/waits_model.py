@@ -169,8 +169,11 @@ class SuspendOptions:
 def suspend(
     world: World, namespace: str, fence: Fence, options: SuspendOptions, steps: list[Step]
 ) -> Suspended | Satisfied:
-    """Release the lease until the condition is satisfied. A known key, and the same request of the last fence, return
-    the outcome of the suspension that they opened."""
+    """Release the lease until the condition is satisfied.
+
+    A repeated call returns the outcome of the suspension that the first call opened. It is recognized by its key, or by
+    the last fence with the same request.
+    """
     if isinstance(options.condition, TimeoutOnly) and options.timeout is None:
         raise InvalidRequest("timeout_only_without_deadline", "")
     execution = world.find(namespace, fence.execution_id)
@@ -218,8 +221,11 @@ def suspend(
 
 
 def close(world: World, execution: Execution, wait: Wait, trigger: Trigger, used: Collection[str] = ()) -> None:
-    """Close the suspension and its waitpoints. Standing waitpoints stay open, as do unused ones of an AnyOf if
-    requested. Signals at unused waitpoints may count again."""
+    """Close the suspension and its waitpoints.
+
+    Standing waitpoints stay open, as do unused waitpoints of an AnyOf if requested. Signals at unused waitpoints may
+    count again.
+    """
     wait.closed_at, wait.closed_by = world.now, trigger
     keeps_unused = (
         wait.unused_waitpoints is UnusedWaitpoints.KEEP
@@ -316,7 +322,7 @@ def _find_earlier(execution: Execution, fence: Fence, key: str | None, request: 
 def _repeat_outcome(
     world: World, namespace: str, earlier: Wait, fence: Fence, request: tuple[Any, ...]
 ) -> Suspended | Satisfied:
-    """Return the first outcome to the fence that opened the suspension, or how it ended to a later owner."""
+    """Return the first outcome for the fence that opened the suspension, or the end of the wait for a later owner."""
     execution = world.find(namespace, fence.execution_id)
     if earlier.fence != fence:
         world.find_owned(namespace, fence)

@@ -99,7 +99,7 @@ class World:
             self.new_slot(execution, key, WaitpointKind.STANDING)
 
     def find(self, namespace: str, id_: UUID) -> Execution:
-        """Return the execution. Those of other namespaces are not found."""
+        """Return the execution. Executions of other namespaces are not found."""
         execution = self.executions.get(id_)
         if execution is None or execution.namespace != namespace:
             raise NotFound("execution_not_found", "")
@@ -151,8 +151,10 @@ class World:
         request: tuple[Any, ...] | None = None,
         outcome: Any = None,
     ) -> None:
-        """End the lease, if any, and keep the remaining timeout of the attempt. The epoch moves unless the holder
-        completed the work or failed it finally."""
+        """End the lease, if any, and keep the remaining timeout of the attempt.
+
+        The epoch increases unless the holder completed the execution or failed it without a retry.
+        """
         fence, due = execution.fence, execution.attempt_timeout_at
         if fence is not None:
             execution.former = FormerLease(fence, code, request, outcome)
@@ -206,7 +208,7 @@ class World:
         principal: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Write an event. One that ends a lease has the index of the attempt that was running."""
+        """Write an event. An event that ends a lease has the index of the attempt that was running."""
         family, name = event.split(".")
         lease = execution.lease or before.lease
         ends = before.lease is not None and execution.lease is None
@@ -229,8 +231,11 @@ class World:
     def lose_lease(
         self, execution: Execution, event: str, principal: str | None = None, reason: str | None = None
     ) -> None:
-        """Apply an expiry or revocation by the policy. The execution is kept for hand-off or requeued as a new attempt.
-        Expiries count, and beyond the limit the execution fails."""
+        """Apply an expiry or revocation by the policy.
+
+        The execution is kept for hand-off or requeued as a new attempt. Expiries are counted, and the execution fails
+        beyond their limit.
+        """
         before, expired = replace(execution), event == "lease.expired"
         is_kept = execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF
         if expired and not is_kept and execution.reclaims >= execution.policy.max_reclaims:

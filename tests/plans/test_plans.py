@@ -16,7 +16,7 @@ from flowfabric.engine import Engine, Submission
 from flowfabric.store.statements import Dialect, Statement, load_statements
 from tests.stores import PostgresTestStore
 
-# Statements that are only a part of another one have no separate plan.
+# Statements that are only a part of another statement have no separate plan.
 UNPLANNED = {
     "held_as_seen": "a part of the optimistic write",
     "minting": "a part of other statements that locks the key for minting a token",
@@ -53,13 +53,13 @@ Plan = dict[str, Any]
 Plans = dict[str, Plan]
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off")
 SMALL = {"lane", "route", "signing_key", "subscriber", "worker", "store"}
-# This index contains only live leases, among which those of a worker are searched.
+# This index contains only live leases, so the statement may scan all of it for the leases of a worker.
 FULL_INDEX_SCANS = {"held_executions": {"execution_lease_check"}}
 
 
 @pytest.fixture(scope="module", params=["empty", "without statistics", "analysed"])
 def plans(request: pytest.FixtureRequest, postgres: Any) -> Plans:
-    """The plan of every statement, in each state in which the planner may prepare it."""
+    """The plan of every statement for empty tables, for tables without statistics, and for analysed tables."""
     return asyncio.run(make_plans(PostgresTestStore(postgres.dsn), request.param))
 
 
@@ -173,7 +173,7 @@ async def test_renewals_are_heap_only_updates(postgres: Any, noted: bool) -> Non
 
 
 async def wait_for_updates(store: PostgresTestStore, at_least: int) -> dict[str, Any]:
-    """Return the counts of row updates when the statistics include those of closed connections."""
+    """Wait until the statistics show at least this many row updates, and return the counts."""
     query = f"""SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
         WHERE relname = 'execution' AND schemaname = '{store.schema}'"""
     async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""Tests that the plans of SQLite use indexes, and those of hot statements only the id, with and without statistics.
+"""Tests that the plans of SQLite use indexes, and that hot statements use only the index of the id.
 
 The engine performs every operation and read while its connections record the statements that they execute. So each
 statement is explained as it ran. Statements that did not run are explained as they are loaded.
@@ -139,7 +139,7 @@ def find_executed(part: Part, executed: Executed) -> tuple[str, Any]:
         if text == part.text or (items and text.startswith(before) and text.endswith(after)):
             return text, arguments
     if items:
-        # The engine ran this update only with fewer columns.
+        # The engine ran this update only for a part of its columns, so no recorded text matches.
         assert "\nSET\n" in part.text, f"this batch never ran: {part.text}"
         return part.over(1), ([None] * len(part.parameters),)
     return part.text, (dict.fromkeys(part.parameters),)

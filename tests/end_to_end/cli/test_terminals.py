@@ -97,7 +97,7 @@ async def test_every_command_fits_the_terminal(
         assert code in (0, 1, 6), (path, lines)
         if path not in WIDTH_INDEPENDENT:
             assert_fits_without_cut_ids(path, lines, columns)
-        # Seed the first key before a token creates one automatically.
+        # Seed the first key now, because the first token would otherwise create a key automatically.
         if path == "keys seed":
             async with opened(store) as engine:
                 await fill_store(engine)

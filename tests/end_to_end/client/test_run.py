@@ -55,7 +55,7 @@ def start_program(program: Path, *command: str) -> subprocess.Popen[str]:
 
 
 def open_program_app(program: Path) -> tuple[App, Task[[int], int]]:
-    """Return the program's app as another process defines it."""
+    """Return an app with the same store and task as the program, for use in this process."""
     app = App(str(program.parent / "program.db"))
 
     @app.task(signals=[Signal("go", int)])

@@ -1,4 +1,4 @@
-"""Signals that a task awaits without declaring them: one operation finds the wait and delivers, on every path."""
+"""Test signals that a task awaits without declaring them: a single operation finds the wait and delivers the signal."""
 
 from __future__ import annotations
 

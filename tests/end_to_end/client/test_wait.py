@@ -1,4 +1,4 @@
-"""Waiting for executions from outside of tasks: every end has its outcome and its error."""
+"""Test waiting for executions from outside of tasks: the caller gets the result, or an error that names the outcome."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ app = App("stored.db")
 GO, HINT = Signal("go", int), Signal("hint", str)
 # The functions that steps have really called. A replay calls none of them.
 called: list[str] = []
-# These receive the token of the callback. A replay has no receiver, and does not ask the store for the token.
+# These functions receive the token of the callback. A replay has no receiver, and does not ask the store for the token.
 token_receivers: list[Callable[[str], object]] = []
 
 
@@ -193,7 +193,7 @@ async def _drive(kit: Kit, handle: Handle[Any], tokens: list[str]) -> AsyncItera
 
 
 async def _journals() -> dict[str, Any]:
-    """Run the program, and return its id, its result, and at each wait the records that were stored since the last."""
+    """Run the program, and return its id, its result, and the new records at each wait."""
     tokens: list[str] = []
     token_receivers.append(tokens.append)
     async with Kit(app) as kit:

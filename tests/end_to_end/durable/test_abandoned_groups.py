@@ -40,7 +40,7 @@ async def wait_forever() -> None:
 
 @asynccontextmanager
 async def abandon_when(condition: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
-    """Abandon the block, as a timeout would, when the condition returns."""
+    """Wait for the condition concurrently with the block. When it returns, abandon the block as a timeout would."""
 
     async def expire() -> None:
         await condition()

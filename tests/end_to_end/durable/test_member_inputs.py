@@ -9,7 +9,7 @@ from tests.end_to_end.durable.kits import statuses
 
 
 class Pair:
-    """A flow of two tasks; the first returns another value each time that it runs."""
+    """A flow of two tasks; the first returns a different value each time that it runs."""
 
     def __init__(self, app: App) -> None:
         self.results = iter([1, 100])

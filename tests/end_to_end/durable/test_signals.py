@@ -343,7 +343,7 @@ async def test_a_program_takes_every_path_of_suspend_and_of_signals(app: App, ki
         await kit.signal(handle, paid_back, 2, key="once")
 
     assert [await kit.finish(handle) for handle in handles] == [3, 3]
-    # The first token of a store is minted alone, with the key that signs it.
+    # The first token of a store is not minted in a batch, because the same transaction creates its signing key.
     assert waits.suspend.paths["locked_single"] == 1
     assert waits.suspend.paths["locked_batch"] > 0
     assert waits.deliver.paths["optimistic"] >= 2

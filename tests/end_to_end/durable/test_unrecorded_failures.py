@@ -179,7 +179,7 @@ async def test_branch_failure_caught_by_a_waiting_handler_ends_the_others_later(
         try:
             await gather(child.run(), branch())
         except KeyError:
-            # The handler may still raise the failure again until it ends.
+            # Until this handler ends, it could still raise the failure again.
             await sleep("1d")
             return "continued"
         return "succeeded"

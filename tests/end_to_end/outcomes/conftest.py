@@ -45,7 +45,7 @@ async def kit(app: App, request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
 
 @pytest.fixture(params=["file", "postgres"])
 async def new_kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KitFactory]:
-    """Return a factory of kits on one store, so that changed code meets the executions of the old code."""
+    """Return a factory of kits on one store, so that changed code can continue the executions of the old code."""
     clock = VirtualClock()
 
     def make_factory(address: str, **options: Any) -> KitFactory:

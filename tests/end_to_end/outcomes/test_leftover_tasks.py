@@ -128,7 +128,7 @@ def test_asyncio_tasks_on_an_unwatched_loop_are_not_cancelled(store: TestStore) 
         may_end.set()
         return await kept[0]
 
-    # The tests share one loop, which an earlier test may watch. This loop is new.
+    # The tests share one event loop, which the worker of an earlier test may still watch. Use a new loop.
     with asyncio.Runner() as runner:
         assert runner.run(main())
 

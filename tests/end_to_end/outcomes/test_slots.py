@@ -20,7 +20,8 @@ from flowfabric.worker.worker import Worker
 from tests.sizes import Size
 
 GO = Signal("go", int)
-# A leaked run holds about a hundred blocks and many thousands of bytes. An id may be kept for a while.
+# A leaked run holds about a hundred blocks and many thousands of bytes. The limits are above zero because some ids stay
+# in memory for a while.
 MAX_BLOCKS_PER_SUSPENDED = 4
 MAX_BYTES_PER_SUSPENDED = 2_000
 # A pool may open a connection at any time, and each connection has its own caches.

@@ -88,7 +88,7 @@ async def test_threads_for_branches_are_limited_by_the_pool(app: App, memory_kit
 
 
 def make_sleeping_task(app: App, effects: list[str]) -> Task[[], list[str]]:
-    """Return a task with nested branches that sleep for as many hours as their number while another works."""
+    """Return a task with nested branches. Branch number n sleeps for n hours while other branches work."""
 
     def record_effect(entry: str) -> str:
         effects.append(entry)

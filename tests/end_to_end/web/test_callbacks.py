@@ -29,7 +29,7 @@ def path_for(wait: Wait) -> str:
 
 
 def check_payload(kind: str, key: str, payload: bytes) -> str | None:
-    """Accept any payload of other kinds; kind `export` requires rows."""
+    """Require the field `rows` for kind `export`, and accept any payload for other kinds."""
     if kind != "export":
         return None
     assert key == "callback:export"

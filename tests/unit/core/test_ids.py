@@ -161,7 +161,7 @@ INVALID_IDS = [
     TEXT[:-1], TEXT + "0", TEXT.replace("-", ""), "{" + TEXT + "}", "urn:uuid:" + TEXT, "{fp:70000}:" + TEXT,
     " " + TEXT[1:], TEXT[:-1] + "\n", TEXT[:-1] + "g", TEXT[:-1] + "\ud800", TEXT[:-1] + "\u202e",
     "'; DROP TABLE x; --", "<script>alert(1)</script>", "x" * 36, "x" * 1_000_000,
-    # The constructor of UUID accepts these, but they are not the text of an id.
+    # The constructor of UUID accepts these texts, but none of them is the text of an id.
     "urn:" + UUID(TEXT).hex, "{{" + UUID(TEXT).hex + "}}", "----" + UUID(TEXT).hex, TEXT[:-4] + "_" + TEXT[-3:],
     TEXT[:-1] + "\u0667", TEXT[:8] + TEXT[9:13] + "-" + TEXT[13:], "+" + TEXT[1:], "0x" + TEXT[2:],
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Programs without a finding of `flowfabric check`, and mistakes marked with their code on their line."""
+"""Programs in which `flowfabric check` finds nothing, and programs whose mistakes are marked with their error code."""
 
 from __future__ import annotations
 

@@ -178,9 +178,8 @@ def test_loaded_statements_use_the_placeholders_of_their_dialect() -> None:
 def test_backends_differ_only_in_the_listed_statements() -> None:
     postgres, sqlite = (set(load_statements(dialect, backend)) for backend, dialect in BACKENDS.items())
     # PostgreSQL claims in one statement, with a second one for lanes where rows are locked. SQLite has no writing CTE
-    # and needs three.
-    # PostgreSQL resolves the common case of a flow in one statement that writes to several tables.
-    # A submit in a caller's transaction inspects the transaction and sends a notification only on PostgreSQL.
+    # and needs three statements. PostgreSQL resolves the common case of a flow in one statement that writes to several
+    # tables. A submit in a caller's transaction inspects the transaction and sends a notification only on PostgreSQL.
     # Only PostgreSQL has concurrent writers, so only it reads optimistically without a lock.
     optimistic = {"seen_before_signalling", "held_as_seen"}
     assert postgres - sqlite == {"claim_waiting", "claim_unlocked", "pass_on", "inspect_joined", "wake"} | optimistic

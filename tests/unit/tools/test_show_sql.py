@@ -61,7 +61,7 @@ async def test_the_store_receives_the_text_that_is_shown(store: TestStore, monke
 
 
 def spy(store: TestStore, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return a set that collects all statements that the driver is given."""
+    """Return a set that collects all statements that the driver receives."""
     queries: set[str] = set()
     fetch, open_file = asyncpg.Connection.fetch, sqlite3.connect
 

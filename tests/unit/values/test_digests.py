@@ -278,6 +278,6 @@ def test_digest_is_the_same_in_every_process() -> None:
 
 
 def test_digest_has_its_recorded_value() -> None:
-    """Digests are stored, so a different algorithm would hold every running execution."""
+    """Digests are stored, so after a change of the algorithm every running execution would diverge and be held."""
     args = (1, "a", {"x", "y"}, Order("a"), Color.RED, datetime(2026, 1, 2, tzinfo=UTC), Client("a"), b"x")
     assert _digest(*args, k=None) == "c65ef2e85a5509c3e778b987babbd7cd"

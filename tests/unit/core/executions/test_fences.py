@@ -190,5 +190,5 @@ def test_digest_depends_on_the_boundaries_of_parts(one: tuple[str | None, ...], 
 def test_digest_depends_on_the_operation_and_is_stable() -> None:
     assert digest("complete", b"x") != digest("fail", b"x")
     assert digest("delay", "grüße") == digest("delay", "grüße".encode())
-    # Digests are stored in rows, so another release must compute the same value.
+    # Digests are stored in rows, so every later release must compute the same value.
     assert digest("complete", b"out", None) == hashlib.sha256(b"complete\x003:out\x00-").hexdigest()

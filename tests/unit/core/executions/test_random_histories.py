@@ -221,7 +221,7 @@ PATHS = [
 
 
 def test_moves_reach_every_state_except_suspended_and_skipped() -> None:
-    """Check the test itself, since histories that never leave the first state would prove nothing."""
+    """Check the test above, since histories that never leave the first state would prove nothing."""
     reached = set()
     for path in PATHS:
         simulation = SimulatedExecution(Policy(), timedelta(0) if path == ["deadline"] else None)

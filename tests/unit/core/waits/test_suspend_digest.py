@@ -1,4 +1,4 @@
-"""The digest of a suspend recognizes a repeat. It is stored, so it must not depend on names in the source."""
+"""A stored digest recognizes a repeated suspend, so it must not depend on names in the source."""
 
 from __future__ import annotations
 
