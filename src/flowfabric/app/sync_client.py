@@ -39,15 +39,15 @@ class Handle(Generic[R_co]):
         return self._inner.id
 
     def __durable_call__(self) -> DurableCall[R_co]:
-        """Return the wait for the result as a durable call, for groups."""
+        """Return the wait for the result as a durable call; groups such as `gather` call this method."""
         return self._inner.__durable_call__()
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the result.
 
-        Raise `ExecutionFailed`, `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if the execution ended
-        another way. A failure whose class the task declares in `raises=` is raised as that class. Raise `TimeoutError`
-        if the execution has not ended within `timeout`.
+        Raise `ExecutionFailed`, `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if the execution did not
+        complete. A failure whose class the task declares in `raises=` is raised as that class. Raise `TimeoutError` if
+        the execution has not ended within `timeout`.
         """
         return run_on_client_thread(lambda: self._inner.result(timeout))
 
@@ -66,8 +66,8 @@ class Handle(Generic[R_co]):
     def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Delivery:
         """Send a signal.
 
-        If the task declares the signal, it is kept until the task awaits it. Otherwise it goes to the wait that is open
-        now. A second signal with the same `key` is reported as a duplicate.
+        If the task declares the signal, the store keeps it until the task awaits it. Otherwise it is delivered to the
+        wait that is open now. A second signal with the same `key` is reported as a duplicate.
         """
         return run_on_client_thread(lambda: self._inner.signal(signal, value, key=key))
 
@@ -96,7 +96,7 @@ class Handle(Generic[R_co]):
         return run_on_client_thread(self._inner.history)
 
     def explain(self) -> str:
-        """Return one sentence with the reason why the execution is not running, or that it is."""
+        """Return one sentence that says whether the execution is running, and if it is not, why."""
         return run_on_client_thread(self._inner.explain)
 
     def __repr__(self) -> str:
@@ -110,16 +110,18 @@ class Task(Generic[P, R]):
         self._inner = inner
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store an execution and return its handle. Inside a task it is a child, stored once however often the task
-        runs again."""
+        """Store an execution and return its handle.
+
+        Inside a task, the execution is a child, which is stored only once even if the task runs again.
+        """
         return Handle(submit_sync(self._inner, args, kwargs))
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Store an execution and wait for its result, like `submit` and then awaiting the handle."""
+        """Store an execution and wait for its result, like `submit` followed by an await of the handle."""
         return run_on_client_thread(lambda: self._inner.run(*args, **kwargs))
 
     def continue_with(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
-        """End this run and start the same execution over, with other arguments and an empty journal."""
+        """End this run and restart the same execution with new arguments and an empty journal."""
         sync_bridge.call_plain(lambda: self._inner.continue_with(*args, **kwargs))
 
     def handle(self, id: UUID | str) -> Handle[R]:
@@ -142,7 +144,7 @@ class Task(Generic[P, R]):
         detached: bool = False,
         connection: object = None,
     ) -> Task[P, R]:
-        """Return the same task with other call options. Options that are not given keep their values.
+        """Return the same task with new call options. Options that you omit keep their values.
 
         With a `key`, a repeated submit returns the same execution. `name` is for members of a flow. `connection` is a
         database connection with an open transaction, in which the execution is stored. A `detached` child is not
@@ -188,8 +190,10 @@ class FlowHandle:
         return run_on_client_thread(lambda: self._inner.cancel(policy))
 
     def wait(self, timeout: Duration | None = None) -> FlowState | None:
-        """Wait until all members have ended. None if the timeout passes first. The function of a task awaits members
-        instead."""
+        """Wait until all members have ended.
+
+        Return None if the timeout passes first. Raise inside a task, whose function must await the members instead.
+        """
         return run_on_client_thread(lambda: self._inner.wait(timeout))
 
     def status(self) -> FlowDescription:
@@ -222,11 +226,11 @@ class App:
         return [Handle(inner) for inner in run_on_client_thread(lambda: self._inner.submit_many(calls))]
 
     def handle(self, id: UUID | str) -> Handle[Any]:
-        """Return the handle of any execution. `task.handle(id)` also knows the type of its result."""
+        """Return the handle of any execution. A handle from `task.handle(id)` also knows the type of the result."""
         return Handle(self._inner.handle(id))
 
     def signal(self, token: str, name: str, payload: object = None) -> Delivery:
-        """Deliver plain JSON under a name to the wait of the token."""
+        """Deliver a signal with this name and plain JSON to the waitpoint of the token."""
         return run_on_client_thread(lambda: self._inner.signal(token, name, payload))
 
     def approve(self, token: str, comment: str = "") -> Delivery:
@@ -238,7 +242,7 @@ class App:
         return run_on_client_thread(lambda: self._inner.reject(token, reason))
 
     def close(self) -> None:
-        """Close the engine of the running loop, as `async with app` does. The next use opens another."""
+        """Close the engine of the running loop, as `async with app` does. The next use opens a new engine."""
         return run_on_client_thread(self._inner.close)
 
     def __repr__(self) -> str:

@@ -131,7 +131,7 @@ class StepFunction:
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call: another name, a key that distinguishes calls, or other retries."""
+        """Return `step` with options for one call, such as its name, a key that distinguishes calls, or retries."""
         return StepFunction(
             self._inner.options(name=name, key=key, retries=retries, timeout=timeout, retry_on=retry_on)
         )
@@ -181,7 +181,7 @@ def poll(every: Duration, fn: Callable[P, T | None], /, *args: P.args, **kwargs:
 def poll(every: Duration, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function immediately and then every `every`, until it returns something other than None or False.
 
-    However often the function is called, there is one record.
+    However often the function is called, there is only one record.
     """
     make: Any = async_poll
     return sync_bridge.call(lambda: make(every, fn, *args, **kwargs))
@@ -198,8 +198,8 @@ def wait_signal(signal: Signal[T], /, *, timeout: Duration) -> Received[T] | Tim
 def wait_signal(signal: Signal[T], /, *, timeout: Duration | None = None) -> Any:
     """Wait for the next signal of this name.
 
-    A signal that the task declares is kept from the submit on until the task awaits it. Other signals are accepted only
-    while the task awaits them.
+    The engine keeps a signal that the task declares, from the submit until the task awaits it. Other signals are
+    accepted only while the task awaits them.
     """
     make: Any = async_wait_signal
     return sync_bridge.call(lambda: make(signal, timeout=timeout))
@@ -251,11 +251,11 @@ def approval(
     timeout: Duration | None = None,
     on_timeout: str = "return",
 ) -> Approval[Any]:
-    """Wait for people to decide. Each approver in `by` gets a token, and the first decision with it counts.
+    """Wait for people to decide. Each approver in `by` gets a token, and the first decision with that token counts.
 
-    `need` approvals are required, by default all. With `veto`, the first rejection ends the approval; without, it ends
-    when `need` can no longer be reached. `notify` is called as a step, once for each approver. Without `by` there are
-    no tokens, and anyone may decide who is known to the command line or an inbox.
+    `need` approvals are required, by default all. With `veto`, the first rejection ends the approval; without `veto`,
+    the approval ends when `need` can no longer be reached. `notify` is called as a step, once for each approver.
+    Without `by` there are no tokens, and any user of the command line or of an inbox may decide.
     """
     make: Any = async_approval
     return Approval(
@@ -331,7 +331,7 @@ def settle(*calls: Callable[[], T], limit: int | None = None) -> tuple[Completed
 
 
 def settle(*calls: Callable[[], Any], limit: int | None = None) -> Any:
-    """Return how each call ended, in their order. No call ends another."""
+    """Return how each call ended, in the order of the calls. No call ends another."""
     make: Any = async_settle
     return sync_bridge.call(lambda: make(*(sync_bridge.make_branch(call) for call in calls), limit=limit))
 
@@ -378,7 +378,7 @@ def changed(name: str, /) -> bool:
 
 
 def progress(percent: float, message: str = "") -> None:
-    """Report the progress of the task. Ignored while the task only repeats recorded calls."""
+    """Report the progress of the task. The report is ignored while the task only repeats recorded calls."""
     return sync_bridge.call_plain(lambda: async_progress(percent, message))
 
 
@@ -438,5 +438,5 @@ class Saga:
 
 
 def saga() -> Saga:
-    """Open a saga: `with saga() as undo`. Add to `undo` how to take back each step that was done."""
+    """Open a saga: `with saga() as undo`. For each step that was done, add to `undo` how to take it back."""
     return Saga()

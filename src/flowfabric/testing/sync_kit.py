@@ -44,7 +44,7 @@ class SyncKit:
         return run_on_client_thread(lambda: self._inner.run(task, *args, **kwargs))
 
     def work(self) -> None:
-        """Run everything that can run now. Call it after a change that was not made with the kit."""
+        """Run everything that can run now. Call this after a change that was made without the kit."""
         return run_on_client_thread(self._inner.work)
 
     def advance(self, duration: Duration) -> None:
