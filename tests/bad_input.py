@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core.executions.requests import SubmissionOptions
 from flowfabric.engine import (
     ChildSubmission,
     Edge,
@@ -238,12 +237,8 @@ FURTHER: dict[str, list[Any]] = {
 
 
 def parameters(call: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function, method or class, without `self`. `**options` are those of a `Submission`."""
-    items = [item for item in inspect.signature(call).parameters.values() if item.name != "self"]
-    if not any(item.annotation == "Unpack[SubmissionOptions]" for item in items):
-        return items
-    fields = inspect.signature(Submission).parameters
-    return [*items[:-1], *(fields[name] for name in SubmissionOptions.__annotations__)]
+    """Return the parameters of a function, method or class, without `self`."""
+    return [item for item in inspect.signature(call).parameters.values() if item.name != "self"]
 
 
 def role_of(parameter: inspect.Parameter) -> Role | None:

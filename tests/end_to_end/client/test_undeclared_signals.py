@@ -9,12 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import App, Handle, NotFound, Signal, gather, sleep, step, wait_signal
+from flowfabric import App, Handle, NotFound, Signal, gather, step, wait_signal
 from flowfabric.engine import Accepted, DuplicateSignal, Engine, State
 from tests.conformance.test_operations import Seen
 from tests.end_to_end.client.manual_worker import claim, complete
 
 paid = Signal("paid", int)
+go = Signal("go", int)
 
 
 async def wait_by_hand(engine: Engine, handle: Handle[Any], key: str = "signal:paid") -> None:
@@ -84,7 +85,7 @@ async def test_signal_waits_on_the_single_path_while_a_step_holds_the_row(
         await may_commit.wait()
 
     async def branch() -> None:
-        await sleep("1ms")  # Both branches wait, so the wait for the signal is open from here on.
+        await wait_signal(go)  # Both branches wait, so the wait for the payment is open from here on.
         await step.tx(hold_the_row)
 
     @app.task(signals=signals)
@@ -94,9 +95,11 @@ async def test_signal_waits_on_the_single_path_while_a_step_holds_the_row(
 
     async with app.worker():
         handle = await order.submit()
+        await accepted_signal(handle, go, 1)
         await is_locked.wait()
+        before = paths_of(engine).get("locked_single", 0)
         delivery = asyncio.ensure_future(handle.signal(paid, 10))
-        while not paths_of(engine).get("locked_single") and not delivery.done():  # noqa: ASYNC110
+        while paths_of(engine).get("locked_single", 0) == before and not delivery.done():  # noqa: ASYNC110
             await asyncio.sleep(0)
         may_commit.set()
         assert isinstance(await delivery, Accepted)
@@ -110,18 +113,18 @@ async def test_late_repeat_with_a_key_is_a_duplicate_and_not_for_the_next_wait(a
 
     async with app.worker():
         handle = await order.submit()
-        first = await accepted_signal(handle, 10, key="bank-1")
+        first = await accepted_signal(handle, paid, 10, key="bank-1")
         assert await handle.signal(paid, 10, key="bank-1") == DuplicateSignal(first.signal_id)
-        await accepted_signal(handle, 20, key="bank-2")
+        await accepted_signal(handle, paid, 20, key="bank-2")
         assert await handle == [10, 20]
         assert await handle.signal(paid, 10, key="bank-1") == DuplicateSignal(first.signal_id)
 
 
-async def accepted_signal(handle: Handle[Any], amount: int, *, key: str) -> Accepted:
+async def accepted_signal(handle: Handle[Any], signal: Signal[int], value: int, *, key: str | None = None) -> Accepted:
     """Send a signal until the task awaits it."""
     while True:
         try:
-            delivery = await handle.signal(paid, amount, key=key)
+            delivery = await handle.signal(signal, value, key=key)
         except NotFound as error:
             if error.code != "signal_not_expected":
                 raise
