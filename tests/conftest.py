@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import shutil
 import signal
 from collections import Counter
@@ -9,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +24,8 @@ from tests.sizes import Size
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore
 
 pytest_plugins = ["tests.timeouts"]
+# A test may leave tasks that are about to end, such as the return of a connection to its pool.
+TASK_END_TIMEOUT_S = 5.0
 
 # A plain run uses the same examples every time. `--all` searches for new ones.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
@@ -59,6 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+def pytest_collection_finish() -> None:
+    # Modules and tests stay until the end, so the garbage collector need not visit them again and again.
+    gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
     lines = [
@@ -78,6 +88,33 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def scoreboard(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Return a function that adds a line to the scoreboard, which is printed after the tests."""
     return partial(record_property, "scoreboard")
+
+
+@pytest.fixture(scope="session")
+async def session_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all tests of this process."""
+    return asyncio.get_running_loop()
+
+
+@pytest.fixture(autouse=True)
+def clean_loop(session_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Fail a test whose tasks do not end, or that leaves the loop in another mode."""
+    tasks, mode = asyncio.all_tasks(session_loop), _mode(session_loop)
+    yield
+    assert _mode(session_loop) == mode
+    if left := asyncio.all_tasks(session_loop) - tasks:
+        session_loop.run_until_complete(_end(left))
+
+
+def _mode(loop: asyncio.AbstractEventLoop) -> tuple[object, ...]:
+    return loop.get_debug(), loop.get_task_factory(), loop.get_exception_handler()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    _, pending = await asyncio.wait(tasks, timeout=TASK_END_TIMEOUT_S)
+    for task in pending:
+        task.cancel()
+    assert not pending, "the test leaves tasks running"
 
 
 @pytest.fixture(scope="session")

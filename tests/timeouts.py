@@ -95,13 +95,12 @@ def _limit(item: pytest.Item) -> Iterator[None]:
     timeout_s = _timeout_of(item)
     signal.signal(signal.SIGALRM, partial(_raise_timeout, timeout_s))
     signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s / 10)
+    # This covers the report of the phase too, which can hang because it deletes objects.
     _exit_after(timeout_s * 1.5, item.config)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # The report of a failed phase can hang too: it deletes objects.
-        _exit_after(timeout_s * 1.5, item.config)
 
 
 def _exit_after(timeout_s: float, config: pytest.Config) -> None:

@@ -135,7 +135,8 @@ def everything() -> Iterator[Stage]:
 
 
 def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    """Handle the signal like Ctrl-C: asyncio then cancels the tour, wherever it is."""
+    signal.raise_signal(signal.SIGINT)
 
 
 @asynccontextmanager

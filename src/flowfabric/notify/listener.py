@@ -44,6 +44,7 @@ class Listener:
         self._on_hints = on_hints
         self._learn_time = learn_time
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._proved_at: float | None = None
         self._connected_at: float | None = None
         self._connects = 0
@@ -55,12 +56,13 @@ class Listener:
         return self._connected_at is not None
 
     def start(self) -> None:
-        """Start listening, unless the listener has started or there is no source of notifications."""
-        if self._source is not None and self._task is None:
+        """Start listening, unless the listener has started, is closed, or has no source of notifications."""
+        if self._source is not None and self._task is None and not self._is_closed:
             self._task = asyncio.create_task(self._listen(self._source), name="flowfabric-listener")
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening for good."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

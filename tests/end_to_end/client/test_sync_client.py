@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -98,11 +99,14 @@ def test_forked_child_uses_its_own_thread(shop: App) -> None:
     queue = multiprocessing.get_context("fork").SimpleQueue()
     child = os.fork()
     if child == 0:
+        # A hanging child must not block its parent.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
         try:
             queue.put(refund.sync.submit("child").status().kind)
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    assert os.waitpid(child, 0)[1] == 0
     assert queue.get() == "refund"
     assert refund.sync.submit("parent again").status().kind == "refund"
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flowfabric import App, gather, sleep, step
-from flowfabric.runtime import branch as raw_tasks
+from flowfabric.runtime.branch import track_raw_tasks
 from tests.stores import TestStore, opened
+
+
+@pytest.fixture
+def tracking_loop(session_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Make the loop track the tasks of bodies, as the loop of a worker does."""
+    track_raw_tasks(session_loop)
+    yield
+    session_loop.set_task_factory(None)
 
 
 class LeftoverTask:
@@ -39,10 +48,10 @@ class LeftoverTask:
         await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("tracking_loop")
 async def test_asyncio_task_left_by_a_body_is_cancelled_and_logged(
     real_app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    raw_tasks.track_raw_tasks(asyncio.get_running_loop())
     leftover = LeftoverTask()
 
     @real_app.task
@@ -60,8 +69,8 @@ async def test_asyncio_task_left_by_a_body_is_cancelled_and_logged(
     )
 
 
+@pytest.mark.usefixtures("tracking_loop")
 async def test_asyncio_task_left_by_a_branch_is_cancelled_when_the_body_waits(real_app: App) -> None:
-    raw_tasks.track_raw_tasks(asyncio.get_running_loop())
     leftover = LeftoverTask()
 
     async def branch() -> None:
@@ -78,8 +87,8 @@ async def test_asyncio_task_left_by_a_branch_is_cancelled_when_the_body_waits(re
         assert sorted(await task.run()) == ["inner", "outer"]
 
 
+@pytest.mark.usefixtures("tracking_loop")
 async def test_asyncio_task_started_by_a_step_is_not_cancelled(real_app: App) -> None:
-    raw_tasks.track_raw_tasks(asyncio.get_running_loop())
     may_end, kept = asyncio.Event(), list[asyncio.Task[bool]]()
 
     async def connect() -> None:
@@ -96,9 +105,8 @@ async def test_asyncio_task_started_by_a_step_is_not_cancelled(real_app: App) ->
     assert await kept[0]
 
 
+@pytest.mark.usefixtures("tracking_loop")
 async def test_awaited_asyncio_tasks_are_not_logged(real_app: App, caplog: pytest.LogCaptureFixture) -> None:
-    raw_tasks.track_raw_tasks(asyncio.get_running_loop())
-
     @real_app.task
     async def careful(number: int) -> list[str]:
         async with asyncio.TaskGroup() as group:

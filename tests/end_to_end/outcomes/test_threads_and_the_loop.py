@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from tests.end_to_end.durable.kits import begin
 
 
 @pytest.fixture
-async def strict_loop() -> None:
+def strict_loop(session_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Set the loop to debug mode, in which it rejects calls from other threads."""
-    asyncio.get_running_loop().set_debug(True)
+    session_loop.set_debug(True)
+    yield
+    session_loop.set_debug(False)
 
 
 def beside_a_wait(act: Any) -> None:
