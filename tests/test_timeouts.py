@@ -53,10 +53,10 @@ def test_next():
 
 
 def run_pytest(folder: Path, program: str, *options: str) -> str:
-    """Run the tests of a program with a limit of one second per phase, and return the output."""
+    """Run the tests of a program with a limit of two seconds per phase, and return the output."""
     (folder / "test_program.py").write_text(program)
     # The configuration is that of this project, with one event loop per process.
-    words = f"-m pytest -c {ROOT}/pyproject.toml --rootdir . -p tests.timeouts -p no:cacheprovider -rA --test-timeout 1"
+    words = f"-m pytest -c {ROOT}/pyproject.toml --rootdir . -p tests.timeouts -p no:cacheprovider -rA --test-timeout 2"
     done = subprocess.run(
         [sys.executable, *words.split(), *options, "test_program.py"],
         cwd=folder,
@@ -73,7 +73,7 @@ def run_pytest(folder: Path, program: str, *options: str) -> str:
 def test_hanging_test_fails_with_its_stack_and_the_run_ends(tmp_path: Path) -> None:
     output = run_pytest(tmp_path, INTERRUPTED)
     for result, name in (("FAILED", "await"), ("FAILED", "lock"), ("FAILED", "child"), ("ERROR", "teardown")):
-        line = f"{result} test_program.py::test_{name} - tests.timeouts.TestTimeout: not done after 1 s"
+        line = f"{result} test_program.py::test_{name} - tests.timeouts.TestTimeout: not done after 2 s"
         assert line in output, output
     assert "in waits_for_an_event" in output, "the stack of the task"
     assert "PASSED test_program.py::test_leaves_a_thread_that_never_ends" in output, output
