@@ -43,7 +43,7 @@ PLANTED_IN_FLOWS = (
     PlantedFault(
         "cancelled losers leave their edges open",
         "../conformance/test_joins.py::test_cancelled_sibling_is_fenced_and_its_other_edges_are_resolved[sqlite]",
-        Edit(RESOLVING, "while not resolution.is_settled:", "while resolution.wants_edges() or resolution.closing:"),
+        Edit(RESOLVING, "while not resolution.is_settled:", "while resolution.missing_edges() or resolution.closing:"),
     ),
     PlantedFault(
         "sibling needed by another group is cancelled",
