@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from flowfabric.cli.commands import show
 from flowfabric.engine import Lease, Step, connect
 from tests.end_to_end.cli.shell import Shell
 from tests.scenarios import leased
@@ -173,6 +174,18 @@ async def test_list_filters_and_continues_at_a_cursor(store: TestStore, shell: S
     assert len((await shell.run("list", "--tag", "team.n=3", "--json")).lines) == 1
     assert len((await shell.run("list", "--state", "active", "--since", "1h", "--json")).lines) == 1
     assert (await shell.run("list", "--until", "2020-01-01")).error == "No executions match.\n"
+
+
+async def test_list_of_all_pages_accepts_an_age(
+    store: TestStore, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The age becomes a time once, because a cursor fits only the same filters."""
+    monkeypatch.setattr(show, "_PAGE_SIZE_FOR_ALL", 2)
+    async with opened(store) as engine:
+        for _ in range(5):
+            await engine.executions.submit("mail")
+    output = await shell.run("list", "--all", "--since", "1h", "--json")
+    assert (output.code, len(output.lines), output.error) == (0, 5, "")
 
 
 async def test_show_prints_the_details_of_an_execution(store: TestStore, shell: Shell) -> None:

@@ -23,7 +23,7 @@ from flowfabric.cli.output import (
 from flowfabric.cli.targets import open_for_reading
 from flowfabric.cli.terminal import Column, Screen, escape, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine import ApproximateCount, Description, Engine, Outcome, Page, RecordedStep, State, Summary
+from flowfabric.engine import ApproximateCount, Description, Outcome, Page, RecordedStep, State, Summary
 
 _MAX_VALUE_CHARACTERS = 600
 _MAX_STEPS = 10_000
@@ -166,35 +166,28 @@ async def list_executions(arguments: argparse.Namespace) -> None:
     """Print one page, or with --all every page."""
     if arguments.all and arguments.limit is not None:
         raise InvalidRequest("invalid_request", "--all lists every execution; leave out --limit")
+    page_size = _PAGE_SIZE_FOR_ALL if arguments.all else _PAGE_SIZE
+    # A cursor fits only the same filters, so an age such as `2h` becomes a time once for all pages.
+    since, until = parse_time(arguments.since, "--since"), parse_time(arguments.until, "--until")
     async with open_for_reading(arguments) as engine:
         cursor = arguments.cursor
         while True:
-            page = await _read_page(engine, arguments, cursor)
+            page = await engine.executions.list(
+                state=arguments.state,
+                lane=arguments.lane,
+                kind=arguments.kind,
+                tags=parse_tags(arguments.tag) or None,
+                created_from=since,
+                created_until=until,
+                limit=page_size if arguments.limit is None else arguments.limit,
+                cursor=cursor,
+            )
             _print_page(arguments, page, engine.now())
             cursor = page.next_cursor
             if cursor is None or not arguments.all:
                 break
     if cursor is not None:
         print_hint(f"More: --cursor {cursor}")
-
-
-async def _read_page(engine: Engine, arguments: argparse.Namespace, cursor: str | None) -> Page:
-    return await engine.executions.list(
-        state=arguments.state,
-        lane=arguments.lane,
-        kind=arguments.kind,
-        tags=parse_tags(arguments.tag) or None,
-        created_from=parse_time(arguments.since, "--since"),
-        created_until=parse_time(arguments.until, "--until"),
-        limit=_limit(arguments),
-        cursor=cursor,
-    )
-
-
-def _limit(arguments: argparse.Namespace) -> int:
-    if arguments.limit is not None:
-        return int(arguments.limit)
-    return _PAGE_SIZE_FOR_ALL if arguments.all else _PAGE_SIZE
 
 
 def _print_page(arguments: argparse.Namespace, page: Page, now: datetime) -> None:
