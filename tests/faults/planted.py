@@ -94,7 +94,7 @@ PLANTED_IN_WAITS = (
             "ops/waits/resume.py",
             "    waitpoint = (await tx.waits.waitpoints([id_])).get(id_)\n",
             "",
-            after="# It may have",
+            after="[execution] = executions.values()",
         ),
     ),
     PlantedFault(
