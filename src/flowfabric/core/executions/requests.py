@@ -25,7 +25,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, FailureClass, Policy
 # A fence owns an active execution if it names the live lease and that lease has not expired. Otherwise the refusal is:
 #
 # 1. The fence names the last lease that ended: `lease_expired`, `lease_revoked` or `execution_not_active`. A repeat of
-# the request that ended the lease gets the first outcome again instead.
+#    the request that ended the lease gets the first outcome again instead.
 # 2. The fence names the live lease, which has expired: `lease_expired`.
 # 3. The fence is older than the last lease, or a different lease is live: `stale_lease`.
 # 4. In every other case: `execution_not_active`.
