@@ -74,10 +74,10 @@ class DeletedExecution:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """The executions that lose all events (`gone`), lose events up to a version (`part`), or are checked later
-    (`postpone`).
+    """The decision which events to delete.
 
-    `last` is the highest position among the deleted events.
+    The executions in `gone` lose all events, those in `part` lose their events up to a version, and those in `postpone`
+    are checked again later. `last` is the highest position among the deleted events.
     """
 
     gone: tuple[UUID, ...]

@@ -26,7 +26,7 @@ Statement = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One statement for people, and the facts in it for programs."""
+    """An explanation: one statement for people, and the same facts as data for programs."""
 
     execution_id: UUID
     state: State

@@ -368,7 +368,7 @@ def parse_steps(value: object) -> tuple[Step, ...]:
 
 
 def parse_worker(value: object) -> WorkerId:
-    """Return a worker id; a string serves as both name and instance."""
+    """Return a worker id. If a string is given, use it as the name and as the instance."""
     if isinstance(value, WorkerId):
         return WorkerId(validation.name(value.name, "worker.name"), validation.name(value.instance, "worker.instance"))
     text = validation.name(value, "worker")

@@ -264,7 +264,7 @@ def _engine_signals(waitpoints: Sequence[Waitpoint]) -> dict[str, str]:
 
 
 def make_outcome(execution: Execution, attempt: Attempt | None) -> Outcome:
-    """Return the outcome of an ended execution, with the result of its last attempt."""
+    """Return the outcome of an ended execution; `attempt` is its last attempt, which has the result."""
     assert execution.ended_at is not None, "only a terminal execution has an outcome"
     return Outcome(
         state=execution.state,

@@ -12,10 +12,10 @@ _HIDDEN = "<secret>"
 
 @final
 class Secret:
-    """A token or a key's secret. Printing, formatting and logging do not show the text, and the object cannot be
-    pickled.
+    """A token or a key's secret.
 
-    `reveal()` is the only way to the text, so a search for the word finds every use.
+    Printing, formatting and logging do not show the text, and the object cannot be pickled. `reveal()` is the only way
+    to the text, so a search for that word finds every use.
     """
 
     __slots__ = ("_text",)

@@ -6,10 +6,10 @@
     OperatorOnly()                            no signal ends the wait, only an operator's resume
     TimeoutOnly()                             no signal ends the wait, only the timeout
 
-A condition is small: at most 4 levels of AllOf, AnyOf and Count, 64 leaves and 64 waitpoints; all n add up to at most
+A condition has at most 4 levels of AllOf, AnyOf and Count, 64 leaves and 64 waitpoints. The sum of all `n` is at most
 1,000. Each condition checks these limits when it is created. `validate` makes the checks that depend on the suspension.
-An error names the invalid member by its path, such as `members[0].members[1]`. The path starts at the record that was
-being created or checked; an empty path is that record itself.
+An error names the invalid member by its path, such as `members[0].members[1]`. The path starts at the condition that
+was created or checked; an empty path means that condition itself.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _waitpoints(value: object) -> tuple[str, ...]:
     if not items:
         message = "Count needs at least one waitpoint; add one"
         raise InvalidRequest("count_waitpoints_empty", message, path="", field="waitpoints")
-    # Duplicates are dropped, but a list that is far too long is not read to its end.
+    # Duplicates are dropped. A list that is far too long is not read to its end.
     unique = dict.fromkeys(
         validation.name(item, f"waitpoints[{index}]") for index, item in enumerate(items[: validation.MAX_BATCH])
     )
