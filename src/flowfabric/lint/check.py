@@ -2,8 +2,9 @@
 
 The rules read the bodies of tasks, which are functions with the decorator `@<name>.task`. They also read the helpers in
 the same module that a task calls, and the functions that run as steps. They report a problem only if it is certain. A
-name that is imported from user code or has two definitions is therefore never reported. To suppress a finding, write `#
-flowfabric: ignore[code]` on the same line.
+name that is imported from user code or has two definitions is therefore never reported.
+
+A comment `# flowfabric: ignore[code]` on the same line suppresses a finding.
 """
 
 from __future__ import annotations
