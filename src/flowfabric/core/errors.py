@@ -54,5 +54,5 @@ class Unavailable(FlowFabricError):
 
 
 def _rebuild(kind: type[FlowFabricError], code: str, message: str, fields: dict[str, Any]) -> FlowFabricError:
-    """Rebuild an error from its pickle; by default, pickling an exception loses keyword arguments."""
+    """Rebuild an error from its pickle. Without this function, unpickling would lose the keyword arguments."""
     return kind(code, message, **fields)

@@ -1,4 +1,4 @@
-"""Dataclasses that are cheap to create and copy, and a way to normalize the fields of frozen ones."""
+"""Dataclasses that are cheap to create and copy, and a function that sets fields of frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
     def record(*, frozen, slots, kw_only=False):
         """Make a dataclass that only the type checker treats as frozen.
 
-        Creating a frozen record takes twice as long, and the engine creates dozens of records in an operation.
+        A really frozen dataclass takes twice as long to create, and each operation creates dozens of records.
         """
         assert frozen, "use a plain dataclass for mutable records"
         return dataclass(slots=slots, kw_only=kw_only, unsafe_hash=True)

@@ -1,4 +1,4 @@
-"""Execution ids: UUIDv7, strictly increasing within one minter, with a placement key in the last two bytes.
+"""Execution ids: UUIDv7 values that strictly increase within one minter, and end with a placement key of two bytes.
 
     | 48 bits: ms since 1970 | 7 | 12 bits: counter high | 2 | 30 bits: counter low | 16 random | 16 placement key |
 
@@ -34,7 +34,7 @@ class IdMinter:
         self._counter = 0
 
     def mint(self, placement_key: int | None = None) -> UUID:
-        """Return an id that is greater than all earlier ones; without `placement_key`, the key is random."""
+        """Return an id that is greater than all earlier ids. If `placement_key` is None, use a random key."""
         bits = self._random_bits(32)
         key = bits & 0xFFFF if placement_key is None else placement_key
         with self._lock:
@@ -71,7 +71,7 @@ def parse_id(value: object, name: str = "id") -> UUID:
 
 
 def parse_new_id(value: object) -> UUID:
-    """Return the id for a new object. The nil and the max UUID are reserved as the bounds of lists."""
+    """Return the id for a new object. The lowest and the highest UUID are refused, because lists use them as bounds."""
     id_ = parse_id(value)
     if id_ in _RESERVED:
         message = "id must be neither the nil nor the max UUID; omit it to get a new id"

@@ -1,4 +1,4 @@
-"""The policy stored with an execution. The engine applies it; workers cannot change it."""
+"""The policy stored with an execution. The engine applies the policy; workers cannot change it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Policy:
         return _policy_text(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored JSON object: fields that differ from the defaults, durations in seconds."""
+        """Return the JSON object to store: only the fields that differ from the defaults, with durations in seconds."""
         return _to_json(self, DEFAULT_POLICY)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Which executions and events are deleted together, in batches that stay small."""
+"""Decides which executions and events to delete in one small batch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EventRetention:
 
 @dataclass(frozen=True, slots=True)
 class DeletedExecution:
-    """A purged execution: the position of its last event, and the versions of its first and last remaining event."""
+    """A purged execution, with the position of its last event and the first and last version of its stored events."""
 
     id: UUID
     last: Position | None
@@ -74,9 +74,10 @@ class DeletedExecution:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """The executions that lose all events, those that lose events up to a version, and those to check again later.
+    """The decision which events to delete.
 
-    `last` is the last position that is deleted.
+    The executions in `gone` lose all events, those in `part` lose their events up to a version, and those in `postpone`
+    are checked again later. `last` is the highest position among the deleted events.
     """
 
     gone: tuple[UUID, ...]
@@ -105,5 +106,5 @@ def decide_trim(due: Sequence[DeletedExecution], slowest: Position | None, limit
 
 
 def select_processed(positions: Sequence[Position], slowest: Position | None) -> list[Position]:
-    """Return the positions that the slowest subscriber has passed."""
+    """Return the positions up to `slowest`, which every named subscriber has processed."""
     return [position for position in positions if slowest is None or position <= slowest]

@@ -1,4 +1,7 @@
-"""Checks of input, and the bounds that they apply. Bad input raises one clear error before anything is written."""
+"""Functions that validate input, and the limits that they apply.
+
+Bad input raises one clear error before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -235,7 +238,7 @@ def _as_timedelta(value: object, field: str) -> timedelta:
         value = float(match[1]) * _UNIT_S[match[2]]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong_type(field, "a timedelta, a number of seconds or text such as '30s'", value)
-    if not -_MAX_SECONDS <= value <= _MAX_SECONDS:  # False for NaN as well.
+    if not -_MAX_SECONDS <= value <= _MAX_SECONDS:  # This comparison is also False for NaN.
         message = f"{field} must be a finite number of seconds of at most {_MAX_SECONDS}"
         raise InvalidRequest("invalid_duration", message, field=field)
     return timedelta(seconds=value)

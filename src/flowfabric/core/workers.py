@@ -12,7 +12,7 @@ from flowfabric.core.executions.records import WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The registration that a worker sends. `kinds` are the kinds it runs; None means all."""
+    """The registration that a worker sends. `kinds` are the kinds of executions that it runs; None means all kinds."""
 
     id: WorkerId
     lanes: tuple[str, ...]
@@ -45,7 +45,7 @@ class WorkerInfo(Registration):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registration, which is valid until `expires_at`. `refreshed` is True if the instance was registered before."""
+    """The instance is registered until `expires_at`. `refreshed` is True if it was already registered."""
 
     expires_at: datetime
     refreshed: bool
@@ -61,7 +61,7 @@ class MarkedDead:
 def decide_registration(
     existing: WorkerInfo | None, request: Registration, namespace: str, now: datetime
 ) -> WorkerInfo:
-    """Return the worker as registered now; raise if the instance is live under another name."""
+    """Return the record of the registered worker; raise if a live worker with another name uses the same instance."""
     refreshed = existing if existing is not None and existing.is_live(now) else None
     if refreshed is not None and refreshed.id.name != request.id.name:
         message = (

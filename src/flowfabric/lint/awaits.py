@@ -1,4 +1,4 @@
-"""Rules about waits: no code may catch the unwinding of a suspended task or wait in an asyncio task."""
+"""Rules about waits: no code may catch the `Unwind` of a suspended task, or make a durable wait in an asyncio task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WAITS = (CallKind.WAIT, CallKind.CHILD)
 
 
 def durable_kinds(names: NameResolver, nodes: Sequence[ast.AST]) -> Iterator[CallKind]:
-    """Yield the kinds of the durable calls that these nodes make, directly or in helpers."""
+    """Yield the kind of each durable call in these nodes and in the helpers that they call."""
     for node in walk_own_nodes(nodes):
         kind = names.durable(node)
         helper = names.helper(node) if kind is None else None
@@ -46,7 +46,7 @@ def flatten_arguments(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
 
 
 def find_swallowed_unwinds(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
-    """Find code that catches the unwinding of a suspended task."""
+    """Find code that catches the `Unwind` exception of a suspended task."""
     match node:
         case ast.Try() | ast.TryStar() if any(durable_kinds(names, node.body)):
             yield from _check_handlers(names, node)
@@ -60,7 +60,7 @@ def find_swallowed_unwinds(names: NameResolver, node: ast.AST) -> Iterator[RawFi
 
 
 def find_raw_tasks(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
-    """Find asyncio tasks for waits, or for coroutines that make durable calls."""
+    """Find asyncio tasks that run durable waits, or coroutines that make durable calls."""
     if not isinstance(node, ast.Call) or not _starts_tasks(names, node):
         return
     for argument in flatten_arguments(node.args):
@@ -74,7 +74,10 @@ def find_raw_tasks(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
 
 
 def find_asyncio_timers(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
-    """Find asyncio timers around durable waits. Such a timer ends with the run, but the wait continues."""
+    """Find asyncio timers around durable waits.
+
+    An asyncio timer is lost when the run ends, but the durable wait continues.
+    """
     match node:
         case ast.AsyncWith(items=items, body=body) | ast.With(items=items, body=body):
             timed = [item.context_expr for item in items if _is_timer(names, item.context_expr)]

@@ -1,9 +1,10 @@
 """`flowfabric check`: find code that misbehaves when a task runs again. The code is not imported.
 
-The rules read the bodies of tasks, which are functions under `@<name>.task`. They also read the helpers in the same
-module that a task calls, and the functions used as steps. They report a problem only if it is certain. So a name that
-is imported from user code or bound in two ways yields no finding. A comment `# flowfabric: ignore[code]` on the same
-line suppresses a finding.
+The rules read the bodies of tasks, which are functions with the decorator `@<name>.task`. They also read the helpers in
+the same module that a task calls, and the functions that run as steps. They report a problem only if it is certain. A
+name that is imported from user code or has two definitions is therefore never reported.
+
+A comment `# flowfabric: ignore[code]` on the same line suppresses a finding.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from flowfabric.lint.rules import (
 )
 from flowfabric.lint.scopes import Function, Module, read_module, walk_own_nodes
 
-# Every code with its meaning.
+# Every error code with its meaning.
 CODES = {
     "app_check": "an error that the app's own check reports, such as an annotation that cannot be resolved",
     "asyncio_timeout": "an asyncio timer around a durable wait",
@@ -58,7 +59,7 @@ _IGNORE = re.compile(r"#\s*flowfabric:\s*ignore\[([\w,\s]*)\]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One problem: its location, its code, and a message with the remedy."""
+    """A problem in the code: its location, its error code, and a message that says how to repair it."""
 
     path: str
     line: int
@@ -72,7 +73,7 @@ class Finding:
 
 
 def drop_ignored(findings: Iterable[Finding], source: bytes) -> list[Finding]:
-    """Remove findings with `# flowfabric: ignore[code]` on their first or last line, and sort the rest."""
+    """Remove findings that have a comment `# flowfabric: ignore[code]` on their first or last line. Sort the others."""
     ignored = _read_ignored_codes(source)
     return sorted(
         finding
@@ -82,9 +83,13 @@ def drop_ignored(findings: Iterable[Finding], source: bytes) -> list[Finding]:
 
 
 def _read_ignored_codes(source: bytes) -> dict[int, set[str]]:
-    """Return the ignored codes by line. Only real comments count, not strings that look like comments."""
+    """Return the error codes that are ignored on each line.
+
+    Only real comments count, not strings that look like comments.
+    """
     codes: dict[int, set[str]] = {}
-    # In rare cases the tokenizer stops at source that the parser accepts. The comments after that place are not read.
+    # In rare cases the tokenizer stops at source that the parser accepts. The comments after that source are then
+    # ignored.
     with contextlib.suppress(tokenize.TokenError):
         for token in tokenize.tokenize(io.BytesIO(source).readline):
             if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
@@ -126,7 +131,7 @@ def _check_module(module: Module, path: Path) -> Iterator[RawFinding]:
 def _should_follow(helper: Function) -> bool:
     """Return False for a coroutine without durable calls.
 
-    The rules report the await of such a coroutine, not its body.
+    For such a coroutine, the rules report the await in the task and do not read the body.
     """
     return not helper.is_async or makes_durable_calls(helper)
 
@@ -148,7 +153,7 @@ def _make_finding(path: Path, node: ast.AST, code: str, message: str) -> Finding
     assert code in CODES, "CODES has every code that a rule uses"
     line: int = getattr(node, "lineno", 1)
     column: int = getattr(node, "col_offset", 0)
-    # For a function or handler only the first line counts, since its last line is a different statement.
+    # The last line of a function or handler is a different statement, so an ignore comment must be on the first line.
     last = (node.end_lineno or line) if isinstance(node, ast.expr) else line
     return Finding(str(path), line, column + 1, code, message, last)
 

@@ -33,7 +33,7 @@ _OTHER_LIBRARIES = frozenset({"airflow", "celery", "dramatiq", "huey", "invoke",
 _SETS = frozenset({"set", "frozenset"})
 _SET_TYPES = frozenset({"set", "frozenset", "Set", "AbstractSet", "FrozenSet", "MutableSet"})
 _SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
-# How many assignments the resolver follows; the limit ends a cycle of names.
+# How many assignments the resolver follows. The limit stops it if names are assigned in a cycle.
 _MAX_HOPS = 4
 _ORDER_PRESERVING = frozenset({"list", "tuple", "enumerate", "reversed", "iter"})
 
@@ -44,7 +44,7 @@ def decorator_name(node: ast.expr) -> ast.expr:
 
 
 def is_task(function: Function) -> bool:
-    """Return True for a function under `@<name>.task` or `.task(…)`, unless the name is from another library."""
+    """Return True for a function with the decorator `@<name>.task` or `.task(…)`, unless it is another library's."""
     names = NameResolver(function.outer)
     for decorator in map(decorator_name, function.node.decorator_list):
         if isinstance(decorator, ast.Attribute) and decorator.attr == "task":
@@ -61,7 +61,7 @@ class NameResolver:
     hops: int = _MAX_HOPS
 
     def resolve(self, node: ast.expr) -> str | None:
-        """Return the dotted origin of an imported name or an attribute of one, such as `asyncio.sleep`."""
+        """Return the full dotted name of an imported name or of its attribute, such as `asyncio.sleep`."""
         match node:
             case ast.Name(id=name):
                 binding = self.scope.find(name)
@@ -109,7 +109,7 @@ class NameResolver:
         return through_sync or (self.resolve(inner) or "").startswith("flowfabric.sync.")
 
     def origin(self, node: ast.expr) -> str | None:
-        """Return the import that an object, its annotation, or the call that created it comes from."""
+        """Return the dotted name of the import from which an object, its annotation or its constructor comes."""
         match node:
             case ast.Call(func=called):
                 return self.resolve(called) or self.origin(called)
@@ -123,7 +123,7 @@ class NameResolver:
         return None
 
     def is_set(self, node: ast.expr) -> bool:
-        """Return True for an expression that is certainly a set, or iterates over one in its order."""
+        """Return True for an expression that is certainly a set, or that keeps the iteration order of a set."""
         match node:
             case ast.Set() | ast.SetComp():
                 return True
@@ -166,7 +166,7 @@ class NameResolver:
 
 
 def find_durable_calls(function: Function) -> Iterator[tuple[ast.Call, CallKind]]:
-    """Yield the durable calls in the function's own body."""
+    """Yield the durable calls in the body of a function, without those in nested functions."""
     names = NameResolver(function.scope)
     for node in walk_own_nodes(function.node.body):
         if (kind := names.durable(node)) is not None and isinstance(node, ast.Call):
@@ -179,7 +179,10 @@ def makes_durable_calls(function: Function) -> bool:
 
 
 def iter_with_helpers(function: Function, enters: Callable[[Function], bool] = lambda _: True) -> Iterator[Function]:
-    """Yield a function and each helper that runs with it, without the helpers that `enters` rejects."""
+    """Yield a function and all helpers that it calls, directly or in other helpers.
+
+    Leave out those that `enters` rejects.
+    """
     visited, pending = {function}, [function]
     while pending:
         current = pending.pop()

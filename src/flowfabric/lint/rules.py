@@ -1,4 +1,4 @@
-"""Rules about re-runs: code outside of steps runs again each time and must produce the same calls."""
+"""Rules about re-runs: code outside of steps runs again in each run and must make the same durable calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_clocks_and_randomness(names: NameResolver, node: ast.AST) -> Iterator[R
 
 
 def find_plain_sleeps(function: Function) -> Iterator[RawFinding]:
-    """Find sleeps that occupy the slot and start over in each run."""
+    """Find sleeps that are not durable: they occupy a slot of the worker and start over in each run."""
     names = NameResolver(function.scope)
     for node in walk_own_nodes(function.node.body):
         called = names.resolve(node.func) if isinstance(node, ast.Call) and not _is_zero(node) else None
@@ -52,7 +52,7 @@ def find_plain_sleeps(function: Function) -> Iterator[RawFinding]:
 
 
 def find_set_orders(names: NameResolver, node: ast.AST) -> Iterator[RawFinding]:
-    """Find durable calls in the iteration order of a set, which may differ between processes."""
+    """Find durable calls in a loop over a set, whose order may differ between processes."""
     loops: list[tuple[ast.expr, list[ast.AST]]] = []
     match node:
         case ast.For(iter=over, body=body) | ast.AsyncFor(iter=over, body=body):
@@ -88,7 +88,7 @@ class _AwaitChecker:
         self._names, self._path = names, path
 
     def why_not_durable(self, node: ast.expr) -> str | None:
-        """Return the name of the awaited call, or None if it is durable or unknown."""
+        """Return the name of the awaited call if it is certainly not durable, otherwise None."""
         if not isinstance(node, ast.Call) or self._names.durable(node) is not None:
             return None
         helper = self._names.helper(node)
@@ -100,7 +100,7 @@ class _AwaitChecker:
         return self.foreign_call(node)
 
     def foreign_call(self, node: ast.expr) -> str | None:
-        """Return the name of a call to another library or to a method of its objects, else None."""
+        """Return the name of a call to a function or object of another library; None for any other expression."""
         if not isinstance(node, ast.Call) or self._names.function(node.func) is not None:
             return None
         origin = self._names.resolve(node.func) or self._names.origin(node.func)
@@ -117,8 +117,7 @@ class _AwaitChecker:
     def _is_foreign(self, origin: str) -> bool:
         """Return True for the standard library and for packages that are not next to the file.
 
-        Packages next to the file belong to the user. They may make durable calls that the text of this module does not
-        show.
+        Packages next to the file belong to the user, and may make durable calls that this module does not show.
         """
         root = origin.partition(".")[0]
         if root in ("", "flowfabric"):
@@ -132,8 +131,8 @@ class _AwaitChecker:
 def _may_be_intended(called: ast.expr, origin: str) -> bool:
     """Return True for a call that the author may want to make in every run.
 
-    Calls that close a client belong in every run. If a method of another package has the name of a task's or handle's
-    method, it may be that method.
+    Calls that close a client belong in every run. A method with the same name as a method of tasks or handles may be
+    called on a task or handle.
     """
     method = called.attr if isinstance(called, ast.Attribute) else None
     root = origin.partition(".")[0]
@@ -147,17 +146,17 @@ def _is_zero(node: ast.Call) -> bool:
     return bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
 
 
-# Rules about tasks and steps as functions: they need annotations, and a step cannot contain a step.
+# These rules check the functions of tasks and steps: they need annotations, and a step cannot contain a step.
 
 
 _SELF_NAMES = frozenset({"self", "cls"})
-# The index of the argument that a call runs as a step.
+# For each durable call that runs a step: the index of the argument with the step's function.
 _STEP_ARGUMENTS = {"step": 0, "step.tx": 0, "poll": 1}
 _SAGA_NAMES = frozenset({"flowfabric.saga", "flowfabric.sync.saga"})
 
 
 def find_step_functions(module: Module) -> list[Function]:
-    """Return the functions of the module that are used as steps, by a call or by `@step.policy(…)`."""
+    """Return the functions of the module that run as steps: those passed to a call and those with `@step.policy(…)`."""
     decorated = {function for function in module.functions if _has_policy(function)}
     return [*decorated, *sorted(_find_step_callees(module) - decorated, key=lambda function: function.node.lineno)]
 

@@ -24,7 +24,10 @@ class PythonScope:
     annotations: dict[str, ast.expr] = field(default_factory=dict)
 
     def find(self, name: str) -> Function | str | BoundName | None:
-        """Return the function, import origin or assignments of a name, or None if the name is not bound."""
+        """Return what a name is bound to: a function, an import or assignments.
+
+        Return None if the name is not bound.
+        """
         bindings: list[Function | str | BoundName] = []
         if name in self.functions:
             bindings.append(self.functions[name])
@@ -64,7 +67,7 @@ class Function:
 
     @property
     def is_plain(self) -> bool:
-        """True if the function has no decorators, so that a call runs its body."""
+        """True if the function has no decorators, so that a call certainly runs its body."""
         return not self.node.decorator_list
 
 
@@ -102,7 +105,7 @@ def _add_names(scope: PythonScope, body: Iterable[ast.AST], functions: list[Func
                 scope.functions[node.name] = _add_function(node, scope, functions)
             case ast.ClassDef():
                 scope.values.setdefault(node.name, []).append(None)
-                # Names in a class body are not visible outside it by their plain name.
+                # Names that a class body defines are not visible outside the class by their plain name.
                 _add_names(PythonScope(scope), node.body, functions)
             case ast.Import() | ast.ImportFrom():
                 scope.imports.update(_read_import(node))

@@ -1,1 +1,4 @@
-"""Notifications about commits, so that waiting callers rarely poll. They are hints: nothing depends on them."""
+"""Notifications about commits, so that waiting callers rarely poll.
+
+Notifications are only hints: callers also poll, so a lost notification causes only a delay.
+"""

@@ -4,7 +4,7 @@
                            └─► collected ──► announced (one NOTIFY for all commits within 10 ms)
     listener ◄── announcements of other processes ──► waiters of this process
 
-While the listener works, waiters poll rarely. Otherwise they poll as often as without notifications.
+While the listener is connected, waiters poll about every 10 seconds. Otherwise they poll about every second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("flowfabric.notify")
 
 
 class NotifyHub:
-    """The waiters of one engine, its announcements, and its listener, which starts with the first waiter."""
+    """The waiters, the announcer and the listener of one engine. The listener starts with the first waiter."""
 
     def __init__(
         self, notifier: Notifier, *, enabled: bool = True, clock: Callable[[], datetime] | None = None
@@ -72,13 +72,13 @@ class NotifyHub:
         return self._listener.status(None if self._enabled else "off", self._announcer.announced)
 
     def on_due(self, callback: Callable[[datetime | None], None]) -> None:
-        """Set the callback for new due times; it receives None for an unknown time."""
+        """Set the callback for new due times. It is called with None if the due time is not known."""
         self._on_due = callback
 
     def due_at(self, due: datetime | None) -> None:
         """Report a new due time to the callback and to other processes.
 
-        `due` is None if only the store knows the time.
+        `due` is None if the due time is stored but not known in this process.
         """
         if self._on_due is not None:
             self._on_due(due)
@@ -89,7 +89,7 @@ class NotifyHub:
             self._announcer.announce_due(due, due - now)
 
     def note_lease_ttl(self, ttl: timedelta) -> None:
-        """Note the TTL of a granted lease.
+        """Remember the TTL of a granted lease if it is the shortest so far.
 
         Reconcilers poll at least once within the shortest TTL, because a process may die before it announces its lease.
         """
@@ -100,7 +100,10 @@ class NotifyHub:
                 self._on_due(None)
 
     def learn_time(self, store_time: datetime) -> None:
-        """Note the current time of the store's clock, which due times are compared with."""
+        """Remember how far the store's clock is ahead of the local clock.
+
+        Due times are compared with the store's clock.
+        """
         self._clock_offset = store_time - datetime.now(UTC)
 
     def store_now(self) -> datetime:
@@ -117,7 +120,7 @@ class NotifyHub:
             self._notify_local(hints)
             self._announcer.publish(hints)
         elif self._loop is not None and self.waiters:
-            # This thread is a writer thread, but the waiters belong to the event loop.
+            # The commit was made in a writer thread, but only the thread of the event loop may notify waiters.
             _call_in(self._loop, self._notify_local, hints)
 
     def _notify_local(self, hints: CommitHints) -> None:
@@ -154,12 +157,15 @@ class Announcer:
             self._task = asyncio.create_task(self._announce(), name="flowfabric-announcer")
 
     def announce_due(self, due: datetime, remaining: timedelta) -> None:
-        """Announce a due time, which is `remaining` from now, if other processes would poll too late."""
+        """Announce a due time if other processes might poll after it; `remaining` is the time until then."""
         if self._due_times.should_announce(remaining.total_seconds(), time.monotonic()):
             self.publish(CommitHints(due=due))
 
     def announce_unknown_due(self, now: datetime) -> None:
-        """Make other processes read the due times, at most once a second. Most unknown times are far away."""
+        """Make other processes read the due times, at most once a second.
+
+        Most unknown due times are far in the future.
+        """
         loop = current_loop()
         if loop is None or not self._enabled or self._unknown_due_timer is not None:
             return
@@ -179,12 +185,12 @@ class Announcer:
 
     def _announce_unknown_due_now(self) -> None:
         self._unknown_due_timer, self._unknown_due_announced_at = None, time.monotonic()
-        # A time in the past makes every reconciler read the due times.
+        # This due time has passed already, which makes every reconciler read the due times.
         self.publish(CommitHints(due=self._unknown_due_at))
 
     async def _announce(self) -> None:
         for _ in range(_YIELDS):
-            # Let the local waiters that were just notified send their statements first.
+            # Let the notified waiters of this process send their statements before the announcement.
             await asyncio.sleep(0)
         while self._pending:
             hints, self._pending = self._pending, CommitHints()
@@ -193,7 +199,7 @@ class Announcer:
                 await self._notifier.announce(hints)
                 self.announced += 1
             except Exception as error:
-                # The operations that use the store report that it is broken.
+                # This is only logged, because operations on the store raise an error if the store is broken.
                 _log.debug("Announcement was lost: %s", error)
             await asyncio.sleep(_BUSY_GAP_S if busy else _GAP_S)
 
@@ -206,7 +212,7 @@ class KnownDueTimes:
         self._announced: float | None = None
 
     def should_announce(self, in_s: float, now_s: float) -> bool:
-        """Return True if a due time in `in_s` seconds must be announced; `now_s` is from a monotonic clock."""
+        """Return True if a due time `in_s` seconds from now must be announced; `now_s` is a monotonic time."""
         if in_s > self._horizon_s:
             return False
         due = now_s + max(0.0, in_s)

@@ -1,4 +1,4 @@
-"""The listener for notifications of other processes. It reconnects when its connection breaks."""
+"""The listener for notifications of other processes. The listener reconnects when its connection breaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("flowfabric.notify")
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatus:
-    """How notifications of other processes arrive.
+    """The status of the connection on which notifications of other processes arrive.
 
     `mode` is `off`, `polling` (there is no source of notifications), `starting`, `listening` or `broken`.
     `last_proved_s` is the age of the last proof that the connection works; `connected_s` is the age of the connection.
@@ -102,5 +102,5 @@ class Listener:
         if self._connected_at is None:
             self._connected_at = self._proved_at
             self._connects += 1
-            # Notifications sent before the connection are lost, so every waiter reads the store once.
+            # Notifications that were sent before this connection are lost, so every waiter must read the store once.
             self._on_hints(CommitHints(anything=True))

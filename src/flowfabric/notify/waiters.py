@@ -1,4 +1,4 @@
-"""Waiters: callers that wait for topics, notified by commits of this process and of others.
+"""Waiters: callers that wait for topics. They are notified of commits in this process and in other processes.
 
 A waiter registers before its owner reads the store, so a commit between the read and the wait is not missed.
 """
@@ -75,7 +75,7 @@ class Waiter:
 
 
 class WaiterRegistry:
-    """All waiters of one engine. It belongs to one event loop."""
+    """All waiters of one engine. The registry belongs to one event loop."""
 
     def __init__(self) -> None:
         self._by_topic: dict[Topic, set[Waiter]] = defaultdict(set)
@@ -118,11 +118,14 @@ class WaiterRegistry:
             self._notify_all(self._by_topic.get(end_topic(id_), ()), hints.completed.get(id_))
 
     def notify_workers(self) -> None:
-        """Notify every waiter for work."""
+        """Notify every waiter that waits for work on a lane."""
         self._notify_kind("lane")
 
     def notify_workers_soon(self) -> None:
-        """Notify every waiter for work after a short delay. Further calls during the delay have no effect."""
+        """Notify every waiter that waits for work, after a short delay.
+
+        Further calls during the delay have no effect.
+        """
         if self._work_timer is None:
             loop = asyncio.get_running_loop()
             self._work_timer = loop.call_later(_WORK_NOTIFY_DELAY_S, self._notify_workers_now)
@@ -140,8 +143,8 @@ class WaiterRegistry:
     def _notify_ends_soon(self) -> None:
         """Notify every caller that waits for the end of an execution, after a short delay.
 
-        The hint does not name the executions that ended. Most callers wait for different executions, so they need not
-        hurry.
+        The hint does not name the executions that ended. Most callers wait for executions that have not ended, so a
+        short delay does no harm.
         """
         if self._end_timer is None:
             loop = asyncio.get_running_loop()
@@ -165,7 +168,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 def lane_topic(lane: tuple[str, str]) -> Topic:
-    """Return the topic for work on a lane, given as namespace and name."""
+    """Return the topic for work on a lane; the lane is given as its namespace and name."""
     return ("lane", *lane)
 
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 Duration: TypeAlias = validation.Duration
-# `Durable` must be exactly this type. With Any instead of None, overloads such as those of `gather` become ambiguous,
-# and mypy infers Any. With a subclass of Coroutine, mypy does not report a missing await.
+# `Durable` must be exactly `Coroutine` with these arguments. With Any instead of None, overloads such as those of
+# `gather` become ambiguous, and mypy infers Any. With a subclass of Coroutine, mypy does not report a missing await.
 Durable: TypeAlias = Coroutine[None, None, T]
 Async: TypeAlias = Callable[P, Coroutine[Any, Any, T]]

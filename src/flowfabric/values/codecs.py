@@ -1,11 +1,11 @@
-"""Codecs that store one value as JSON by its annotation.
+"""Codecs that convert a value to JSON and back, as the annotation of the value requires.
 
     store     dump, restore, compare with the original     refuses a value that would change, before it is written
     restore   validate                                     checks constraints on values from other programs too
 
-Each value is dumped in a one-element tuple, and the brackets are removed. An adapter's configuration does not apply to
-a bare dataclass or TypedDict, but it applies to one inside a tuple. The configuration writes bytes as base64, and NaN
-and infinities as strings. A pydantic model keeps its own configuration.
+Each value is dumped in a one-element tuple, and the brackets are removed. Pydantic does not apply the configuration of
+a `TypeAdapter` to a bare dataclass or TypedDict, but applies it to a dataclass or TypedDict inside a tuple. The
+configuration writes bytes as base64, and NaN and infinities as strings. A pydantic model keeps its own configuration.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.values.errors import ValueRefused
 from flowfabric.values.signatures import EMPTY, Namespace, find_annotated, return_annotation, unresolved_annotation
 
-# Equivalence of values for which `==` is False only because of NaN or a class without `__eq__`.
+# These functions treat values as equivalent if `==` is False only because of NaN or a class without `__eq__`.
 
 
 _MAX_DEPTH = 50
 
 
 def is_equivalent(one: Any, other: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return True if both values have the same type and are equal, or contain equivalent values.
+    """Return True if both values have the same type, and are equal or have equivalent parts.
 
-    This is slow, so the codec calls it only if `==` returned False.
+    The comparison is slow, so the codec makes it only if `==` returned False.
     """
     if type(one) is not type(other) or depth == 0:
         return _is_equal(one, other)
@@ -75,7 +75,7 @@ def _get_parts(value: Any) -> dict[Any, Any] | None:
     return None
 
 
-# Short error messages in place of pydantic's report.
+# These functions write short error messages, which replace pydantic's long report.
 
 
 _MAX_PROBLEMS = 3
@@ -110,7 +110,10 @@ def _describe_validation_error(error: ValidationError) -> str:
 
 
 def _format_location(loc: tuple[int | str, ...]) -> str:
-    """Return the dotted location of a problem, without its first part, which is the index in the one-element tuple."""
+    """Return the dotted location of a problem in the value.
+
+    The first part, the index in the outer tuple, is left out.
+    """
     return "".join(f"{part}: " if number == len(loc) else f"{part}." for number, part in enumerate(loc[1:], start=2))
 
 
@@ -132,7 +135,7 @@ class Codec(NamedTuple):
 
 
 def build_codec(storage_type: Any, namespace: Mapping[str, Any]) -> Codec:
-    """Build the codec of a type; forward references are resolved in the namespace."""
+    """Build the codec of a type; resolve its forward references in the namespace."""
     adapter: TypeAdapter[Any] = TypeAdapter(tuple[storage_type], config=_CONFIG)
     adapter.rebuild(force=True, _types_namespace=dict(namespace))
     return Codec(_build_serializer(adapter).to_json, adapter.validator.validate_json)
@@ -145,7 +148,7 @@ def _build_serializer(adapter: TypeAdapter[Any]) -> Any:
 
 
 def _sort_sets_in_schema(node: Any, sets: list[Any]) -> Any:
-    """Return a copy of the schema that writes sets sorted, and append each set schema to `sets`."""
+    """Return a copy of a pydantic schema that writes sets in sorted order. Append the schema of each set to `sets`."""
     if isinstance(node, list | tuple):
         return type(node)(_sort_sets_in_schema(part, sets) for part in node)
     if not isinstance(node, dict):
@@ -174,7 +177,10 @@ _MAX_CACHED_CODECS = 1024
 
 @dataclass(slots=True)
 class StoredValue(Generic[T]):
-    """The JSON of a value, the value restored from it, and a description of the difference, or None."""
+    """The JSON of a value and the value restored from it.
+
+    `difference` describes how the two values differ, if they do.
+    """
 
     data: bytes
     value: T
@@ -182,7 +188,7 @@ class StoredValue(Generic[T]):
 
 
 class ValueCodec(Generic[T]):
-    """The codec for values of one annotation. Without an annotation it accepts only plain JSON."""
+    """The codec for values of one annotation. If `annotation` is EMPTY, the codec accepts only plain JSON."""
 
     __slots__ = ("_dump", "_limit", "_load", "annotation", "what")
 
@@ -200,12 +206,12 @@ class ValueCodec(Generic[T]):
         return stored.data
 
     def store_value(self, value: T) -> StoredValue[T]:
-        """Return the value as JSON, with the restored value and any difference between the two.
+        """Return the value as JSON, with the restored value and how that differs from the original.
 
         Raise `ValueRefused` if the value cannot be written or read at all.
         """
         try:
-            # A dump that turns warnings into errors is slow, so it is made only after a failure.
+            # Turning warnings into errors makes a dump slow, so that is done only after this dump failed.
             data = self._dump((value,), warnings=False, by_alias=True, round_trip=True)
             restored = self._load(data)[0]
             same = bool(restored == value)
@@ -227,7 +233,7 @@ class ValueCodec(Generic[T]):
         return value
 
     def _compare(self, data: bytes, value: T, restored: T) -> StoredValue[T]:
-        """Accept an equivalent value, raise for a value of the wrong type, and describe any other difference."""
+        """Accept an equivalent restored value. Raise if the value has the wrong type; describe any other difference."""
         if is_equivalent(value, restored) or (
             _is_abstract(self.annotation) and is_equivalent([*_list_items(value)], restored)
         ):
@@ -243,7 +249,7 @@ class ValueCodec(Generic[T]):
     def _store_after_error(self, value: T, error: Exception) -> StoredValue[T]:
         """Dump and load the value again after an error.
 
-        Raise if that fails; otherwise only the comparison had failed.
+        Raise if this fails too; if not, the first error came from `==`.
         """
         try:
             data, restored = self._dump_and_load(value)
@@ -254,7 +260,10 @@ class ValueCodec(Generic[T]):
         return self._compare(data, value, restored)
 
     def _dump_and_load(self, value: T) -> tuple[bytes, T]:
-        """Dump and load the value by alias, or else by field name, since some models can read only one of the two."""
+        """Dump and load the value by alias; if that fails, by field name.
+
+        Some models can read only one of these forms.
+        """
         try:
             data = self._dump((value,), warnings="error", by_alias=True, round_trip=True)
             return data, self._load(data)[0]
@@ -264,7 +273,7 @@ class ValueCodec(Generic[T]):
                 return data, self._load(data)[0]
             except Exception:
                 pass
-            raise  # The error of the dump by alias is more useful than that by field name.
+            raise  # The error by alias is more useful than the error by field name.
 
     def _make_refusal(self, value: object, error: Exception) -> ValueRefused:
         if self.annotation is EMPTY:
@@ -297,7 +306,7 @@ def codec_for(
 
 
 def return_codec(fn: Callable[..., Any], namespace: Namespace | None = None) -> ValueCodec[Any]:
-    """Return the codec for the results of any callable; it is cached per function or class."""
+    """Return the codec for the results of a callable. Codecs are cached per function or class."""
     if isinstance(fn, FunctionType) and (codec := _return_codecs.get(fn)) is not None:
         return codec
     key, owner = find_annotated(fn)

@@ -32,7 +32,7 @@ from flowfabric.values.records import ErrorInfo
 
 
 class _PicklableError(FlowFabricError):
-    """An error that can be pickled although its constructor takes other arguments than `args`."""
+    """An error that can be pickled although its constructor does not take the values in `args`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {**self.__dict__, "fields": dict(self.fields)}
@@ -57,7 +57,10 @@ class PermanentError(_PicklableError):
 
 
 class InputMismatch(_PicklableError):
-    """The stored input no longer fits the function; the execution is held until one of them is repaired."""
+    """The stored input no longer fits the function.
+
+    The execution is held until the function or the input is repaired.
+    """
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__("input_mismatch", message, **fields)
@@ -66,7 +69,8 @@ class InputMismatch(_PicklableError):
 class StepFailed(_PicklableError):
     """A step failed permanently, because it has no attempts left or a retry cannot help.
 
-    `raises` are the exception classes that the step declared. The failure could not be raised as any of these classes.
+    `raises` are the exception classes that the step declared. The failure is of none of these classes, or could not be
+    rebuilt as one of them.
     """
 
     def __init__(self, error: ErrorInfo, path: str, *, raises: Collection[type[Exception]] = ()) -> None:
@@ -77,7 +81,7 @@ class StepFailed(_PicklableError):
         self.path = path
 
     def caused_by(self, kind: type[BaseException], /) -> bool:
-        """Return True if the step raised this class or a subclass of it."""
+        """Return True if the step raised an exception of this class or of a subclass."""
         return self.error.caused_by(kind)
 
 
@@ -89,7 +93,7 @@ class ExecutionFailed(_PicklableError):
         self.error = error
 
     def caused_by(self, kind: type[BaseException], /) -> bool:
-        """Return True if the execution failed with this class or a subclass of it."""
+        """Return True if the execution failed with an exception of this class or of a subclass."""
         return self.error.caused_by(kind)
 
 
@@ -136,7 +140,7 @@ class WaitOverridden(_PicklableError):
 
 
 class Diverged(_PicklableError):
-    """The code no longer makes the recorded calls; `report` shows the recorded calls and the new ones.
+    """The code no longer makes the recorded durable calls; `report` compares the recorded calls with the new calls.
 
     The execution is held, and the run does not count as an attempt.
     """
@@ -153,7 +157,7 @@ class CancelRequested(asyncio.CancelledError):
 class Unwind(BaseException):
     """Ends a run in which every branch waits; do not catch it.
 
-    The function runs again from the top when a wait is over. No durable call works until then.
+    The function runs again from the top when a wait is over. In the ended run, durable calls no longer work.
     """
 
 
@@ -176,7 +180,7 @@ def _add_reason(what: str, reason: str) -> str:
 
 
 def _advise(error: ErrorInfo, raises: Collection[type[Exception]]) -> str:
-    """Return how to catch the failure by class, or an empty text if no user code raised it."""
+    """Return advice on how to catch the failure by its class, or an empty text if no user code raised it."""
     if any(error.caused_by(kind) for kind in raises):
         return f"{error.type} is declared but cannot be rebuilt from its args; give it plain JSON args"
     if not error.bases or error.bases[0].startswith("flowfabric."):

@@ -1,7 +1,7 @@
-"""Failures as records, and declared exceptions rebuilt from them.
+"""Converts exceptions to stored records, and stored records back to exceptions that the code declared.
 
-Classes are never imported or unpickled by name. A failure is restored as a record, or as one of the classes that the
-code declared with `raises=`, which is built again from plain JSON arguments.
+Classes are never imported or unpickled by name. A failure is restored as a record. If its class was declared with
+`raises=`, the exception itself is rebuilt from plain JSON arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flowfabric.values.signatures import EMPTY
 MAX_MESSAGE_CHARACTERS = 3_000
 MAX_TRACEBACK_CHARACTERS = 12_000
 
-# The engine raises these only when all retries are used up, or where a retry cannot help.
+# For these exceptions, all retries are used up already, or a retry cannot help.
 _FINAL = (
     AllFailed, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped, PermanentError, StepFailed,
     SystemExit, ValueRefused, WaitOverridden,
@@ -82,7 +82,7 @@ def from_json(document: Mapping[str, Any]) -> ErrorInfo:
 
 
 def encode_declared(exc: BaseException, raises: Collection[type[Exception]]) -> dict[str, Any] | None:
-    """Return the nearest class in `raises` and the args, from which `rebuild` makes the exception.
+    """Return the name of the exception's nearest class in `raises` and its args, from which `rebuild` makes it again.
 
     Return None if no class matches or the rebuilt exception would differ. In that case the caller gets only the record
     of the failure.
@@ -114,14 +114,14 @@ def rebuild(data: Mapping[str, Any], raises: Collection[type[Exception]]) -> Exc
 
 
 def _list_bases(exc: BaseException) -> tuple[str, ...]:
-    """Return the names of the exception's classes, and those of the failure that it wraps."""
+    """Return the names of the exception's class and base classes, and those of the failure that it wraps."""
     own = [class_name(base) for base in type(exc).__mro__ if base is not object]
     wrapped = exc.error.bases if isinstance(exc, StepFailed | ExecutionFailed) else ()
     return tuple(dict.fromkeys((*own, *wrapped)))
 
 
 def _get_category(exc: BaseException) -> str:
-    """Return the exception's own `category`, or the name of its class if it has no valid one."""
+    """Return the `category` attribute of the exception, or its class name if it has no valid `category`."""
     try:
         return validation.name(getattr(exc, "category", None), "category")
     except Exception:  # `category` is missing or invalid, or it is a property that raises.
@@ -183,7 +183,7 @@ def error_message(error: BaseException) -> str:
 
 
 def _iter_related(error: BaseException) -> Iterator[BaseException]:
-    """Yield once each exception that a full traceback would print."""
+    """Yield each exception that a full traceback would print, without repeats."""
     pending, visited = [error], set[int]()
     while pending:
         current = pending.pop()
@@ -208,7 +208,7 @@ def _format_shortened(error: BaseException) -> str:
 
 
 def _iter_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception, its cause, the cause of that, and so on."""
+    """Yield the exception, its cause, the cause of its cause, and so on."""
     visited, current = set[int](), error
     while id(current) not in visited:
         visited.add(id(current))
@@ -232,7 +232,7 @@ def _format_line(error: BaseException) -> str:
 
 
 def _skip_package_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without its leading frames of this package; all of it if no other frame follows."""
+    """Return the traceback from the first frame outside this package, or all of it if there is no such frame."""
     inner = tb
     while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIR):
         inner = inner.tb_next

@@ -1,8 +1,8 @@
 """The arguments of a task as one JSON object, with the parameter names as keys.
 
 Defaults are filled in at submit, so a later change of a default does not affect submitted executions. The function may
-have changed when the input is read. A new parameter takes its default. A removed or incompatible parameter raises
-`InputMismatch`, which holds the execution instead of failing it.
+have changed between the submit and the run. A new parameter then takes its default. A removed or incompatible parameter
+raises `InputMismatch`, which holds the execution instead of failing it.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _REPAIR = "restore the old parameters or register version=2, then run `flowfabri
 def inputs_for(fn: Callable[..., Any], namespace: Namespace | None = None) -> Inputs:
     """Return the inputs of a function; raise `InvalidRequest` if it cannot be a task.
 
-    Annotations are resolved on first use. They may use the names in `namespace` besides the globals.
+    Annotations are resolved on first use. They may use the names in `namespace` and the globals of the function.
     """
     return Inputs(_check_task_function(fn), namespace)
 
 
 class Inputs:
-    """The parameters of one function, which convert a call to JSON and back."""
+    """The parameters of one function, with methods that convert its arguments to JSON and back."""
 
     def __init__(self, fn: FunctionType, namespace: Namespace | None) -> None:
         self._fn = fn
@@ -87,7 +87,7 @@ class Inputs:
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments parsed from JSON; raise `InputMismatch` if the function does not accept them."""
-        load = self._codec.load  # Not in the `try`: an unresolvable type is no fault of the input.
+        load = self._codec.load  # Outside the `try`: an unresolvable annotation is not an error in the input.
         try:
             stored = load(b"[%b]" % (data or b"{}"))[0]
             removed = from_json(data or b"{}").keys() - self._parameters.by_name.keys()
@@ -107,7 +107,7 @@ class Inputs:
 
     @cached_property
     def _stored_types(self) -> dict[str, Any]:
-        """The stored type of each parameter; plain JSON for a parameter without an annotation."""
+        """The type as which each parameter is stored; a parameter without an annotation is stored as plain JSON."""
         annotations = parameter_annotations(self._fn, self._namespace)
         by_name = self._parameters.by_name
         return {name: _get_stored_type(by_name[name], annotations.get(name, JsonValue)) for name in by_name}
@@ -163,11 +163,11 @@ def _make_invalid_task(name: str, why: str) -> InvalidRequest:
     return InvalidRequest("invalid_task", f"{name} cannot be a task: {why}", function=name)
 
 
-# Digests of the arguments of durable calls, by which a re-run detects that a call has changed.
+# These functions compute digests of the arguments of durable calls. A re-run compares them to detect a changed call.
 #
 # A digest is computed from canonical JSON, in which keys and sets are sorted and dataclasses and pydantic models are
-# objects with their fields. Connections, clients, clocks and functions are not data, so only the name of their type
-# counts. The digest omits the name of the module, because that is `__main__` in a script and a different name in a
+# objects with their fields. Connections, clients, clocks and functions are not data, so the digest uses only the name
+# of their type. The module of the type is left out, because it is `__main__` in a script but has another name in a
 # worker.
 
 
@@ -196,7 +196,7 @@ _encode: Callable[[Any], str] = json.JSONEncoder(sort_keys=True, separators=(","
 
 @lru_cache(4096)
 def _find_reader(kind: type) -> Callable[[Any], Any]:
-    """Return the function that reads values of this class as data."""
+    """Return the function that converts values of this class to data for the JSON encoder."""
     for base, reader in _READERS:
         if issubclass(kind, base):
             return reader
@@ -235,7 +235,7 @@ def _make_dataclass_reader(kind: type) -> Callable[[Any], dict[str, Any]]:
 
 
 def _make_schema_reader(kind: type) -> Callable[[Any], Any]:
-    """Return a function that reads values by the pydantic schema that their class defines."""
+    """Return a function that converts values to JSON by the pydantic schema of their class."""
     try:
         dump = find_codec(kind, kind.__qualname__, None).dump
     except InvalidRequest:
@@ -266,7 +266,7 @@ _READERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def _to_plain(value: Any, holders: tuple[int, ...]) -> Any:
-    """Convert a value with any keys to plain JSON.
+    """Convert a value to plain JSON, even if it has keys that are not strings.
 
     A container that contains itself or is nested too deeply is replaced by its type.
     """

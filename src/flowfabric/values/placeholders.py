@@ -1,7 +1,8 @@
 """References to future results in the arguments of a flow member.
 
 The stored input of a member is a document with placeholders: `{"inputs": {…}, "holes": [{"at": […], "how": …, "of":
-[…]}]}`. Each placeholder names the members whose result belongs at its path. The run of the member fills in results.
+[…]}]}`. Each placeholder names the members whose result belongs at its path. When the member runs, the results replace
+the placeholders.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class ResultReference:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A path in the inputs, and the members whose result belongs there."""
+    """A path in the inputs, and the members whose result belongs at that path."""
 
     path: ValuePath
     members: tuple[str, ...]
@@ -58,7 +59,7 @@ class Placeholder:
 
 
 def find_references(value: object, at: ValuePath = ()) -> Iterator[tuple[ValuePath, ResultReference]]:
-    """Yield the references in a value with their paths, searching lists, tuples and dicts."""
+    """Yield every reference in a value, with its path. Search lists, tuples and dicts."""
     if isinstance(value, ResultReference):
         yield at, value
     elif isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Records that durable calls return. All are frozen, so code cannot change a recorded result."""
+"""Records that durable calls return. They are frozen, so that code cannot change a recorded result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The approval can no longer be reached.
+    """So many approvers rejected that the approval can no longer succeed.
 
     `by` and `reason` are from the last rejection, and `decisions` has every decision.
     """
@@ -46,7 +46,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The wait timed out; for an approval, `decisions` has the decisions made before that."""
+    """The wait timed out. For an approval, `decisions` has the decisions made before the timeout."""
 
     at: datetime
     decisions: tuple[ApprovalDecision, ...] = ()
@@ -67,7 +67,7 @@ class Received(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ConditionMet:
-    """The condition holds; `signals` are the signals that met it."""
+    """The condition holds; `signals` are the signals that satisfied it."""
 
     signals: tuple[StoredSignal, ...]
 
@@ -82,9 +82,10 @@ class RaceResult(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """The record of a failure: its class name, message and the names of all base classes.
+    """The record of a failure.
 
-    Classes are never looked up by these names. Only `caused_by` compares them.
+    `type` is the name of its class, and `bases` has the names of its class and base classes. No class is ever imported
+    by these names; `caused_by` only compares them.
     """
 
     type: str
@@ -95,13 +96,13 @@ class ErrorInfo:
     permanent: bool = False
 
     def caused_by(self, kind: ErrorClass, /) -> bool:
-        """Return True if the failure was of this class or a subclass of it."""
+        """Return True if the failure was an exception of this class or of a subclass."""
         return any(same_class(base, class_name(kind)) for base in self.bases)
 
 
 @dataclass(frozen=True, slots=True)
 class Completed(Generic[T_co]):
-    """The execution or branch completed with this value."""
+    """The execution or branch completed; `value` is its result."""
 
     value: T_co
 
@@ -136,7 +137,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """The argument of `notify`, for one approver: the approval's name, and the token or link that decides it."""
+    """The argument of `notify` for one approver. With the token or the link, the approver approves or rejects."""
 
     name: str
     approver: str
@@ -147,7 +148,7 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """The current execution and the state of its run."""
+    """Facts about the current execution and its run."""
 
     execution_id: UUID
     kind: str
@@ -165,7 +166,7 @@ def class_name(kind: type) -> str:
 
 
 def same_class(recorded: str, name: str) -> bool:
-    """Return True if two recorded names mean one class.
+    """Return True if two recorded names mean the same class.
 
     In a module run as a script, the module name is `__main__`. A worker that imports the module records the same class
     under the module's real name.

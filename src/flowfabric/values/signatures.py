@@ -1,8 +1,8 @@
-"""Annotations and parameters of functions, resolved on first use.
+"""Reads the annotations and parameters of functions. Names in annotations are resolved on first use.
 
 A name in an annotation may be defined after the function. Under `from __future__ import annotations`, a class that is
-local to a function is visible only in that function's frame. So each decorator stores `frame_namespace(frame)` for
-later.
+local to a function is visible only in that function's frame. Each decorator therefore stores `frame_namespace(frame)`,
+in which the names are looked up later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def frame_namespace(frame: FrameType | None) -> Namespace | None:
 
 def parameter_annotations(fn: FunctionType, namespace: Namespace | None) -> dict[str, Any]:
     """Return the annotation of every annotated parameter, by name."""
-    inner = inspect.unwrap(fn)  # A decorator's module may not define these names.
+    inner = inspect.unwrap(fn)  # The annotations use names of the inner function's module, not of a decorator's module.
     written = {name: value for name, value in inner.__annotations__.items() if name != "return"}
     return _resolve_names(inner, written, namespace, f"the parameters of {fn.__qualname__}")
 
@@ -68,9 +68,9 @@ def return_annotation(fn: Callable[..., Any], namespace: Namespace | None = None
 
 
 def find_annotated(fn: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return the object that carries the annotations, and the class that a method belongs to.
+    """Return the object that has the annotations of `fn`, and the class if `fn` is a method.
 
-    The object is the function inside partials, methods and decorators, or a class, or EMPTY.
+    The object is the function inside partials, methods and decorators, or a class. It is EMPTY if neither exists.
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -87,7 +87,7 @@ def find_annotated(fn: Callable[..., Any]) -> tuple[Any, Any]:
 
 
 def _awaited_type(target: FunctionType, annotation: Any, owner: type | None) -> Any:
-    """Return the annotation of the awaited result."""
+    """Return the type of the result after an await, given the return annotation."""
     if annotation is Self and owner is not None:
         return owner
     if annotation is Never or annotation is NoReturn:
@@ -98,7 +98,7 @@ def _awaited_type(target: FunctionType, annotation: Any, owner: type | None) -> 
 
 
 def _resolve_names(fn: FunctionType, written: dict[str, Any], namespace: Namespace | None, what: str) -> dict[str, Any]:
-    """Resolve the names in the annotations in the frame, the closure and the module."""
+    """Evaluate the annotations, with the names of the frame, the closure and the module."""
     scope = {**_read_closure(fn), **(namespace or {})}
     holder = SimpleNamespace(__annotations__=written, __type_params__=getattr(fn, "__type_params__", ()))
     try:
@@ -131,7 +131,7 @@ def _read_cell(cell: Any) -> Any:
         return EMPTY
 
 
-# Parameters: binding a call's arguments by name, and turning them back into a call.
+# `Parameters` binds the arguments of a call by name, and turns them back into a call.
 
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -139,7 +139,10 @@ _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 class Parameters:
-    """The parameters of a function by name, in order. Variable arguments are a list and a dict."""
+    """The parameters of a function by name, in order.
+
+    The values of `*args` are a list, and those of `**kwargs` are a dict.
+    """
 
     def __init__(self, fn: FunctionType) -> None:
         self._function = fn.__name__
@@ -156,7 +159,7 @@ class Parameters:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by parameter name, defaults included, in the order of the parameters.
 
-        The order is fixed so that equal calls have equal bytes under an idempotency key.
+        Equal calls then give equal bytes, so that a submit with an idempotency key can be repeated.
         """
         if self._is_simple and len(args) <= len(self._names):
             positional = dict(zip(self._names, args, strict=False))
@@ -180,7 +183,7 @@ class Parameters:
         return tuple(args), kwargs
 
     def _bind_by_signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Bind by the full signature; raise `InvalidRequest` if the call does not fit it."""
+        """Bind the arguments by the full signature; raise `InvalidRequest` if they do not fit it."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -1,8 +1,8 @@
 """Positions in the order of events, and cursors, which store a position outside the database.
 
-A position is a transaction id and an event id. On SQLite the transaction id is always 0. A reader has read every event
-up to its position. A cursor adds the store and the namespace, so that a cursor of a different store or namespace is
-refused. A cursor is not signed, because its holder may read the whole namespace anyway.
+A position is a transaction id and an event id. On SQLite the transaction id is always 0. A reader at a position has
+read every event up to that position. A cursor adds the store and the namespace, so that a cursor of a different store
+or namespace is refused. A cursor is not signed, because its holder may read the whole namespace anyway.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class CursorScope:
 
     @property
     def namespace_digest(self) -> bytes:
-        """The digest of the namespace that a cursor contains."""
+        """The digest of the namespace, which is part of every cursor."""
         return hashlib.sha256(self.namespace.encode()).digest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStart:
-    """Where a subscription begins, and the last position that had been trimmed by then."""
+    """Where a subscription begins, and the last trimmed position at that time."""
 
     place: CursorScope
     position: Position
@@ -90,14 +90,17 @@ def read_cursor(cursor: object, place: CursorScope) -> Position:
 
 
 def require_kept(position: Position, trimmed: Position) -> Position:
-    """Return the position, unless later events may have been trimmed. The first position is always valid."""
+    """Return the position; raise `cursor_expired` if events after it may have been trimmed.
+
+    The first position is always valid.
+    """
     if FIRST < position < trimmed:
         raise _expired("this cursor")
     return position
 
 
 def require_in_time(position: Position, trimmed_before: Position, trimmed: Position) -> None:
-    """Raise if events after the position have been trimmed since the last read."""
+    """Raise `cursor_expired` if events after the position may have been trimmed since the last read."""
     if FIRST < position < trimmed and trimmed_before < trimmed:
         raise _expired("the last one read")
 

@@ -16,7 +16,10 @@ MAX_SCANNED_EVENTS = 500
 
 
 class EventFamily(StrEnum):
-    """The families of events. A subscriber to `lease` also gets every other event that ends a lease."""
+    """The families of events.
+
+    A subscriber to the family `lease` also gets the events of other families that end a lease.
+    """
 
     LEASE = "lease"
     LIFECYCLE = "lifecycle"
@@ -29,7 +32,7 @@ class EventFamily(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events of a namespace to read. Fields with None match everything."""
+    """Which events of a namespace to read. A field that is None matches every event."""
 
     namespace: str
     families: tuple[EventFamily, ...] | None = None
@@ -56,9 +59,9 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
-    """The id of the store, its last trimmed position, its current position, and when it began to hold events back.
+    """The store's id, its last trimmed position, its newest position, and since when it has held events back.
 
-    `from_elsewhere` is True if events wait for transactions of another server.
+    `from_elsewhere` is True if the open transactions that hold events back are from another server.
     """
 
     store: UUID
@@ -70,7 +73,7 @@ class OutboxState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """A named subscriber. Everything up to its position has been processed."""
+    """A named subscriber. It has processed all events up to `position`."""
 
     namespace: str
     name: str
@@ -83,7 +86,7 @@ class Subscriber:
 
 
 def may_hold(subscriber: Subscriber, holder: UUID, now: datetime) -> bool:
-    """Return True if `holder` may read under the name now; raise if the subscriber has expired."""
+    """Return True if the process `holder` may use the subscriber's name now; raise if the subscriber has expired."""
     if subscriber.expired_at is not None:
         raise expired_subscriber(subscriber)
     held_by_another = subscriber.holder is not None and subscriber.holder != holder
@@ -91,7 +94,7 @@ def may_hold(subscriber: Subscriber, holder: UUID, now: datetime) -> bool:
 
 
 def lost_subscription(subscriber: Subscriber | None, name: str) -> FlowFabricError:
-    """Return the error for a process that no longer holds the name of its subscriber."""
+    """Return the error for a process that can no longer read as the subscriber with this name."""
     if subscriber is None:
         return subscriber_not_found(name)
     if subscriber.expired_at is not None:

@@ -63,7 +63,7 @@ def decide_fail(execution: Execution, request: FailureReport, now: datetime) -> 
 
 
 def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> Decision[Delayed | Released]:
-    """Give up the lease and continue the same attempt later; immediately if the time has already come."""
+    """Give up the lease. The same attempt continues at the requested time, or immediately if that time has passed."""
     until = request.until if request.after is None else now + request.after
     if until is None or until <= now:
         after = apply_transition(execution, RELEASE, now, digest=request.digest(), until=until)
@@ -75,7 +75,7 @@ def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> 
 def decide_own_cancel(execution: Execution, request: CancelOwnRequest, now: datetime) -> Decision[Ended]:
     """Cancel the execution because its own worker asks for it.
 
-    The default reason is that of a pending cancel request.
+    If the worker gives no reason, use the reason of the pending cancel request.
     """
     pending = execution.cancel_request
     principal = execution.lease.worker.instance if execution.lease else LEASE_HOLDER
@@ -91,10 +91,10 @@ def decide_own_cancel(execution: Execution, request: CancelOwnRequest, now: date
 def decide_attempt_timeout(
     execution: Execution, chance: float, now: datetime
 ) -> Decision[RetryScheduled | Ended] | None:
-    """Handle an attempt that exceeded its timeout; return None if it has not.
+    """Retry or end an execution whose attempt exceeded its timeout. Return None if its timeout has not passed.
 
     The timeout counts as a failure of category `attempt_timeout`. With `on_attempt_timeout="expire"`, the execution
-    expires.
+    expires without a retry.
     """
     due = execution.attempt_timeout_at
     if execution.lease is None or due is None or due > now:
@@ -160,7 +160,7 @@ MAX_REPORT_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRequest:
-    """A worker's request that an operator reads its report before the execution continues."""
+    """A worker's request to hold its execution until an operator has read the report."""
 
     fence: Fence
     reason: str
@@ -173,7 +173,7 @@ class HoldRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """A worker's request to restart as the next generation, with this input and these first steps."""
+    """A worker's request to restart its execution as the next generation, with a new input and its first steps."""
 
     fence: Fence
     payload: bytes
@@ -187,7 +187,7 @@ class Continuation:
 def decide_own_hold(execution: Execution, request: HoldRequest, now: datetime) -> Decision[Held]:
     """Hold the execution because its own worker asks for it.
 
-    The event contains the report. Unhold continues the same attempt.
+    The report is stored in the event. After an unhold, the same attempt continues.
     """
     assert execution.lease is not None, "the caller has checked that the fence owns the lease"
     after = apply_transition(execution, HOLD_OWN, now, digest=request.digest(), hold_reason=request.reason)
@@ -207,7 +207,7 @@ def decide_continue(
 ) -> Decision[Continued]:
     """Start the next generation of the execution with new input, within the same attempt.
 
-    The counters for retries and reclaims restart. All waitpoints close except the standing ones.
+    The counters for retries and reclaims restart at 0. All waitpoints close except the standing waitpoints.
     """
     after = apply_transition(
         execution,

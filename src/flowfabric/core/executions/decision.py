@@ -1,4 +1,4 @@
-"""The result of a decision function: an outcome, and the writes that make it true."""
+"""The result of a decision function: the outcome to return, and the rows to write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 @record(frozen=True, slots=True)
 class Decision(Generic[OutcomeT_co]):
-    """An outcome and the writes that go with it.
+    """What an operation returns (`outcome`), and what it writes to the store.
 
     `before` and `after` are the execution before and after the change; `after` is None if nothing changes. `event` and
-    `attempt` are the event of the change and the attempt that it ends. `extra_event` is a second event; `waits` are
-    changes of suspensions, waitpoints and signals.
+    `attempt` are the event of the change and the attempt that it ends. `extra_event` is a second event of the same
+    change. `waits` are the changed suspensions, waitpoints and signals.
     """
 
     outcome: OutcomeT_co
@@ -47,7 +47,7 @@ def make_decision(
 
 
 def end_attempt(execution: Execution, outcome: AttemptOutcome, now: datetime, **details: Any) -> Attempt | None:
-    """Return the history row of the attempt that ends now; None if it never started."""
+    """Return the history row of the attempt that ends now, or None if the attempt never started."""
     if execution.attempt_started_at is None:
         return None
     owner = execution.lease or execution.former
@@ -67,7 +67,7 @@ def end_attempt(execution: Execution, outcome: AttemptOutcome, now: datetime, **
 def next_attempt(execution: Execution) -> dict[str, Any]:
     """Return the fields that open the next attempt.
 
-    If the current attempt never started, the next one gets the same index.
+    If the current attempt never started, the next attempt gets the same index.
     """
     used = execution.attempt_started_at is not None
     return {"attempt_index": execution.attempt_index + used, "attempt_started_at": None, "attempt_timeout_left": None}

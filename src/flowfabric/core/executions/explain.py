@@ -1,7 +1,7 @@
 """Explanations of why an execution is or is not running: one short statement, with the facts as data.
 
-A statement names the cause, its progress or age, and what to do about it. Times are UTC, without a date if they are
-today.
+A statement names the cause, its progress or age, and what to do about it. Times are in UTC; the date is left out if it
+is today.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Statement = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One statement for people, and the facts in it for programs."""
+    """An explanation: one statement for people, and the same facts as data for programs."""
 
     execution_id: UUID
     state: State
@@ -39,7 +39,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An upstream member or child: its name, its state and the edge that leads from it."""
+    """A member or child that an execution waits for, with the edge between the two."""
 
     id: UUID
     name: str
@@ -49,7 +49,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The edge group that decides about a member, with the upstream ends of its edges."""
+    """The edge group that decides whether a member may start or continue, with the upstream member of each edge."""
 
     flow: FlowRecord
     group: EdgeGroup
@@ -59,8 +59,8 @@ class Dependencies:
     def is_doomed(self) -> bool:
         """True if the flow is cancelled and the cancellation has not reached the member yet.
 
-        An execution that waits for children has started, so only some policies cancel it. The root of an implicit flow
-        is not a member of that flow.
+        An execution that waits for children has started, so only the policy `cancel_all` cancels it. The root of an
+        implicit flow is not a member of that flow.
         """
         flow, group = self.flow, self.group
         if not flow.is_frozen or group.seq == DEPENDENCIES:
@@ -72,8 +72,8 @@ class Dependencies:
 class ExplainContext:
     """Everything outside the execution row that an explanation depends on.
 
-    `workers` are the live workers on the lane, `wait` is the open suspension, `hold_report` the report of the worker
-    that holds the execution.
+    `workers` are the live workers on the lane, and `wait` is the open suspension. `hold_report` is the report of the
+    worker that asked for the hold.
     """
 
     lane_is_paused: bool
@@ -98,7 +98,7 @@ def explain(execution: Execution, context: ExplainContext) -> Explanation:
 
 
 def deciding_group(groups: Sequence[EdgeGroup]) -> EdgeGroup | None:
-    """Return the edge group that a member waits for: the open group, or else the group of its dependencies."""
+    """Return the open edge group that a member waits for; if no group is open, return the last one."""
     still_open = [group for group in groups if group.state is GroupState.OPEN]
     return max(still_open or groups, key=lambda group: (group.state is GroupState.OPEN, group.seq), default=None)
 
@@ -282,7 +282,7 @@ def _quote_reason(reason: str | None) -> str:
 
 
 def _first_sentence(message: str | None) -> str:
-    """Return the first line of a message with a period."""
+    """Return the first line of a message, with a period at its end."""
     line = (message or "unknown").strip().partition("\n")[0]
     return line if line.endswith((".", "!", "?")) else f"{line}."
 

@@ -37,7 +37,7 @@ def decide_claim(execution: Execution, terms: LeaseTerms, now: datetime) -> Deci
 
 
 def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | None:
-    """Check a lease whose check is due: end it if it expired, otherwise schedule the next check.
+    """End the lease if it has expired; otherwise schedule its next check.
 
     Return None if there is no lease.
     """
@@ -57,7 +57,7 @@ def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | N
 def decide_revoke(
     execution: Execution, which: LeaseFilter, command: AuditInfo, now: datetime
 ) -> Decision[Revoked | AlreadySatisfied]:
-    """Revoke the live lease if it matches the filter by instance, lease or epoch."""
+    """Revoke the live lease if its instance, id and epoch match the filter."""
     obstacle = _revoke_obstacle(execution, which, now)
     if obstacle is not None or execution.lease is None:
         return Decision(AlreadySatisfied(obstacle or "no_active_lease"), execution)

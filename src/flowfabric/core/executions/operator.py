@@ -38,9 +38,9 @@ _HELD = BlockingReason.PAUSED_BY_OPERATOR
 
 
 def decide_cancel(execution: Execution, command: AuditInfo, source: str, now: datetime) -> Decision[Ended]:
-    """Cancel the execution in any live state.
+    """Cancel an execution that has not ended.
 
-    A repeated cancel returns the same outcome. Raise if the execution ended in a different way.
+    If the execution is already cancelled, return the same outcome. Raise if it ended in a different way.
     """
     if execution.state is State.CANCELLED:
         return Decision(Ended(State.CANCELLED), execution)
@@ -56,8 +56,9 @@ def decide_cancel_request(
 ) -> Decision[Ended | CancelPending]:
     """Ask the worker to stop before `request.due_at`.
 
-    An execution that waits, is delayed or is blocked continues, so that it can clean up. An execution is cancelled
-    immediately if its generation has not started and it has no steps of an earlier generation.
+    A suspended, delayed or blocked execution becomes runnable now, so that it can clean up; a held execution stays
+    held. An execution is cancelled immediately if its generation has not started and it has no steps of an earlier
+    generation.
     """
     command = AuditInfo(principal=request.principal, reason=request.reason)
     is_new = execution.attempt_state is AttemptState.PENDING_FIRST
@@ -85,7 +86,10 @@ def decide_cancel_request(
 
 
 def decide_due_cancel(execution: Execution, now: datetime) -> Decision[Ended] | None:
-    """Cancel an execution whose cancel request is due; return None if it has ended or has time left."""
+    """Cancel an execution whose cancel request is due.
+
+    Return None if the execution has ended or the request is not due.
+    """
     request = execution.cancel_request
     if execution.state in TERMINAL or request is None or request.due_at > now:
         return None
@@ -116,7 +120,7 @@ def decide_hold(execution: Execution, command: AuditInfo, now: datetime) -> Deci
 def decide_unhold(
     execution: Execution, command: AuditInfo, now: datetime, *, has_open_group: bool = False
 ) -> Decision[Unheld | AlreadySatisfied]:
-    """Return a held execution to its queue: waiting, delayed until its ready time, or blocked by upstream members."""
+    """Unhold an execution: it then waits for a worker, for its ready time, or for upstream members."""
     if execution.state in (State.WAITING, State.DELAYED):
         return Decision(AlreadySatisfied("not_held"), execution)
     if not is_held(execution):
@@ -139,7 +143,7 @@ def decide_replay(
 ) -> Decision[Replayed]:
     """Run an ended execution again as a new generation. If it has an open edge group, it waits for that group first.
 
-    If the caller passes the generation that it saw, a repeated request returns the first outcome.
+    If the caller passes the generation that it saw, it can repeat the request and gets the same outcome.
     """
     if start.generation is not None and execution.generation != start.generation:
         if execution.generation == start.generation + 1:
@@ -180,7 +184,7 @@ def decide_replay(
 
 
 def decide_ready(execution: Execution, now: datetime) -> Decision[State] | None:
-    """Let a delayed execution wait for a worker once it is due; return None if it is not due or not delayed."""
+    """Make a delayed execution claimable if its ready time has come; otherwise return None."""
     if execution.state is not State.DELAYED or execution.ready_at is None or execution.ready_at > now:
         return None
     after = apply_transition(execution, READY, now, ready_at=None)
@@ -188,7 +192,7 @@ def decide_ready(execution: Execution, now: datetime) -> Decision[State] | None:
 
 
 def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | None:
-    """Expire an execution past its deadline; return None if it has ended or has time left."""
+    """Expire an execution past its deadline; return None if it has ended or its deadline has not come."""
     if execution.state in TERMINAL or execution.deadline_at is None or execution.deadline_at > now:
         return None
     failure: dict[str, Any] = {
@@ -202,12 +206,12 @@ def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | No
 
 
 def is_held(execution: Execution) -> bool:
-    """Return True if an operator or its worker holds the execution."""
+    """Return True if the execution is held, by an operator or by its own worker."""
     return execution.state is State.BLOCKED and execution.blocking_reason is _HELD
 
 
 def _delay_reason(execution: Execution) -> BlockingReason:
-    """Return the reason why an execution that is unheld now is delayed until its ready time."""
+    """Return the reason why an execution is still delayed after its unhold."""
     if execution.attempt_state is AttemptState.PENDING_RETRY:
         return BlockingReason.WAITING_FOR_RETRY_BACKOFF
     if execution.resumption is not None:

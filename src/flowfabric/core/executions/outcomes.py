@@ -1,4 +1,4 @@
-"""Outcomes that operations return. An operation that is refused raises an error instead."""
+"""The values that successful operations return. An operation that is refused raises an error instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The submission is stored under this id."""
+    """The submission was stored as a new execution with the id `id`."""
 
     id: UUID
     state: State
@@ -24,7 +24,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The same submission was stored before under this id. Nothing was written."""
+    """The same submission was stored before; `id` is the id of its execution. Nothing was written."""
 
     id: UUID
 
@@ -36,8 +36,8 @@ Submitted = Created | Duplicate
 class Lease:
     """A worker's ownership of one attempt, with everything needed to run it.
 
-    `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` names the suspension that was closed last,
-    and what closed it.
+    `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` has the id of the last closed suspension, and
+    what closed it.
     """
 
     fence: Fence
@@ -90,7 +90,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The execution has ended in this state."""
+    """The execution has ended; `state` is its final state."""
 
     state: State
 
@@ -104,7 +104,7 @@ class RetryScheduled:
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """The lease was given up. The same attempt continues at this time."""
+    """The lease was given up. The same attempt continues at the time `until`."""
 
     until: datetime
 
@@ -116,7 +116,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The lease with this id was revoked. The execution now has this epoch."""
+    """The lease `lease_id` was revoked. `epoch` is the new epoch of the execution."""
 
     lease_id: UUID
     epoch: int
@@ -131,7 +131,7 @@ class AlreadySatisfied:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The execution is held until it is unheld."""
+    """The execution is held until an operator unholds it."""
 
     reason: str
 
@@ -143,14 +143,14 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """The execution is no longer held and has this state."""
+    """The execution is no longer held; `state` is its new state."""
 
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityChanged:
-    """The priority before and after, clamped to 0..9000."""
+    """The priority of the execution before and after the change, both in the range 0 to 9000."""
 
     old: int
     new: int
@@ -158,7 +158,7 @@ class PriorityChanged:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The execution runs again as this generation."""
+    """The execution runs again, with `generation` as its new generation."""
 
     generation: int
     state: PublicState
@@ -176,7 +176,7 @@ class OpenWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The lease was given up. The execution continues when the condition of this suspension holds."""
+    """The lease was given up. The execution continues when the condition of the suspension holds."""
 
     suspension_id: UUID
     waitpoints: tuple[OpenWaitpoint, ...]
@@ -197,7 +197,7 @@ class Satisfied:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The signal is stored under this id. Until a suspension waits for the signal, `counted` is None."""
+    """The signal is stored with the id `signal_id`. If no suspension waits for it yet, `counted` is None."""
 
     signal_id: UUID
     effect: Effect
@@ -206,7 +206,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateSignal:
-    """The signal was accepted before under this id. Nothing was written."""
+    """The signal was accepted before; `signal_id` is its id. Nothing was written."""
 
     signal_id: UUID
 
@@ -221,21 +221,24 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Escalated:
-    """The timeout has passed and an operator must decide. The execution stays suspended."""
+    """The timeout of the suspension has passed, and an operator must decide what happens.
+
+    The execution stays suspended.
+    """
 
     suspension_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class WaitpointClosed:
-    """The waitpoint is closed to further signals; `already` is True if it was closed before."""
+    """The waitpoint accepts no further signals; `already` is True if it was closed before this call."""
 
     waitpoint_id: UUID
     already: bool
 
 
 def lease_of(execution: Execution) -> Lease:
-    """Return the live lease of an execution as its worker sees it."""
+    """Return the live lease of an execution in the form that its worker receives."""
     held, fence = execution.lease, execution.fence
     assert held is not None and fence is not None, "only a leased execution has a lease to show"
     return Lease(
@@ -263,7 +266,7 @@ def lease_of(execution: Execution) -> Lease:
 
 
 def repeat_outcome(former: FormerLease) -> Ended | RetryScheduled | Delayed | Released:
-    """Return the outcome of the request that gave up this lease."""
+    """Rebuild the outcome of the request that ended this lease, to answer a repeat of that request."""
     if former.end in _ENDED:
         return Ended(_ENDED[former.end])
     if former.until is None:

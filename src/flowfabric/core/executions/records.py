@@ -1,4 +1,7 @@
-"""Records of executions that the engine reads, decides on and writes. All are frozen: a decision makes new records."""
+"""Records of executions, as the engine reads and writes them.
+
+All records are frozen: a decision creates changed copies.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ class AttemptOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Proof of ownership that a worker presents with every write. Workers can use it to fence writes elsewhere too."""
+    """Proof of ownership that a worker presents with every write.
+
+    Workers can also use the fence to protect their writes to other systems.
+    """
 
     execution_id: UUID
     epoch: int
@@ -73,7 +79,10 @@ class HeldLease:
 
 @record(frozen=True, slots=True, kw_only=True)
 class FormerLease:
-    """The last lease that ended, why it ended, and the data to repeat the outcome of the request that ended it."""
+    """The last lease that ended, and why.
+
+    `digest` and `until` serve to answer a repeat of the request that ended it.
+    """
 
     id: UUID
     epoch: int
@@ -96,7 +105,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """A cancel that gives the worker until `due_at` to clean up, and who requested it."""
+    """A request to cancel an execution, whose worker has until `due_at` to clean up."""
 
     due_at: datetime
     principal: str
@@ -108,8 +117,9 @@ class CancelRequest:
 class Execution:
     """An execution as it is stored.
 
-    `attempt_index` is the index of the running, pending or last attempt. `attempt_started_at` is set at the first claim
-    of that attempt. There are no slots, because decisions copy the record with `copy_with`.
+    `attempt_index` is the index of the running or pending attempt, or of the last attempt after the execution has
+    ended. `attempt_started_at` is set at the first claim of that attempt. The class has no slots, because `copy_with`
+    cannot copy a record with slots.
     """
 
     id: UUID
@@ -184,7 +194,7 @@ class Execution:
 
     @property
     def vector(self) -> StateVector:
-        """The public fields of its state."""
+        """The public fields of the execution's state."""
         return derive_vector(self.state, self.blocking_reason, self.attempt_state, self.ownership)
 
 
@@ -210,10 +220,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A row of the history and the outbox.
+    """An event: a row in the history of an execution, which subscribers also receive.
 
-    `version` numbers the events of an execution without gaps. A subscription also sets `cursor`, which resumes after
-    the event.
+    `version` numbers the events of an execution without gaps. In events from a subscription, `cursor` is set; a
+    subscription that starts with this cursor continues after the event.
     """
 
     namespace: str
@@ -267,7 +277,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Namespace, lane, kind and required capabilities, which a worker must match to claim."""
+    """The namespace, lane, kind and required capabilities that a worker must match to claim an execution."""
 
     namespace: str
     lane: str

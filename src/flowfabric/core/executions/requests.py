@@ -20,15 +20,15 @@ from flowfabric.core.fast_dataclass import copy_unchecked, put, record
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, FailureClass, Policy
 
-# Ownership of an execution, and why a fence is refused.
+# These functions check whether a fence owns an execution, and explain a refusal.
 #
 # A fence owns an active execution if it names the live lease and that lease has not expired. Otherwise the refusal is:
 #
-# 1. The fence is that of the last lease that ended: `lease_expired`, `lease_revoked` or `execution_not_active`. If the
-#    same request ended the lease, its outcome is returned again instead.
+# 1. The fence names the last lease that ended: `lease_expired`, `lease_revoked` or `execution_not_active`. A repeat of
+#    the request that ended the lease gets the first outcome again instead.
 # 2. The fence names the live lease, which has expired: `lease_expired`.
 # 3. The fence is older than the last lease, or a different lease is live: `stale_lease`.
-# 4. Otherwise: `execution_not_active`.
+# 4. In every other case: `execution_not_active`.
 
 
 _LOSS_CODES = {"lease_expired": "lease_expired", "lease_revoked": "lease_revoked"}
@@ -43,7 +43,7 @@ def owns(execution: Execution, fence: Fence, now: datetime) -> bool:
 
 
 def require_owner(execution: Execution | None, fence: Fence, now: datetime) -> Execution:
-    """Return the execution if the fence owns it; otherwise raise the refusal that explains why not."""
+    """Return the execution if the fence owns it; otherwise raise an error that says why the fence is refused."""
     if execution is None:
         raise execution_not_found(fence.execution_id)
     if not owns(execution, fence, now):
@@ -52,7 +52,7 @@ def require_owner(execution: Execution | None, fence: Fence, now: datetime) -> E
 
 
 def find_repeated(execution: Execution | None, fence: Fence, digest: str) -> FormerLease | None:
-    """Return the former lease if this same request gave it up, so that its lost reply can be sent again."""
+    """Return the last lease if a request with this digest ended it, so that its lost reply can be sent again."""
     former = execution.former if execution else None
     if former and _is_former(former, fence) and former.digest == digest:
         return former
@@ -73,7 +73,7 @@ def explain_fence(execution: Execution, fence: Fence) -> Refused:
 
 
 def execution_not_found(id_: object) -> NotFound:
-    """Return the error for an id that does not exist in this namespace; it may exist in another one."""
+    """Return the error for an execution id that does not exist in this namespace."""
     message = f"execution {id_} does not exist in this namespace; check the id and the namespace"
     return NotFound("execution_not_found", message, execution_id=id_)
 
@@ -184,7 +184,10 @@ class Step:
             put(self, status=validation.parse_choice(StepStatus, self.status, "status"))
 
     def digest(self) -> str:
-        """Return a digest that distinguishes a repeated checkpoint from a contradicting one."""
+        """Return a digest of the step.
+
+        A repeated checkpoint has the same digest, a contradicting checkpoint has a different one.
+        """
         return digest("step", self.status.value, self.encoding, self.payload)
 
 
@@ -202,7 +205,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
-    """The lease to be given out: worker, new id and TTL. Without a TTL, the policy decides."""
+    """The terms of a new lease: its worker, its id and its TTL.
+
+    If `ttl` is None, the policy of the execution sets it.
+    """
 
     worker: WorkerId
     lease_id: UUID
@@ -298,7 +304,7 @@ class AuditInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFilter:
-    """The lease that an operator selects: any live lease, or only the lease of an instance, id or epoch."""
+    """Which live lease an operator selects; None matches any instance, lease id or epoch."""
 
     instance: str | None = None
     lease_id: UUID | None = None
@@ -307,7 +313,7 @@ class LeaseFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantTerms:
-    """The grant to be given out: worker, new id, TTL, and who grants it and why."""
+    """The terms of a new grant: its worker, id and TTL, and the operator who gives it with a reason."""
 
     command: AuditInfo
     grant_id: UUID
@@ -318,7 +324,10 @@ class GrantTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFrom:
-    """The recorded step to replay from (None means the start), and the generation that the caller saw."""
+    """Where a replay begins: `step` is a recorded step, or None for the start.
+
+    `generation` is the one that the caller saw.
+    """
 
     step: str | None = None
     generation: int | None = None
@@ -344,7 +353,7 @@ def parse_fence(value: object) -> Fence:
 
 
 def parse_steps(value: object) -> tuple[Step, ...]:
-    """Return steps with distinct names, at most one batch of them."""
+    """Return the steps; raise if two have the same name or there are more than fit in one batch."""
     if value == ():
         return ()
     if type(value) is tuple and len(value) == 1 and isinstance(value[0], Step):
@@ -359,7 +368,7 @@ def parse_steps(value: object) -> tuple[Step, ...]:
 
 
 def parse_worker(value: object) -> WorkerId:
-    """Return a worker id; a string serves as both name and instance."""
+    """Return a worker id. If a string is given, use it as the name and as the instance."""
     if isinstance(value, WorkerId):
         return WorkerId(validation.name(value.name, "worker.name"), validation.name(value.instance, "worker.instance"))
     text = validation.name(value, "worker")
@@ -368,7 +377,10 @@ def parse_worker(value: object) -> WorkerId:
 
 @lru_cache(maxsize=1024)
 def _hash_of_labels(labels: tuple[Any, ...], tags: tuple[tuple[str, str], ...]) -> Any:
-    """Return the hash of everything but the payload; cached, since many submissions differ only in the payload."""
+    """Return the hash of a submission without its payload.
+
+    It is cached, since many submissions differ only in the payload.
+    """
     *names, requires, policy = labels
     body = [*names, list(requires), policy.to_text(), dict(tags)]
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""The states of an execution, and the full vector that follows from the stored fields.
+"""The states of an execution, and the public fields that are derived from the stored fields.
 
 The store holds `state`, `blocking_reason`, `attempt_state` and, while active, `ownership`. The other public fields are
 derived from these four:
@@ -19,7 +19,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The state of an execution, which all guards and indexes use."""
+    """The stored state of an execution. Transitions check it, and the indexes of the store contain it."""
 
     WAITING = "waiting"
     DELAYED = "delayed"
@@ -44,7 +44,7 @@ LIVE = frozenset(State) - TERMINAL
 
 
 class AttemptState(StrEnum):
-    """The state of the current attempt, or the kind of the pending one."""
+    """The state of the current attempt, or the kind of the attempt that is pending."""
 
     NONE = "none"
     PENDING_FIRST = "pending_first_attempt"
@@ -87,7 +87,7 @@ class BlockingReason(StrEnum):
 
 
 class LifecyclePhase(StrEnum):
-    """The coarse phase of the public vector."""
+    """The coarse phase of an execution's life."""
 
     RUNNABLE = "runnable"
     ACTIVE = "active"
@@ -153,7 +153,7 @@ class StateVector:
 def derive_vector(
     state: State, blocking_reason: BlockingReason, attempt_state: AttemptState, ownership: Ownership | None
 ) -> StateVector:
-    """Derive the public vector of an execution from its four stored fields."""
+    """Derive the public state fields of an execution from its four stored fields."""
     eligibility = _eligibility(state, blocking_reason)
     return StateVector(
         lifecycle_phase=_phase(state),

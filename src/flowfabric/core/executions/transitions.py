@@ -10,9 +10,9 @@
     not terminal ─→ cancelled, expired     active ─ lease lost, kept for a hand-off ─→ active ─ reclaim ─→ active
                                            active ─→ completed, failed
 
-An operation names its transition. `apply_transition` raises the transition's code if the execution is in none of its
-source states. Otherwise it returns the new execution, with its version advanced for the event row. Tests check that the
-statements of the hot operations follow the same table.
+Each operation passes its transition to `apply_transition`, which returns the changed execution with a new version for
+the event row. If the execution is in none of the transition's source states, it raises an error with the transition's
+code. The most frequent operations use SQL statements instead; tests check that these follow the same transitions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flowfabric.core.policy import span
 class Transition:
     """One legal transition: its source states, its target and the fields that it sets.
 
-    A field that is None keeps its value.
+    A field that is None does not change the execution.
     """
 
     name: str
@@ -229,7 +229,7 @@ TRANSITIONS = (
 
 
 def check(execution: Execution, transition: Transition) -> None:
-    """Raise a refusal with the transition's code unless the execution may make the transition."""
+    """Raise `Refused` with the transition's code if the state or the lease of the execution does not allow it."""
     wrong_owner = transition.leased is not None and transition.leased != (execution.lease is not None)
     if execution.state not in transition.sources or wrong_owner:
         raise refusal(execution, transition.refusal, f"{transition.name} is not possible in this state")
@@ -270,7 +270,7 @@ def transition_event(before: Execution, after: Execution, transition: Transition
     """Return the event row of a transition."""
     family, name = transition.event
     lease = after.lease or before.lease
-    # An event that ends a lease belongs to the attempt that was running, even if the next one is already pending.
+    # An event that ends a lease belongs to the attempt that was running, even if the next attempt is already pending.
     ends_lease = before.lease is not None and after.lease is None
     return Event(
         namespace=after.namespace,
@@ -295,7 +295,7 @@ def transition_event(before: Execution, after: Execution, transition: Transition
 
 
 def refusal(execution: Execution, code: str, problem: str) -> Refused:
-    """Return a refusal that carries the current state of the execution."""
+    """Return a `Refused` error whose fields show the current state of the execution."""
     message = f"execution {execution.id} is {execution.state} at epoch {execution.epoch}: {problem}"
     return Refused(
         code,
@@ -311,7 +311,7 @@ def refusal(execution: Execution, code: str, problem: str) -> Refused:
 
 def _attempt_state(execution: Execution, transition: Transition, target: State) -> AttemptState:
     if target in TERMINAL and execution.started_at is None:
-        return execution.attempt_state  # No attempt ended, since none was started.
+        return execution.attempt_state  # The execution never started, so no attempt has ended.
     return transition.attempt or execution.attempt_state
 
 
@@ -323,7 +323,7 @@ def _without_lease(
     former = FormerLease(
         id=lease.id, epoch=execution.epoch, worker=lease.worker, end=transition.name, digest=digest, until=until
     )
-    # Store the remaining time of the attempt for when it continues.
+    # Store how much of its timeout the attempt has left, so that the timeout can continue with the attempt.
     remaining = max(due - now, timedelta(0)) if due else None
     ended: dict[str, Any] = {"lease": None, "former": former, "resumption": None}
     return ended | {"attempt_timeout_at": None, "attempt_timeout_left": remaining}

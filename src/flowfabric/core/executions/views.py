@@ -32,7 +32,7 @@ from flowfabric.core.waits.records import (
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """The worker that holds the execution, and until when. The lease id is never shown."""
+    """The worker that has the lease of an execution, and the times of the lease. The lease id is never shown."""
 
     worker: WorkerId
     acquired_at: datetime
@@ -53,7 +53,8 @@ class Failure:
 class WaitpointView:
     """Public view of a waitpoint. It never shows the token, only its key id and a fingerprint.
 
-    `names` are the signals that the current wait needs: None means any, empty means none.
+    `names` are the names of the signals that the current wait needs; None means any name, an empty tuple means no
+    signal.
     """
 
     id: UUID
@@ -139,7 +140,7 @@ class Description(Summary):
 
 @record(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an execution ended. `result` is set if it completed."""
+    """How an execution ended. `result` is set only if the execution completed."""
 
     state: State
     result: bytes | None
@@ -177,7 +178,7 @@ class ApproximateCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Executions that wait on one lane, of one kind and with the same required capabilities.
+    """How many executions of one kind, with the same required capabilities, wait on one lane.
 
     Above 1,000, `waiting` is a lower bound.
     """
@@ -256,14 +257,14 @@ def view_suspension(
 
 
 def _engine_signals(waitpoints: Sequence[Waitpoint]) -> dict[str, str]:
-    """Describe the waitpoints to which the engine itself sends a signal: the end of a child, or a time."""
+    """Describe, by key, the waitpoints that the engine itself signals when a child ends or a time comes."""
     children = {point.key: f'child "{point.key}" to end' for point in waitpoints if point.child_id is not None}
     timers = {point.key: f"{point.fires_at:%Y-%m-%d %H:%M:%S} UTC" for point in waitpoints if point.fires_at}
     return children | timers
 
 
 def make_outcome(execution: Execution, attempt: Attempt | None) -> Outcome:
-    """Return the outcome of an ended execution, with the result of its last attempt."""
+    """Return the outcome of an ended execution; `attempt` is its last attempt, which has the result."""
     assert execution.ended_at is not None, "only a terminal execution has an outcome"
     return Outcome(
         state=execution.state,
@@ -282,7 +283,10 @@ def make_outcome(execution: Execution, attempt: Attempt | None) -> Outcome:
 
 
 def make_failure(state: State, message: str | None, category: str | None, detail: bytes | None) -> Failure | None:
-    """Return the failure of an unsuccessful end; None otherwise, even if an earlier attempt failed."""
+    """Return the failure of an execution that failed or expired.
+
+    Return None for any other state, even if an attempt failed.
+    """
     return None if message is None or state not in _ENDED_BADLY else Failure(message, category or "", detail)
 
 
@@ -301,15 +305,15 @@ def _summary_values(execution: Execution) -> dict[str, Any]:
 
 
 # The history of an execution also shows when its children were submitted, and when and how they ended. These events are
-# derived from the rows of the children, because the parent stores no events of them.
+# derived from the rows of the children, because the parent's own history has no events about its children.
 
 CHILD = "child"
 
 
 def with_children(events: Iterable[Event], children: Iterable[Summary]) -> list[Event]:
-    """Return the events of an execution and its children by time.
+    """Return the events of an execution and of its children, sorted by time.
 
-    At equal times, the execution's own events come first and ends of children last.
+    Among events with the same time, the execution's own events come first, and the ends of children come last.
     """
     child_events = [event for child in children for event in _child_events(child)]
     return sorted([*events, *child_events], key=_sort_key)

@@ -39,7 +39,7 @@ class JoinKind(StrEnum):
 
 
 class Siblings(StrEnum):
-    """What happens to upstream members that are no longer needed once a group is decided."""
+    """What happens to upstream members that have not ended when their edge group is decided."""
 
     LET_RUN = "let_run"
     CANCEL_REMAINING = "cancel_remaining"
@@ -93,14 +93,14 @@ ALL_OF = all_of()
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a graph, to be named in `after`."""
+    """A reference to a member of a graph, to be passed in `after`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An inbound edge: the upstream member, the outcomes that satisfy the edge, and the input name of its result."""
+    """An inbound edge: the upstream member, the outcomes that satisfy the edge, and the input that gets the result."""
 
     upstream: Member | UUID | str
     kind: EdgeKind = EdgeKind.ON_SUCCESS
@@ -118,7 +118,7 @@ class Edge:
 
     @property
     def input_name(self) -> str:
-        """The name of the upstream result among the inputs."""
+        """The name of the input that gets the upstream member's result."""
         return self.upstream_name if self.input is None else self.input
 
 
@@ -133,7 +133,7 @@ class MemberSpec:
     draft: bool
 
     def fingerprint(self, namespace: str) -> bytes:
-        """Return a hash of the submission, the edges and the join; it shows whether a repeated member is the same."""
+        """Return a hash of the submission, the edges and the join, to detect that a member was added before."""
         parts = [f"{edge.upstream_name}:{edge.kind}:{edge.input_name}" for edge in self.edges]
         join = f"{self.join.kind}:{self.join.k}:{self.join.siblings}:{self.draft}"
         return self.submission.fingerprint(namespace) + digest("member", self.name, join, *parts).encode()
@@ -208,7 +208,7 @@ class Graph:
     def ordered_members(self, *, sealed: bool = False) -> tuple[MemberSpec, ...]:
         """Return all members, each after its upstream members; raise for unknown upstreams and cycles.
 
-        A sealed graph has no drafts.
+        If `sealed` is True, drafts become normal members.
         """
         for member in self.members.values():
             for edge in member.edges:
@@ -222,7 +222,7 @@ class Graph:
     def digest(
         self, namespace: str, fingerprints_by_name: Mapping[str, bytes] | None = None, *, sealed: bool = True
     ) -> str:
-        """Return the digest by which a repeated submit is compared."""
+        """Return a digest of the graph, to detect that the same graph was submitted before."""
         fingerprints = fingerprints_by_name or {
             name: item.fingerprint(namespace) for name, item in self.members.items()
         }

@@ -23,7 +23,7 @@ from flowfabric.core.flows.records import (
 
 @dataclass(frozen=True, slots=True)
 class FlowCreated:
-    """The flow is stored under this id, with the ids of its members by name."""
+    """The flow was stored; the fields are its id and the ids of its members by name."""
 
     flow_id: UUID
     members: Mapping[str, UUID]
@@ -39,7 +39,7 @@ class FlowDuplicate:
 
 @dataclass(frozen=True, slots=True)
 class MemberAdded:
-    """The member is stored under this id. The graph now has this revision."""
+    """The member was stored as the execution `execution_id`. `revision` is the new revision of the graph."""
 
     execution_id: UUID
     revision: int
@@ -55,7 +55,7 @@ class MemberDuplicate:
 
 @dataclass(frozen=True, slots=True)
 class EdgeAdded:
-    """The edge is stored, by this call or an earlier one; `resolved` is its state."""
+    """The edge was stored, by this call or by an earlier call; `resolved` is the state of the edge."""
 
     revision: int
     resolved: EdgeState
@@ -80,14 +80,14 @@ class FlowCancelled:
 
 @dataclass(frozen=True, slots=True)
 class CancelScheduled:
-    """The flow is cancelled; a reconciler cancels the `remaining` members."""
+    """The flow is cancelled; `remaining` is the number of members that a reconciler will cancel."""
 
     remaining: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlowAlreadyTerminal:
-    """The flow was cancelled before; the fields describe that cancellation."""
+    """The flow was already cancelled; the fields describe the earlier cancellation."""
 
     policy: CancelPolicy
     reason: str
@@ -111,14 +111,17 @@ class ChildrenReady:
 
 @dataclass(frozen=True, slots=True)
 class CancelPending:
-    """The worker learns of the request at its next renewal. The execution is cancelled at `due_at` at the latest."""
+    """Cancellation was requested, and the worker is told at its next renewal.
+
+    The execution is cancelled at `due_at` at the latest.
+    """
 
     due_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSummary:
-    """A flow in brief; `counts` are its members by state."""
+    """The summary of a flow; `counts` has the number of members in each state."""
 
     id: UUID
     namespace: str
@@ -160,7 +163,7 @@ class FlowPage:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The input from an upstream member: its outcome if it has ended, and its result if it completed."""
+    """The input from an upstream member: the outcome if the member has ended, and its result if it completed."""
 
     execution_id: UUID
     outcome: State | None

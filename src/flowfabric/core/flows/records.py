@@ -8,7 +8,8 @@
                    └─ cancel ─→ cancelled
 
 The group with `seq` 0 holds the dependencies of a member. Groups with higher numbers are the waits of a parent for its
-children. Their counters can be recomputed from the edges at any time. The lock on the flow's row covers them all.
+children. The counters of a group can be recomputed from its edges at any time. The lock on the flow's row covers its
+edges and groups too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FLOW_CANCEL = "flow_cancel"
 
 
 class FlowState(StrEnum):
-    """The state of a flow: not started, running, waiting for something outside, or how it ended."""
+    """The state of a flow: not started, running, blocked because no member can run now, or ended."""
 
     OPEN = "open"
     RUNNING = "running"
@@ -51,7 +52,7 @@ class EdgeState(StrEnum):
 
 
 class GroupState(StrEnum):
-    """The state of an edge group. A group is decided only once."""
+    """The state of an edge group. A decided group keeps its state until a replay opens it again."""
 
     OPEN = "open"
     FIRED = "fired"
@@ -69,7 +70,7 @@ class CancelPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowCancel:
-    """The cancellation of a flow, which is final."""
+    """The cancellation of a flow. It cannot be undone."""
 
     policy: CancelPolicy
     reason: str
@@ -82,8 +83,8 @@ class FlowCancel:
 class FlowRecord:
     """The row of a flow.
 
-    `ended_badly` counts members that failed, expired or were cancelled; siblings that were no longer needed do not
-    count.
+    `ended_badly` is the number of members that failed, expired or were cancelled, without the members that were
+    cancelled because a join no longer needed them.
     """
 
     id: UUID
@@ -106,7 +107,7 @@ class FlowRecord:
 
     @property
     def is_frozen(self) -> bool:
-        """True if edges of the flow no longer start, skip or cancel members."""
+        """True if the flow is cancelled and its edges no longer start, skip or cancel members."""
         return self.cancel is not None and self.cancel.policy is not CancelPolicy.FLOW_ONLY
 
     @property
@@ -130,7 +131,7 @@ class StoredEdge:
 
     @property
     def group_key(self) -> tuple[UUID, int]:
-        """The key of its group."""
+        """The key of the edge's group."""
         return self.downstream_id, self.seq
 
     def resolve(self, outcome: State, now: datetime) -> StoredEdge:
@@ -166,7 +167,7 @@ class EdgeGroup:
 
 @record(frozen=True, slots=True, kw_only=True)
 class MemberFacts:
-    """The fields of an execution that decisions about its flow need."""
+    """The fields of an execution that are needed to decide what happens in its flow."""
 
     id: UUID
     flow_id: UUID | None
@@ -190,9 +191,9 @@ class MemberFacts:
 
 @record(frozen=True, slots=True, kw_only=True)
 class MemberEnd:
-    """The end of an execution that concerns a flow: as a member, as a child, or as the root of its children's flow.
+    """The end of an execution that is a member of a flow, a child, or a parent whose children form a flow.
 
-    `ran` is True if the execution ran to its end. Such an execution has no open group.
+    `ran` is True if the execution completed; it then has no open edge group.
     """
 
     id: UUID
@@ -215,14 +216,14 @@ _ENDED_BADLY = frozenset({State.FAILED, State.EXPIRED, State.CANCELLED})
 
 
 def resolve_edge(kind: EdgeKind, outcome: State) -> EdgeState:
-    """Return the state of an edge whose upstream member has this state."""
+    """Return the state of an edge of this kind whose upstream member is in the state `outcome`."""
     if not outcome.is_terminal:
         return EdgeState.OPEN
     return EdgeState.SATISFIED if outcome in _SATISFIED_BY[kind] else EdgeState.IMPOSSIBLE
 
 
 def judge_group(join: Join, n: int, satisfied: int, impossible: int) -> GroupState:
-    """Return the state of a group of `n` edges."""
+    """Return the state of a group of `n` edges, given how many are satisfied and how many are impossible."""
     needed = join.needed(n)
     if satisfied >= needed:
         return GroupState.FIRED
@@ -230,7 +231,10 @@ def judge_group(join: Join, n: int, satisfied: int, impossible: int) -> GroupSta
 
 
 def counts_as_bad(state: State, cancelled_by: str | None) -> bool:
-    """Return True if this end may fail the flow. A sibling that was no longer needed does not count."""
+    """Return True if a member that ended like this may fail its flow.
+
+    A member that a join no longer needed does not.
+    """
     return state in _ENDED_BADLY and cancelled_by != SIBLING
 
 

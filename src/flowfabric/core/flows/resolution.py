@@ -3,7 +3,7 @@
 The lock of the flow keeps other transactions from ending, starting or blocking a member, so the rows that were read
 stay valid. The consequences are computed in memory until nothing changes, and then written together. A `Resolution`
 lists the edges that the caller still has to read: the edges of members that end (`missing_edges`), and the edges of
-groups whose remaining siblings must be cancelled (`closing`).
+decided groups whose remaining upstream members must be cancelled (`closing`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EdgeContext:
 
 @dataclass(slots=True)
 class Resolution:
-    """The consequences of the ends of some executions.
+    """Computes what follows in their flows when some executions end.
 
     `frozen` are cancelled flows: their edges no longer start, skip or cancel members. A parent that waits for its
     children has started already, so it still continues when they have ended.
@@ -75,7 +75,7 @@ class Resolution:
 
     @property
     def is_settled(self) -> bool:
-        """True if there are no further consequences."""
+        """True if all consequences have been computed."""
         return not self._frontier and not self.closing
 
     def missing_edges(self) -> list[UUID]:
@@ -93,7 +93,10 @@ class Resolution:
                 self._add_group(context.group)
 
     def advance(self) -> None:
-        """Resolve the edges of everything that has ended, and decide their groups, until edges are missing."""
+        """Resolve the edges of all ended executions and decide the groups of these edges.
+
+        Stop when further edges must be read.
+        """
         while len(missing := self.missing_edges()) < len(self._frontier):
             ended = [id_ for id_ in self._frontier if self.knows_all or id_ in self._edges_from]
             self._frontier = missing
@@ -109,7 +112,7 @@ class Resolution:
                 self.judge(key)
 
     def judge(self, key: GroupKey) -> None:
-        """Decide a group if possible, once; start or skip its member."""
+        """If the group is open and can be decided now, decide it, and start or skip its member."""
         group = self.groups[key]
         is_frozen, is_wait = group.flow_id in self.frozen, group.seq != DEPENDENCIES
         if group.state is not GroupState.OPEN or group.draft or (is_frozen and not is_wait):
@@ -126,14 +129,14 @@ class Resolution:
             self.closing[key] = state.value
 
     def consider(self, group: EdgeGroup, member: MemberFacts) -> None:
-        """Add a group that may be decided although no member has ended, because it is new or no longer a draft."""
+        """Add a group that is new or no longer a draft, and decide it if its edges already allow that."""
         self._members[member.id] = member
         self._add_group(group)
         self.changed.add(group.key)
         self.judge(group.key)
 
     def sweep(self, group: EdgeGroup) -> None:
-        """Continue to cancel the siblings of a decided group that had too many for one transaction."""
+        """Continue to cancel upstream members of a decided group that had too many for one transaction."""
         self._add_group(group)
         self._set_group(replace(group, sweeping=False))
         self.closing[group.key] = group.state.value
@@ -159,11 +162,11 @@ class Resolution:
 
     def _decide(self, member: MemberFacts, state: GroupState, *, is_wait: bool) -> None:
         if is_wait or state is GroupState.FIRED:
-            # A parent continues even if its children failed.
+            # A parent that waits for children continues even if they failed.
             if member.is_blocked:
                 self.released[member.id] = member
         elif state is GroupState.IMPOSSIBLE and member.state is State.BLOCKED:
-            # This includes a member that an operator holds, since it can no longer start.
+            # A held member is skipped too, since it can no longer start.
             self.skipped[member.id] = member
             self.end({member.id: State.SKIPPED})
 
@@ -186,7 +189,7 @@ class Resolution:
 
 
 def recount(group: EdgeGroup, edges: Iterable[StoredEdge]) -> EdgeGroup:
-    """Return the group with counters recomputed from its edges, decided again unless it is a draft."""
+    """Return the group with its counters recomputed from its edges, and with the state that follows from them."""
     states = [edge.state for edge in edges]
     satisfied, impossible = states.count(EdgeState.SATISFIED), states.count(EdgeState.IMPOSSIBLE)
     state = GroupState.OPEN if group.draft else judge_group(group.join, len(states), satisfied, impossible)

@@ -4,9 +4,9 @@
     2031-05=9f…
     2030-11=04…
 
-A secret has 64 hex characters. With a key file, the store has only kids, windows and check values, and the secrets are
-in the file. If the ring does not know the key in the first line, that key becomes active. A retired key never becomes
-active again. No error shows a line, since any part of it may be a secret.
+A secret has 64 hex characters. With a key file, the secrets are only in the file; the store has the kids, their times
+and their check values. If the ring does not know the key in the first line, that key becomes active. A retired key
+never becomes active again. No error shows a line, since any part of it may be a secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FileKey:
 
 
 def parse_key_file(text: Secret, where: str) -> tuple[FileKey, ...]:
-    """Return the keys of a file or variable in order; `where` names it in errors."""
+    """Return the keys in the text of a key file or variable, in order; errors call that source `where`."""
     if len(text.reveal()) > MAX_FILE_CHARACTERS:
         message = f"{where} has more than {MAX_FILE_CHARACTERS} characters; remove collected keys"
         raise InvalidRequest("invalid_key_file", message, where=where)
@@ -48,7 +48,7 @@ def parse_key_file(text: Secret, where: str) -> tuple[FileKey, ...]:
 
 
 def with_secrets(ring: KeyRing, keys: tuple[FileKey, ...], where: str) -> KeyRing:
-    """Return the ring with the secrets of the file; raise if a secret does not belong to its kid."""
+    """Return the ring with secrets filled in from the file; raise if the secret of a kid has changed."""
     secrets = {key.kid: key.secret for key in keys}
     for key in ring.keys:
         if key.kid in secrets and not has_secret(key, secrets[key.kid]):
@@ -60,7 +60,7 @@ def with_secrets(ring: KeyRing, keys: tuple[FileKey, ...], where: str) -> KeyRin
 def can_mint_with(ring: KeyRing, keys: tuple[FileKey, ...]) -> bool:
     """Return True if the ring knows the first key of the file, and the file has the active key of the ring.
 
-    Files are edited one after another, so another process may already have retired the first line of an older file.
+    Processes get a new key file one after another, so the first key of an older file may already be retired.
     """
     active = ring.active
     return ring.find(keys[0].kid) is not None and active is not None and active.kid in {key.kid for key in keys}
@@ -75,7 +75,7 @@ def active_key_missing(ring: KeyRing, where: str) -> Refused:
 
 
 def keys_kept_in_file(where: str) -> Refused:
-    """Return the error for a seed or rotation with a secret when the keys are in a file."""
+    """Return the error for a call that passes a secret to the store although the keys are in a file."""
     message = f"the keys are in {where}; add a line kid=SECRET there for every process, then move it to the top"
     return Refused("keys_kept_in_file", message, where=where)
 

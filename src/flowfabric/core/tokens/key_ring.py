@@ -2,10 +2,10 @@
 
     seed, rotate ──▶ active ──rotate──▶ verifying ──its window ends──▶ expired ──collect──▶ collected
 
-A retired key verifies tokens for 24 hours, and for as long as an open waitpoint has a token of the key. An explicit
-grace replaces this window. Collecting destroys the secret. The kid and check value stay, so that no kid is used twice.
-The check value shows whether a secret belongs to a kid without revealing it. If the secrets are in a key file, the
-store does not have them.
+A retired key verifies tokens for 24 hours, and after that for as long as an open waitpoint has a token of the key. A
+rotation with an explicit grace sets a fixed time instead. Collecting a key destroys its secret. Its kid and check value
+stay stored, so that no kid is used twice. The check value shows whether a secret belongs to a kid, but does not reveal
+the secret. If the secrets are in a key file, the store does not have them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class KeyState(StrEnum):
-    """The abilities of a key: mint and verify, only verify, or nothing."""
+    """The state of a key. An active key mints and verifies tokens, and a verifying key only verifies them."""
 
     ACTIVE = "active"
     VERIFYING = "verifying"
@@ -43,7 +43,7 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key. Its secret is None if it was collected or is missing from the key file."""
+    """A key of the ring. `secret` is None if the key was collected or is missing from the key file."""
 
     kid: str
     check: str
@@ -51,7 +51,7 @@ class Key:
     created_at: datetime
     retired_at: datetime | None = None
     verifies_until: datetime | None = None
-    # An explicit grace also ends the tokens of open waitpoints.
+    # True if the rotation set an explicit grace: the key then stops at `verifies_until`, even if it is in use.
     end_is_final: bool = False
     # True if an open waitpoint had a token of this key when the ring was read.
     in_use: bool = False
@@ -60,7 +60,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """All keys, including collected ones."""
+    """All keys of the store, including the collected keys."""
 
     keys: tuple[Key, ...] = ()
 
@@ -71,11 +71,11 @@ class KeyRing:
 
     @property
     def active(self) -> Key | None:
-        """The key that mints; None if the ring has never had one."""
+        """The key that mints new tokens; None if the ring is empty."""
         return next((key for key in self.keys if key.retired_at is None), None)
 
     def find(self, kid: str) -> Key | None:
-        """Return the key of this kid in any state."""
+        """Return the key with this kid, whatever its state."""
         return next((key for key in self.keys if key.kid == kid), None)
 
 
@@ -95,14 +95,14 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """The ring was empty. This key is now active."""
+    """The ring had no keys; the key `kid` is now its active key."""
 
     kid: str
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadySeeded:
-    """The kid existed, so nothing changed. The fields show whether the key has the same secret and is still active."""
+    """The ring already had a key with this kid, so nothing changed. The fields compare it with the request."""
 
     kid: str
     same_secret: bool
@@ -111,7 +111,10 @@ class AlreadySeeded:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """The new key is active. After an explicit grace, the tokens of `cut_off` open waitpoints become invalid."""
+    """The key `kid` is now active.
+
+    If a grace was given, the tokens of `cut_off` open waitpoints stop working after it.
+    """
 
     previous: str | None
     kid: str
@@ -128,7 +131,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class KeyDecision(Generic[OutcomeT]):
-    """An outcome, and the keys to write for it."""
+    """What a seed or rotation returns (`outcome`), and the keys that it writes."""
 
     outcome: OutcomeT
     writes: tuple[Key, ...] = ()
@@ -136,7 +139,7 @@ class KeyDecision(Generic[OutcomeT]):
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """Public view of a key. `known` is False if its secret is collected or missing from the key file."""
+    """The public view of a key. `known` is False if the key was collected or is missing from the key file."""
 
     kid: str
     state: KeyState
@@ -148,7 +151,7 @@ class KeyView:
 
 
 def decide_seed(ring: KeyRing, kid: str, secret: Secret, now: datetime) -> KeyDecision[Seeded | AlreadySeeded]:
-    """Add the first key of a ring. The same kid changes nothing; a second key raises."""
+    """Add the first key of a ring. If the ring has this kid, change nothing; if another key is active, raise."""
     kid, secret, active = parse_kid(kid), parse_secret(secret), ring.active
     existing = ring.find(kid)
     if existing is not None:
@@ -164,8 +167,8 @@ def decide_rotate(
 ) -> KeyDecision[Rotated | Unchanged]:
     """Activate a new key, retire the current key and collect expired keys.
 
-    `open_waitpoints` is the number of open waitpoints with a token of the active key that would outlive an explicit
-    grace.
+    `open_waitpoints` is the number of open waitpoints whose token is from the current key and would otherwise work
+    longer than the explicit grace.
     """
     existing, previous = ring.find(rotation.kid), ring.active
     if existing is not None:
@@ -182,7 +185,7 @@ def decide_rotate(
 
 
 def collect(ring: KeyRing, now: datetime) -> tuple[Key, ...]:
-    """Return the expired keys without their secret, to be written."""
+    """Return copies of the expired keys without their secrets, which the caller must write."""
     gone = (key for key in ring.keys if state_of(key, now) is KeyState.EXPIRED)
     return tuple(replace(key, secret=None, collected_at=now) for key in gone)
 
@@ -199,7 +202,7 @@ def state_of(key: Key, now: datetime) -> KeyState:
 
 
 def verifying_secret(ring: KeyRing, kid: str, now: datetime) -> Secret | None:
-    """Return the secret of a key that can still verify tokens; None otherwise."""
+    """Return the secret of the key with this kid, or None if that key cannot verify tokens now."""
     key = ring.find(kid)
     in_window = key is not None and state_of(key, now) in (KeyState.ACTIVE, KeyState.VERIFYING)
     return key.secret if key is not None and in_window else None
@@ -238,7 +241,7 @@ def show_keys(ring: KeyRing, now: datetime) -> tuple[KeyView, ...]:
 
 
 def parse_kid(value: object) -> str:
-    """Return a kid; raise `invalid_kid` for other values."""
+    """Return the value if it is a valid kid; otherwise raise `invalid_kid`."""
     if isinstance(value, str) and _KID.fullmatch(value):
         return value
     # Neither the message nor a traceback shows the value, which may be a secret passed by mistake.

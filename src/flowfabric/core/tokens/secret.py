@@ -12,9 +12,10 @@ _HIDDEN = "<secret>"
 
 @final
 class Secret:
-    """A token or a key's secret. Printing, formatting and logging hide it, and it cannot be pickled.
+    """A token or a key's secret.
 
-    `reveal()` is the only way to the text, so a search for the word finds every use.
+    Printing, formatting and logging do not show the text, and the object cannot be pickled. `reveal()` is the only way
+    to the text, so a search for that word finds every use.
     """
 
     __slots__ = ("_text",)
@@ -56,7 +57,10 @@ class Secret:
 
 @lru_cache(maxsize=64)
 def derive_key(secret: Secret, purpose: str) -> bytes:
-    """Return the key for one purpose. It reveals nothing about the secret or the keys for other purposes."""
+    """Return the key that is derived from a secret for one purpose.
+
+    The derived key reveals nothing about the secret or about the keys for other purposes.
+    """
     return hkdf(bytes.fromhex(secret.reveal()), b"", f"flowfabric/v1/{purpose}".encode(), 32)
 
 

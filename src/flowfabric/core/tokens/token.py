@@ -98,23 +98,24 @@ def verify_token(
 ) -> TokenClaims:
     """Return the claims of a genuine token; raise `invalid_token` for an unknown or expired key or a wrong mac.
 
-    The hard end is not checked, because a repeated signal is acknowledged even after that time. See
+    The time `ends_at` is not checked here, because a repeated signal is acknowledged even after that time. See
     `require_not_ended`.
     """
-    # An unknown kid may fail faster than a wrong mac. That reveals nothing: every token shows its kid.
+    # An unknown kid may fail faster than a wrong mac. This reveals only whether a kid exists, and every token shows its
+    # kid.
     if not _is_signed(parsed, verifying_secret(ring, parsed.kid, now), namespace, purpose):
         raise invalid_token()
     return parsed.unverified
 
 
 def require_not_ended(claims: TokenClaims, now: datetime) -> None:
-    """Raise `token_expired` for a genuine token past its hard end."""
+    """Raise `token_expired` if the time `ends_at` of a genuine token has passed."""
     if claims.ends_at is not None and claims.ends_at <= now:
         raise Refused("token_expired", "the token has expired; request a new one", ended_at=claims.ends_at)
 
 
 def hash_token(token: Secret) -> bytes:
-    """Return the hash of a token that the store keeps."""
+    """Return the hash that the store keeps of a token."""
     return hashlib.sha256(token.reveal().encode()).digest()
 
 
@@ -153,12 +154,15 @@ def _is_signed(parsed: ParsedToken, secret: Secret | None, namespace: str, purpo
     if secret is None:
         return False
     mac = _mac(secret, purpose, (parsed.kid, namespace), parsed.unverified)
-    # Constant time, so that the delay does not show how much of a guess is right.
+    # Compare in constant time, so that the delay does not show how much of a guessed mac is right.
     return hmac.compare_digest(mac.reveal(), parsed.mac.reveal())
 
 
 def _mac(secret: Secret, purpose: str, names: tuple[str, str], claims: TokenClaims) -> Secret:
-    """Return the mac of claims under the key for a purpose. Length prefixes keep the parts apart."""
+    """Return the mac of the claims, made with the secret's key for this purpose.
+
+    Each part is prefixed with its length.
+    """
     parts = [VERSION.encode(), purpose.encode(), *(name.encode() for name in names), _encode(claims)]
     message = b"".join(b"%d:" % len(part) + part for part in parts)
     return Secret(_to_text(hmac.digest(derive_key(secret, purpose), message, "sha256")))
@@ -172,7 +176,7 @@ def _encode(claims: TokenClaims) -> bytes:
 
 
 def _decode(payload: bytes) -> TokenClaims | None:
-    """Return the claims for these bytes; None if they are malformed."""
+    """Return the claims that the payload encodes, or None if the payload is malformed."""
     flags, fixed, rest = payload[0], payload[1:_FIXED_BYTES], payload[_FIXED_BYTES:]
     end, source = (rest[:8], rest[8:]) if flags & _HAS_END else (b"", rest)
     try:
@@ -193,19 +197,19 @@ def _to_text(data: bytes) -> str:
 
 
 def _from_text(text: str) -> bytes | None:
-    """Return the bytes of base64url text; None if it is not their canonical spelling."""
+    """Return the bytes that the base64url text encodes, or None if the text is not in canonical form."""
     if len(text) % 4 == 1:
         return None
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     return data if _to_text(data) == text else None
 
 
-# Mint new tokens with the active key, and existing ones again with the key that they were minted with.
+# New tokens are minted with the active key. An existing token is minted again with its first key.
 
 
 @record(frozen=True, slots=True)
 class WaitpointSeed:
-    """The id and nonce of a new waitpoint, drawn before the decision."""
+    """The id and nonce of a new waitpoint, generated in advance because decisions draw no random numbers."""
 
     id: UUID
     nonce: bytes
@@ -213,7 +217,7 @@ class WaitpointSeed:
 
 @dataclass(frozen=True, slots=True)
 class Minter:
-    """Mints tokens for one namespace, and caches new ones."""
+    """Mints the tokens of one namespace, and caches the new tokens."""
 
     ring: KeyRing
     namespace: str
@@ -234,7 +238,7 @@ class Minter:
         )
 
     def token(self, waitpoint: Waitpoint) -> Secret | None:
-        """Return the token of a waitpoint; None if it has none or its key is gone."""
+        """Return the token of a waitpoint, or None if it has no token or the secret of its key is missing."""
         parts = waitpoint.token
         key = self.ring.find(parts.kid) if parts else None
         if parts is None or key is None or key.secret is None:

@@ -1,4 +1,4 @@
-"""The waitpoints that a suspension can bind: new ones, existing ones, children and timers."""
+"""The kinds of waitpoints that a suspension can bind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowfabric.core.tokens.token import token_source
 
 @dataclass(frozen=True, slots=True)
 class NewWaitpoint:
-    """A waitpoint with its own token; an open waitpoint with the same key is reused.
+    """A waitpoint with its own token. If a waitpoint with the same key is open, the suspension uses that one.
 
     If the waitpoint has an approver, that approver is the source of all its signals, whatever the sender claims.
     `ends_at` is the time when the token expires.
@@ -45,9 +45,9 @@ class PendingWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class StandingWaitpoint:
-    """A waitpoint that was declared at the submit. Only one wait uses each of its signals.
+    """A waitpoint that was declared in the submission. Each of its signals is used by only one wait.
 
-    Workers that track used signals themselves pass `after`: signals up to that sequence number do not count.
+    A worker that remembers which signals it used passes `after`: signals up to this sequence number do not count.
     """
 
     key: str
@@ -60,9 +60,9 @@ class StandingWaitpoint:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """The end of a different execution.
+    """A waitpoint for the end of another execution.
 
-    The engine delivers a signal that is named after the outcome of that execution.
+    When that execution ends, the engine delivers a signal that has the final state as its name.
     """
 
     key: str
@@ -75,7 +75,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A point in time. The engine delivers a signal named `timer`."""
+    """A waitpoint for a point in time. At that time, the engine delivers a signal named `timer`."""
 
     key: str
     at: datetime
@@ -89,7 +89,10 @@ Bound = NewWaitpoint | PendingWaitpoint | StandingWaitpoint | Child | Timer
 
 
 def binding_parts(binding: Bound) -> tuple[str | None, ...]:
-    """Return the parts of a request's digest that come from a binding: fixed words and values, no names of classes."""
+    """Return the parts that a binding adds to a request's digest.
+
+    Class names are not among them, so they may change.
+    """
     match binding:
         case NewWaitpoint(key, approver, ends_at):
             return "new", key, approver, None if ends_at is None else ends_at.isoformat()

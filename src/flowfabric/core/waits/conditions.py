@@ -6,10 +6,10 @@
     OperatorOnly()                            no signal ends the wait, only an operator's resume
     TimeoutOnly()                             no signal ends the wait, only the timeout
 
-A condition is small: at most 4 levels of AllOf, AnyOf and Count, 64 leaves and 64 waitpoints; all n add up to at most
-1,000. Every record checks this itself, so a condition that exists is valid. `validate` adds the checks that need the
-suspension. An error names the invalid member by its path, such as `members[0].members[1]`. The path starts at the
-record that was being created or checked; an empty path is that record itself.
+A condition has at most 4 levels of AllOf, AnyOf and Count, 64 leaves and 64 waitpoints. The sum of all `n` is at most
+1,000. Each condition checks these limits when it is created. `validate` makes the checks that depend on the suspension.
+An error names the invalid member by its path, such as `members[0].members[1]`. The path starts at the condition that
+was created or checked; an empty path means that condition itself.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def matching_name(leaf: SignalLeaf) -> str | None:
 
 
 def required_signal_names(condition: Condition, key: str) -> tuple[str, ...] | None:
-    """Return the signal names that can help on a waitpoint; None means any, an empty tuple none."""
+    """Return the signal names that the condition needs at a waitpoint; None means any, an empty tuple none."""
     names: dict[str, None] = {}
     for _, leaf in leaves(condition):
         if isinstance(leaf, Single | Count) and key in leaf_keys(leaf):
@@ -237,7 +237,7 @@ def _check_bindings(condition: Condition, bound_keys: Collection[str]) -> None:
 
 
 def _check_sources(path: str, leaf: Leaf, approvers: Mapping[str, str]) -> None:
-    """Raise if a count of sources needs more sources than its waitpoints have approvers."""
+    """Raise if a Count of sources needs more distinct sources than there are approvers for its waitpoints."""
     if not isinstance(leaf, Count) or leaf.distinct is not Distinct.SOURCES:
         return
     sources = {approvers.get(key) for key in leaf.waitpoints}
@@ -273,7 +273,7 @@ def _waitpoints(value: object) -> tuple[str, ...]:
     if not items:
         message = "Count needs at least one waitpoint; add one"
         raise InvalidRequest("count_waitpoints_empty", message, path="", field="waitpoints")
-    # Duplicates are dropped, but a list that is far too long is not read to its end.
+    # Duplicates are dropped. A list that is far too long is not read to its end.
     unique = dict.fromkeys(
         validation.name(item, f"waitpoints[{index}]") for index, item in enumerate(items[: validation.MAX_BATCH])
     )

@@ -1,10 +1,11 @@
 """Evaluation of conditions: whether signals satisfy them, whether a new signal counts, and which signals are missing.
 
-Every leaf that covers signals needs a number of distinct values. A Single needs one match; a Count needs n waitpoints,
-signals or sources. A signal *counts* if it brings a leaf a new value that the leaf still needs. Signals that do not
-count are never read again. While a leaf needs more values, the counting signals hold every value that all signals hold.
-Once a leaf has enough values, the counting signals hold enough values too. So the counting signals satisfy a condition
-exactly when all signals do. There are never more counting signals than all leaves together need.
+Every Single and Count in a condition is a leaf, and needs a number of distinct values. A Single needs one matching
+signal; a Count needs n distinct waitpoints, signals or sources. A signal *counts* if it brings a leaf a new value that
+the leaf still needs. Signals that do not count are never read again. As long as a leaf needs more values, every signal
+with a new value counts. So once all signals together bring a leaf enough values, the counting signals alone do so too.
+It follows that the counting signals satisfy a condition exactly when all signals do. There are never more counting
+signals than all leaves together need.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from flowfabric.core.waits.sources import source_name
 
 
 class Counted(StrEnum):
-    """Whether a signal counts towards the condition, and if not, why."""
+    """Whether a signal counts towards the condition, or the reason why it does not."""
 
     YES = "yes"
     NOT_MATCHED = "not_matched"
@@ -43,7 +44,7 @@ class Counted(StrEnum):
 
 @record(frozen=True, slots=True)
 class SignalFacts:
-    """The parts of a signal that conditions use; `waitpoint` is a key, `order` the order of acceptance."""
+    """The parts of a signal that conditions use. `waitpoint` is a key, and `order` is the order of acceptance."""
 
     id: UUID
     waitpoint: str
@@ -65,7 +66,7 @@ def is_satisfied(condition: Condition, signals: Collection[SignalFacts]) -> bool
 
 
 def judge_signal(condition: Condition, counting: Iterable[SignalFacts], signal: SignalFacts) -> Counted:
-    """Return whether a signal counts after the earlier counting signals."""
+    """Return whether a new signal counts, given the earlier signals that count."""
     tally = _Tally(condition)
     for earlier in counting:
         tally.add(earlier)
@@ -80,9 +81,9 @@ def counting_signals(condition: Condition, signals: Iterable[SignalFacts]) -> tu
 
 
 def satisfied_keys(condition: Condition, signals: Collection[SignalFacts]) -> tuple[str, ...]:
-    """Return the keys of the waitpoints that close when a resume keeps unused waitpoints open.
+    """Return the keys of the waitpoints that satisfied the condition; a suspension with `keep` closes only these.
 
-    These are the keys of the satisfied members of an AnyOf at the root, or all keys of any other satisfied condition.
+    For an AnyOf, these are the keys in its satisfied members; for any other satisfied condition, all its keys.
     """
     members = condition.members if isinstance(condition, AnyOf) else (condition,)
     met = (member for member in members if is_satisfied(member, signals))
@@ -95,7 +96,7 @@ def distinct_values(leaf: SignalLeaf, signals: Iterable[SignalFacts]) -> set[Has
 
 
 def required(leaf: SignalLeaf) -> int:
-    """Return how many distinct values satisfy a leaf."""
+    """Return how many distinct values a leaf needs."""
     return leaf.n if isinstance(leaf, Count) else 1
 
 
@@ -135,7 +136,7 @@ def _matches(leaf: SignalLeaf, signal: SignalFacts) -> bool:
 
 
 def _distinct_value(leaf: SignalLeaf, signal: SignalFacts) -> Hashable:
-    """Return the value that a matching signal brings to a leaf; for a Single it is always the same."""
+    """Return the value that a matching signal brings to a leaf; all signals bring a Single the same value."""
     if isinstance(leaf, Single):
         return True
     match leaf.distinct:
@@ -146,7 +147,7 @@ def _distinct_value(leaf: SignalLeaf, signal: SignalFacts) -> Hashable:
     return signal.source
 
 
-# Progress of a condition, in words for people.
+# These functions describe the progress of a condition in words.
 
 APPROVE: Final = "approve"
 REJECT: Final = "reject"
@@ -157,7 +158,8 @@ _MAX_NAMES = 5
 class ApprovalProgress:
     """Progress of an approval: who has decided, and who must still decide.
 
-    `required` approvals satisfy it. `rejections` is how many rejections end it, or None if rejections do not count.
+    `required` approvals satisfy it. `rejections` is how many rejections end the approval, or None if rejections do not
+    count.
     """
 
     name: str | None
@@ -205,7 +207,7 @@ def approval_progress(
 
 
 def _approval_counts(condition: Condition) -> tuple[Count, Count | None] | None:
-    """Return the counts of approvals and of rejections on the same waitpoints."""
+    """Return the two Count conditions of an approval, for approvals and for rejections; None for other conditions."""
     match condition:
         case Count(distinct=Distinct.SOURCES):
             return condition, None
@@ -228,7 +230,7 @@ def _deciders(count: Count, signals: Iterable[SignalFacts], approvers: Mapping[s
 
 
 def _approval_name(keys: Sequence[str], approvers: Mapping[str, str]) -> str | None:
-    """Return the name in the keys: `refund` for `approval:refund[ops]` and `approval:refund[legal]`."""
+    """Return the approval's name from its keys: `refund` for `approval:refund[ops]` and `approval:refund[legal]`."""
     stems = {key.removesuffix(f"[{approvers[key]}]") if key in approvers else key for key in keys}
     return stems.pop().rpartition("approval:")[2] if len(stems) == 1 else None
 
@@ -239,18 +241,18 @@ def missing_signals(
     approvers: Mapping[str, str] | None = None,
     engine_signals: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Return a line for each thing that must still happen; nothing if the signals satisfy the condition.
+    """Return one line for each thing that must still happen, or no lines if the signals satisfy the condition.
 
-    `approvers` maps the key of a waitpoint to its approver. With `approvers`, a count of sources on waitpoints without
-    an approver is marked as not verified. `engine_signals` describes the waitpoints to which the engine itself sends:
-    children and timers.
+    `approvers` maps the key of a waitpoint to its approver. If `approvers` is given, a Count of sources at waitpoints
+    without an approver is marked as not verified. `engine_signals` has descriptions of the waitpoints of children and
+    timers, which the engine itself signals.
     """
     return _missing_lines(condition, signals, _Labels(approvers, engine_signals or {}))
 
 
 @record(frozen=True, slots=True)
 class _Labels:
-    """The approvers of waitpoints, and descriptions of the waitpoints that the engine signals, by key."""
+    """The approvers of waitpoints by key, and descriptions by key of the waitpoints that the engine signals."""
 
     approvers: Mapping[str, str] | None
     engine_signals: Mapping[str, str]
@@ -286,7 +288,7 @@ def _describe_missing(condition: Condition, signals: Collection[SignalFacts], la
 
 
 def _is_early_end(member: Condition, whole: AnyOf, labels: _Labels) -> bool:
-    """Return True for a count of failed children next to a count of all ended ones; descriptions omit the former."""
+    """Return True for a Count of failed children, which descriptions omit if `whole` also counts all ended children."""
     if not isinstance(member, Count) or matching_name(member) is None:
         return False
     others = [other for other in whole.members if isinstance(other, Count) and matching_name(other) is None]
@@ -332,7 +334,7 @@ def _describe_signal(leaf: SignalLeaf) -> str:
 
 
 def join_names(names: Sequence[str], *, quote: bool = False) -> str:
-    """Join names for a sentence: `a, b and c`; of a long list, the first five and the number of the others."""
+    """Join names for a sentence, as in `a, b and c`. For a long list, show five names and the number of the others."""
     words = [f'"{name}"' if quote else name for name in names[:_MAX_NAMES]]
     if len(names) > _MAX_NAMES:
         words.append(f"{len(names) - _MAX_NAMES} more")

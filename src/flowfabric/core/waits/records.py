@@ -4,9 +4,9 @@
                                └── expiry, close, the execution ends ──────────────↗
     suspension   open ─ signals, timeout, operator, the execution ends ─→ closed
 
-A waitpoint belongs to its execution and outlives attempts. Each signal is a row. A signal that arrives early is bound
-to the suspension that later binds its waitpoint; `counts` marks the signals that decide the condition. A resume never
-closes a standing waitpoint: the waitpoint returns to pending and keeps its unused signals.
+A waitpoint belongs to its execution and outlives attempts. Each signal is a row. A signal may arrive before a
+suspension; it is bound to the suspension that later binds its waitpoint. `counts` marks the signals that count towards
+the condition. When a suspension closes, its standing waitpoints become pending again and keep their unused signals.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class Effect(StrEnum):
 
 @record(frozen=True, slots=True, kw_only=True)
 class TokenParts:
-    """The stored parts of a token: with the key they mint the same token again; alone they are useless."""
+    """The stored parts of a token.
+
+    Together with the key, they give the same token again; without it, they are useless.
+    """
 
     kid: str
     nonce: bytes = field(repr=False)
@@ -109,7 +112,7 @@ class TokenParts:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Waitpoint:
-    """A slot for signals. `suspension` is the number of the suspension that bound it last."""
+    """A place where signals arrive. `suspension` is the number of the last suspension that bound the waitpoint."""
 
     id: UUID
     execution_id: UUID
@@ -131,13 +134,13 @@ class Waitpoint:
         return self.token.approver if self.token else None
 
     def close(self, reason: str, now: datetime) -> Waitpoint:
-        """Return the waitpoint closed to further signals."""
+        """Return a closed copy of the waitpoint, which accepts no further signals."""
         return replace(self, state=WaitpointState.CLOSED, closed_at=now, close_reason=reason)
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """A pause of an execution with its condition. `number` counts the suspensions of the execution from 1."""
+    """A pause of an execution until a condition holds. `number` counts the suspensions of the execution from 1."""
 
     id: UUID
     execution_id: UUID
@@ -190,7 +193,7 @@ class StoredSignal:
 
 @record(frozen=True, slots=True)
 class SignalBinding:
-    """A write that binds the signals of some waitpoints to a suspension: all signals, or only the counting ones."""
+    """A write that binds signals of some waitpoints to a suspension: all their signals, or only those that count."""
 
     execution_id: UUID
     number: int
@@ -201,7 +204,7 @@ class SignalBinding:
 
 @record(frozen=True, slots=True)
 class SignalUnbinding:
-    """A write that unbinds the signals of some waitpoints from a suspension, so that they may count in a later one."""
+    """A write that unbinds the signals of some waitpoints from a suspension, so that they may count in a later wait."""
 
     execution_id: UUID
     number: int
@@ -235,7 +238,7 @@ BLOCKING: Mapping[SuspensionReason, BlockingReason] = {
 
 
 def make_standing_waitpoints(execution_id: UUID, generation: int, keys: Sequence[str], now: datetime) -> WaitChanges:
-    """Return the standing waitpoints of one generation. A repeated submission gives the same ids."""
+    """Return the standing waitpoints of one generation. Their ids are the same if the submission is repeated."""
     waitpoints = (
         Waitpoint(
             id=uuid5(execution_id, f"{generation}:{key}"),

@@ -1,4 +1,4 @@
-"""How a suspension ends: by signals, its timeout or an operator.
+"""Decisions that end a suspension: because of signals, its timeout or an operator.
 
 Each of these closes the suspension and its waitpoints.
 """
@@ -68,7 +68,7 @@ def close_wait(
 ) -> WaitChanges:
     """Close the suspension and its waitpoints.
 
-    Standing waitpoints stay open. A suspension with `keep` also leaves those waitpoints open that a satisfied AnyOf did
+    Standing waitpoints stay open. A suspension with `keep` also leaves the waitpoints open that a satisfied AnyOf did
     not use. The signals of open waitpoints may count in a later wait.
     """
     keeps = (
@@ -93,7 +93,7 @@ def close_wait(
 def resume_execution(
     execution: Execution, suspension: Suspension, trigger: Trigger, delay: timedelta, now: datetime
 ) -> tuple[Execution, Transition]:
-    """Return the execution after its suspension was closed: waiting for a worker, or delayed."""
+    """Return the resumed execution, which waits for a worker or is delayed, and its transition."""
     by_operator = trigger is Trigger.OPERATOR
     changes: dict[str, Any] = {"resumption": Resumption(suspension.id, trigger.value)}
     if delay > timedelta(0):
@@ -107,7 +107,7 @@ def resume_execution(
 def decide_resume(
     execution: Execution, wait: OpenWait | None, delay: timedelta | None, command: AuditInfo, now: datetime
 ) -> Decision[Resumed | AlreadySatisfied]:
-    """End the wait because an operator asks for it, whatever its condition."""
+    """End the wait because an operator asks for it, even if its condition does not hold."""
     if wait is None:
         raise refusal(execution, RESUME.refusal, "it is not waiting")
     suspension = wait.suspension
@@ -122,7 +122,7 @@ def decide_resume(
 def decide_suspension_timeout(
     execution: Execution, wait: OpenWait | None, now: datetime
 ) -> Decision[Resumed | Ended | Escalated] | None:
-    """Apply the timeout of a suspension; return None if it is closed, not due or has no timeout."""
+    """Apply the timeout of a suspension; return None if no suspension is open or its timeout has not passed."""
     if execution.state is not State.SUSPENDED or wait is None:
         return None
     suspension = wait.suspension
@@ -140,7 +140,7 @@ def decide_close_waitpoint(
 ) -> Decision[WaitpointClosed]:
     """Close a waitpoint to further signals.
 
-    A suspension that bound the waitpoint still waits for its other waitpoints.
+    If a suspension has bound the waitpoint, it still waits for its other waitpoints.
     """
     if waitpoint is None:
         raise NotFound("waitpoint_not_found", f"execution {execution.id} has no such waitpoint; check its id")
@@ -154,7 +154,7 @@ def decide_close_waitpoint(
 
 
 def decide_waitpoint_expiry(waitpoint: Waitpoint, now: datetime) -> Waitpoint | None:
-    """Return an expired pending waitpoint as closed; None if it is bound, closed or has time left."""
+    """Close an expired pending waitpoint; return None if it is not pending or not expired."""
     overdue = waitpoint.expires_at is not None and waitpoint.expires_at <= now
     if waitpoint.state is not WaitpointState.PENDING or not overdue:
         return None
@@ -204,7 +204,7 @@ _ENDINGS = {
 
 
 def _timeout_signal(execution: Execution, suspension: Suspension, now: datetime) -> StoredSignal:
-    """Return the engine's own signal about the timeout, which the resumed worker can observe."""
+    """Return the engine's signal about the timeout, from which the resumed worker learns of it."""
     source = make_source(approver=None, source_type="system", source_identity=SUSPENSION_TIMEOUT, known_to_engine=True)
     return StoredSignal(
         id=suspension.id,

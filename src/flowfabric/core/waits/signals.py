@@ -1,7 +1,7 @@
-"""Deliver signals: every accepted signal is stored, and may satisfy the condition of a suspension that waits for it.
+"""Decisions about signals. Every accepted signal is stored, and it may satisfy the condition of an open suspension.
 
-A signal does not change an execution that is not suspended on its waitpoint. A signal that arrives before the
-suspension is buffered. A signal that arrives after the suspension is refused.
+A signal does not change an execution that is not suspended on its waitpoint. A signal that arrives before its waitpoint
+is bound to a suspension is stored for later. A signal to a closed waitpoint is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from flowfabric.core.waits.sources import OPERATOR, format_sender, format_source
 class SignalRequest:
     """A signal as its sender describes it.
 
-    `by_engine` is True if the signal has no token and the engine knows the sender. `is_system` is True if the engine
-    itself sends the signal; the limit of signals then does not apply.
+    `by_engine` is True if the signal was sent without a token, so the engine itself knows the sender. `is_system` is
+    True if the engine is the sender; the limit of signals then does not apply.
     """
 
     id: UUID
@@ -55,15 +55,15 @@ class SignalRequest:
 
 
 def approval_key(name: str, suffix: str) -> str:
-    """Return the key of an operator's signal.
+    """Return the idempotency key under which an operator's signal is stored.
 
-    The keys of senders are printable, so no sender with a token can use the key of a later approval.
+    It contains line breaks. Keys from the holders of tokens cannot, so no holder can take the key of a later approval.
     """
     return f"approval\n{name}\n{suffix}"
 
 
 def as_approval(request: SignalRequest) -> SignalRequest:
-    """Return a signal that was sent by name in the form that an open wait stores: like the approval of an operator."""
+    """Convert a signal that was sent by name to the form in which operators signal an open wait."""
     kind, identity = request.source_type, request.source_identity
     return replace(
         request,
@@ -75,12 +75,12 @@ def as_approval(request: SignalRequest) -> SignalRequest:
 
 
 def wait_key(name: str) -> str:
-    """Return the name under which a task records a wait for a signal. The key of its waitpoint contains it."""
+    """Return the name under which a task records a wait for a signal. The key of the waitpoint contains this name."""
     return f"signal:{name}"
 
 
 def find_open_wait(waitpoints: Sequence[Waitpoint], name: str) -> Waitpoint | None:
-    """Return the oldest open waitpoint of a wait for this signal, in any branch."""
+    """Return the oldest open waitpoint at which a task waits for a signal with this name, in any branch."""
     matches = [
         waitpoint
         for waitpoint in waitpoints
@@ -90,7 +90,8 @@ def find_open_wait(waitpoints: Sequence[Waitpoint], name: str) -> Waitpoint | No
 
 
 def _is_key_of(key: str, wait: str) -> bool:
-    # Keys look like `gather[1]/signal:paid#2`. Both the scope of a branch and the name of a signal may have slashes.
+    # A key looks like `gather[1]/signal:paid#2`. Both parts, the branch and the name of the signal, may contain
+    # slashes.
     scope, matched, more = key.rpartition(wait)
     return bool(matched) and scope[-1:] in ("", "/") and more[:1] in ("", "#", "[")
 
@@ -103,7 +104,7 @@ def check_not_expired(waitpoint: Waitpoint, now: datetime) -> None:
 
 
 def check_open(execution: Execution, waitpoint: Waitpoint, now: datetime) -> None:
-    """Raise if the execution has ended, or the waitpoint is closed or has expired unbound."""
+    """Raise if the execution has ended, if the waitpoint is closed, or if it expired before a suspension bound it."""
     if execution.state in TERMINAL:
         raise refusal(execution, BUFFER.refusal, "it has ended and accepts no signals")
     current = decide_waitpoint_expiry(waitpoint, now) or waitpoint
@@ -138,9 +139,10 @@ def decide_signal(
 
 
 def _is_awaited(execution: Execution, waitpoint: Waitpoint, wait: OpenWait) -> bool:
-    """Return True until the wait is closed.
+    """Return True if the execution is suspended on this waitpoint.
 
-    A signal still counts after the timeout until a reconciler closes the wait; otherwise it would be accepted and lost.
+    A signal after the timeout still counts until a reconciler closes the wait; otherwise it would be accepted but
+    unused.
     """
     bound = waitpoint.state is WaitpointState.ACTIVE and waitpoint.suspension == wait.suspension.number
     return execution.state is State.SUSPENDED and bound
@@ -193,7 +195,7 @@ def _satisfy(
 
 
 def make_signal(execution: Execution, waitpoint: Waitpoint, request: SignalRequest, now: datetime) -> StoredSignal:
-    """Return the signal as the next row of its execution, bound to no suspension yet."""
+    """Return the row for a new signal of the execution, with the next sequence number and no suspension."""
     source = make_source(
         approver=waitpoint.approver,
         source_type=request.source_type,
@@ -222,7 +224,7 @@ def make_signal(execution: Execution, waitpoint: Waitpoint, request: SignalReque
 
 
 def _mark_fired(waitpoint: Waitpoint) -> tuple[Waitpoint, ...]:
-    """Return a timer that has fired, so that it does not fire again."""
+    """Return the waitpoint of a timer marked as fired, so that it does not fire again; nothing for other waitpoints."""
     return () if waitpoint.fires_at is None else (replace(waitpoint, fires_at=None),)
 
 
@@ -239,7 +241,10 @@ def _details(signal: StoredSignal) -> dict[str, str]:
 
 
 def child_signal(waitpoint: Waitpoint, outcome: State, now: datetime) -> SignalRequest:
-    """Return the engine's signal that a child has ended. Its id follows from the waitpoint, so it exists once."""
+    """Return the engine's signal that a child has ended.
+
+    Its id is derived from the waitpoint, so it is stored only once.
+    """
     child = str(waitpoint.child_id)
     return SignalRequest(
         id=uuid5(waitpoint.id, "child"),

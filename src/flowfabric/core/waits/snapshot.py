@@ -17,7 +17,7 @@ MAX_SIGNALS = 100
 
 @record(frozen=True, slots=True)
 class WaitSnapshotRequest:
-    """A worker's request for signals and for ends of executions.
+    """A worker's request for the signals of its waitpoints and the outcomes of its children.
 
     `places` maps the key of each waitpoint to the sequence number after which its signals are requested.
     """
@@ -29,7 +29,7 @@ class WaitSnapshotRequest:
 
 @record(frozen=True, slots=True)
 class JournalRequest:
-    """A request for at most `limit` steps of an execution, by a worker that continues it."""
+    """A request of a worker for at most `limit` recorded steps of the execution that it continues."""
 
     execution_id: UUID
     limit: int
@@ -37,7 +37,7 @@ class JournalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A wait that an operator ended by `resume`: who, why, when, and which suspension."""
+    """The record of a wait that an operator ended by `resume`."""
 
     by: str
     reason: str
@@ -49,7 +49,7 @@ class Override:
 class WaitSnapshot:
     """The requested signals in order of acceptance, at most 100 per waitpoint, and the outcomes of ended children.
 
-    `now` is the store's time. `overridden` are the waits that an operator ended, by key.
+    `now` is the store's time. `overridden` has the waits that an operator ended, by the key of the wait.
     """
 
     now: datetime
@@ -59,7 +59,7 @@ class WaitSnapshot:
 
 
 def parse_places(value: object) -> dict[str, int]:
-    """Return keys of waitpoints, each with the sequence number after which signals are requested."""
+    """Return a validated mapping from keys of waitpoints to the sequence numbers after which signals are requested."""
     if not isinstance(value, Mapping):
         raise validation.wrong_type("waitpoints", "a mapping of keys to sequence numbers", value)
     validation.integer(len(value), "number of waitpoints", 0, validation.MAX_BATCH)

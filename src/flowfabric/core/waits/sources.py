@@ -1,9 +1,9 @@
-"""The source of a signal as one string, which counts of distinct sources compare.
+"""The source of a signal as one string. Conditions that count distinct sources compare these strings.
 
-A source may be vouched for or only claimed. A token vouches for the approver it was minted for. The engine vouches for
-operators and for itself. Any other source is only a claim of the sender. The string begins with the party that vouches
-for the source; a sender chooses only the rest, so it cannot pass for an approver or the engine. Histories and tasks
-show sources as:
+Some sources are verified, others are only claimed by the sender. A token verifies the approver that it was minted for.
+The engine verifies operators and its own signals. Any other source is only claimed. The string begins with `approver`,
+`engine` or `claimed`. A sender cannot choose that word, so it cannot pass for an approver or the engine. Histories and
+tasks show sources as:
 
     approver:ops          the token was minted for this approver
     program               a program that holds the store
@@ -31,9 +31,9 @@ _BY_TOKEN = ("callback", "token")
 
 
 def make_source(*, approver: str | None, source_type: str, source_identity: str, known_to_engine: bool = False) -> str:
-    """Return the source of a signal: the waitpoint's approver if it has one, otherwise type and identity.
+    """Return the source string: the approver if the waitpoint has one, otherwise the sender's type and identity.
 
-    `known_to_engine` is for signals without a token: from an operator, the end of a child, or a timer.
+    `known_to_engine` is True for signals without a token, such as those of operators, ended children and timers.
     """
     if approver is not None:
         return f"{_APPROVER}:{validation.name(approver, 'approver')}"
@@ -52,23 +52,23 @@ def format_source(signal: StoredSignal) -> str:
     if vouched_by == "claimed" and not (kind in _BY_TOKEN and identity == UNKNOWN):
         return f"claimed:{kind}:{identity}"
     if kind == OPERATOR and (identity == PROGRAM or identity.startswith(f"{EXECUTION}:")):
-        return identity  # A program or task sent the signal to an open wait by name, as operators do.
+        return identity  # A program or task sent this signal by name; `as_approval` put this text here.
     return join_source(kind, identity)
 
 
 def format_sender(signal: StoredSignal) -> str | None:
-    """Return who claims to have sent the signal for an approver; None if nothing was claimed."""
+    """Return the sender that a signal with an approver's token claims, or None if it claims no sender."""
     is_said = signal.source.startswith(f"{_APPROVER}:") and signal.source_identity != UNKNOWN
     return join_source(signal.source_type, signal.source_identity) if is_said else None
 
 
 def join_source(kind: str, identity: str) -> str:
-    """Return type and identity as one string; an unknown identity is left out."""
+    """Return the type and the identity of a source as one string, without the identity if it is unknown."""
     return kind if identity == UNKNOWN else f"{kind}:{identity}"
 
 
 def source_name(source: str) -> str:
-    """Return the name in a source for a sentence; a name that only the sender claims is marked as unverified."""
+    """Return the name in a source, for use in a sentence. A name that is only claimed is marked as unverified."""
     vouched_by, _, rest = source.partition(":")
     if vouched_by == _APPROVER:
         return rest

@@ -1,7 +1,7 @@
 """Decisions of a worker about waiting: create waitpoints early, and suspend until a condition holds.
 
-A suspension evaluates the signals that arrived before it. If they already satisfy the condition, the suspension is
-stored as closed and the worker keeps its lease.
+A suspension evaluates the signals that arrived before it. If these signals already satisfy the condition, the
+suspension is stored as closed and the worker keeps its lease.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ _MAX_PAST = timedelta(minutes=10)
 
 @record(frozen=True, slots=True, kw_only=True)
 class Suspend:
-    """A worker's request to wait. `seeds` has an id and a nonce for each binding, even if it needs none."""
+    """A worker's request to wait.
+
+    `seeds` has an id and a nonce for each binding, even for bindings that need neither.
+    """
 
     fence: Fence
     bindings: tuple[Bound, ...]
@@ -81,7 +84,7 @@ class Suspend:
         return digest("suspend", *times, *parts, *step_parts(self.steps))
 
     def first_due(self, now: datetime) -> datetime | None:
-        """Return the first timeout or timer of a suspension that opens now; None if it has neither."""
+        """Return when the first timeout or timer is due if the suspension opens now; None if it has neither."""
         ends = (self.timeout_at, None if self.timeout is None else now + self.timeout)
         times = [*ends, *(binding.at for binding in self.bindings if isinstance(binding, Timer))]
         return min((time for time in times if time is not None), default=None)
@@ -89,7 +92,7 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateWaitpoint:
-    """A worker's request for a waitpoint before it waits, so that it can hand out the token."""
+    """A worker's request to create a waitpoint before it waits, so that it can hand out the token early."""
 
     fence: Fence
     key: str
@@ -102,7 +105,7 @@ class CreateWaitpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateWaitpoints:
-    """A worker's request for several waitpoints, and the steps to record with them."""
+    """A worker's request to create several waitpoints, and to record steps in the same transaction."""
 
     fence: Fence
     waitpoints: tuple[CreateWaitpoint, ...]
@@ -111,7 +114,7 @@ class CreateWaitpoints:
 
 @record(frozen=True, slots=True)
 class SuspendInputs:
-    """The state that a suspension reads: open waitpoints by key, unused signals by waitpoint, and ended children."""
+    """What a new suspension needs from the store: open waitpoints, their unused signals, and ended children."""
 
     waitpoints: Mapping[str, Waitpoint]
     unused: Mapping[UUID, tuple[SignalFacts, ...]]
@@ -124,7 +127,7 @@ NO_INPUTS = SuspendInputs({}, {})
 def decide_create_waitpoint(
     execution: Execution, request: CreateWaitpoint, inputs: SuspendInputs, minter: Minter, now: datetime
 ) -> Decision[OpenWaitpoint]:
-    """Create a pending waitpoint; if one with this key is open, return that one with its token."""
+    """Create a pending waitpoint. If a waitpoint with this key is already open, return it with its token."""
     existing, closed = _find_open(inputs, request.key, now)
     if existing is not None:
         return _return_existing(execution, existing, request, minter)
@@ -150,7 +153,7 @@ def decide_create_waitpoint(
 def decide_create_waitpoints(
     execution: Execution, requests: Sequence[CreateWaitpoint], inputs: SuspendInputs, minter: Minter, now: datetime
 ) -> Decision[list[OpenWaitpoint]]:
-    """Create several pending waitpoints. If one is refused, raise its error and create none."""
+    """Create several pending waitpoints. If one of them is refused, raise its error and create no waitpoint."""
     decisions = [decide_create_waitpoint(execution, request, inputs, minter, now) for request in requests]
     written = [decision.waits for decision in decisions if decision.waits is not None]
     added = tuple(item for changes in written for item in changes.added)
@@ -166,7 +169,7 @@ def decide_create_waitpoints(
 def decide_suspend(
     execution: Execution, request: Suspend, inputs: SuspendInputs, minter: Minter, now: datetime
 ) -> Decision[Suspended | Satisfied]:
-    """Give up the lease until the condition holds; keep the lease if it holds already."""
+    """Give up the lease until the condition holds. If the condition already holds, keep the lease."""
     suspension = _make_suspension(execution, request, now)
     pairs = zip(request.bindings, request.seeds, strict=True)
     bound = [_bind(suspension, binding, drawn, inputs, minter) for binding, drawn in pairs]
@@ -203,14 +206,14 @@ def decide_suspend(
 
 
 def make_open_waitpoint(waitpoint: Waitpoint, minter: Minter) -> OpenWaitpoint:
-    """Return a waitpoint with its token, as its worker sees it."""
+    """Return a waitpoint and its token in the form that the worker receives."""
     return OpenWaitpoint(waitpoint.id, waitpoint.key, minter.token(waitpoint), waitpoint.expires_at)
 
 
 def _ended_children(
     execution: Execution, bound: list[_BoundWaitpoint], inputs: SuspendInputs, now: datetime
 ) -> list[StoredSignal]:
-    """Return the signals of children that ended before this first wait for them."""
+    """Return signals for the children that ended before the execution first waited for them."""
     signals: list[StoredSignal] = []
     for item in bound:
         child = item.waitpoint.child_id
@@ -223,7 +226,10 @@ def _ended_children(
 
 @record(frozen=True, slots=True)
 class _BoundWaitpoint:
-    """A waitpoint that the suspension binds, and the expired waitpoint with the same key that it replaces."""
+    """A waitpoint that the suspension binds.
+
+    `closed` has the expired waitpoint with the same key, if it replaces one.
+    """
 
     waitpoint: Waitpoint
     is_new: bool
@@ -295,7 +301,7 @@ def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed,
 
 
 def _find_open(inputs: SuspendInputs, key: str, now: datetime) -> tuple[Waitpoint | None, tuple[Waitpoint, ...]]:
-    """Return the open waitpoint of a key; if it has expired, close it and return it as the second value."""
+    """Return the open waitpoint with this key, or None. If it has expired, return it closed, as the second value."""
     existing = inputs.waitpoints.get(key)
     if existing is None or existing.expires_at is None or existing.expires_at > now:
         return existing, ()
@@ -310,7 +316,7 @@ def _check_fit(binding: Bound, existing: Waitpoint, now: datetime) -> None:
     if isinstance(binding, Child):
         same &= existing.child_id == binding.execution_id
     if isinstance(binding, Timer):
-        # A timer with a different time would end the wait early. A timer that has fired matches any time in the past.
+        # An existing timer with a different time does not fit. A timer that has fired fits any time in the past.
         same &= existing.fires_at == binding.at or (existing.fires_at is None and binding.at <= now)
     if not same:
         message = f"waitpoint {binding.key!r} is already open with other settings; use another key"
@@ -332,7 +338,7 @@ def _check_condition(request: Suspend, bound: list[_BoundWaitpoint], suspension:
 
 
 def _check_places(execution: Execution, bindings: tuple[Bound, ...]) -> None:
-    """Raise if a binding ignores signals beyond the last one, since all future signals must count."""
+    """Raise if `after` of a binding is larger than the last sequence number, since it would ignore future signals."""
     last = execution.signal_seq
     for binding in bindings:
         if isinstance(binding, StandingWaitpoint) and binding.after > last:
@@ -387,7 +393,7 @@ def _satisfy_immediately(
 def _bind_signals(
     suspension: Suspension, bound: list[_BoundWaitpoint], counting: tuple[SignalFacts, ...]
 ) -> tuple[SignalBinding, ...]:
-    """Bind waiting signals to the suspension. Signals of a standing waitpoint that do not count stay unbound."""
+    """Bind the signals that arrived earlier to the suspension; at standing waitpoints, only those that count."""
     groups: dict[bool, list[Waitpoint]] = {False: [], True: []}
     for item in bound:
         if not item.is_new:
@@ -406,7 +412,7 @@ def _bind_signals(
 
 
 def _split_by_age(bound: list[_BoundWaitpoint], waitpoints: Sequence[Waitpoint]) -> dict[str, Any]:
-    """Return the waitpoints to insert and those to update, which include the expired ones that were replaced."""
+    """Return the waitpoints to insert (`added`) and to update (`moved`), including the replaced expired waitpoints."""
     new_ids = {item.waitpoint.id for item in bound if item.is_new}
     expired = [waitpoint for item in bound for waitpoint in item.closed]
     existing = [waitpoint for waitpoint in waitpoints if waitpoint.id not in new_ids]
