@@ -80,7 +80,7 @@ async def write_replay(tx: Transaction, plan: ReplayPlan, now: datetime) -> None
 
 
 async def _dependencies(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], EdgeGroup | None]:
-    """Return the inbound edges that open again, and their group. A member that has started gets no edges and no group."""
+    """Return the inbound edges that open again, and their group. Return no edges and None if the member has started."""
     groups = await tx.edges.groups_of([execution.id]) if execution.started_at is None else []
     own = next((group for group in groups if group.seq == DEPENDENCIES), None)
     if own is None:

@@ -204,7 +204,7 @@ def _cancel(member: MemberFacts, cause: str) -> MemberTermination:
 async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> list[EdgeGroup]:
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
-        # An execution that was skipped or cancelled may still have an open group, which is closed here.
+        # An execution that ended without completing may still have an open group, which is closed here.
         for group in await tx.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
