@@ -1,1 +1,1 @@
-"""One package per database: connections, error translation, and the SQL that must differ."""
+"""One package per database: its connections, the translation of its errors, and the SQL that differs from the other."""

@@ -1,4 +1,4 @@
-"""The only place that writes decisions: their rows, and the consequences of the end of an execution."""
+"""Write decisions. If a decision ends an execution, also write the consequences for its flow and its waiters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Outcome = TypeVar("Outcome")
 async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
     """Write decisions and their consequences.
 
-    The caller has locked the executions. If a decision may end its execution, the caller has locked the flow before it.
+    The caller has locked the executions. If a decision may end an execution, its flow was locked first.
     """
     changes = await store(tx, decisions)
     ended = [after for before, after in changes if after.state in TERMINAL and not before.is_standalone]

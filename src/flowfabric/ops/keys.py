@@ -1,4 +1,4 @@
-"""The key ring inside a transaction: read it to verify, ensure an active key to mint, seed, rotate and collect."""
+"""Operations on the key ring: read it, make sure that it has an active key, seed, rotate, and delete old secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Request = TypeVar("Request")
 
 @dataclass(slots=True)
 class KeyRingCache:
-    """The ring as this process last read it. It may be out of date, so it never suffices to accept a token."""
+    """The key ring as this process last read it. It may be out of date, so tokens are checked again with the store."""
 
     ring: KeyRing = field(default_factory=KeyRing)
 
@@ -54,28 +54,28 @@ class KeySource:
 
 @dataclass(frozen=True, slots=True)
 class WithKeys(Generic[Request]):
-    """A request of an operation that mints or changes tokens, and the keys of its engine."""
+    """A request to an operation that needs signing keys, with the key source of the engine."""
 
     request: Request
     keys: KeySource
 
 
 async def read_ring(tx: Transaction, source: KeySource) -> KeyRing:
-    """Return the ring with its secrets."""
+    """Read the key ring of the store, and return it with the secrets of all keys."""
     return complete_ring(await tx.signing_keys.read(), source)
 
 
 def complete_ring(ring: KeyRing, source: KeySource) -> KeyRing:
-    """Return the ring with the secrets of the file, and remember it."""
+    """Return the key ring, with secrets from the key file if there is one, and remember the result in this process."""
     source.memory.ring = with_secrets(ring, source.file, source.where) if source.file else ring
     return source.memory.ring
 
 
 async def ensure_minting_ring(tx: Transaction, source: KeySource, now: datetime) -> KeyRing:
-    """Return the ring with an active key, and create one if the store has none.
+    """Return the key ring. If the store has no active key, create one first.
 
     With a key file, the active key is the first key of the file, or a later one if the first was retired. A rotation
-    waits for the commit of this transaction, so the key is not retired while it mints.
+    waits for the commit of this transaction, so the key is not retired while this transaction mints with it.
     """
     for _ in range(_MAX_ROTATIONS):
         shared = usable_ring(await tx.signing_keys.share(), source)
@@ -86,18 +86,18 @@ async def ensure_minting_ring(tx: Transaction, source: KeySource, now: datetime)
             await _follow_file(tx, source, now)
         elif ring.active is None:
             key = source.draw()
-            # If a different process adds a key first, this key is not added, and the next round reads the other key.
+            # If a different process has added a key first, this key is not added, and the next round reads that key.
             await tx.signing_keys.add(new_key(key.kid, key.secret, now))
     raise Unavailable("retry_exhausted", f"the key was rotated {_MAX_ROTATIONS} times during the call; repeat it")
 
 
 def usable_ring(shared: KeyRing | None, source: KeySource) -> KeyRing | None:
-    """Return the share-locked ring if it has the right active key, so that minting need not change the ring."""
+    """Return the share-locked ring `shared` with its secrets if it can mint, else None."""
     return None if shared is None or not can_mint(shared, source) else complete_ring(shared, source)
 
 
 def can_mint(ring: KeyRing, source: KeySource) -> bool:
-    """Return True if the ring has the right active key."""
+    """Return True if the ring has an active key. With a key file, that key must be in the file (`can_mint_with`)."""
     return can_mint_with(ring, source.file) if source.file else ring.active is not None
 
 
@@ -111,7 +111,7 @@ class SeedRequest:
 
 @operation()
 async def seed_key(tx: Transaction, namespace: str, seed: WithKeys[SeedRequest]) -> Seeded | AlreadySeeded:
-    """Store the first key."""
+    """Store the first signing key. Change nothing if it is stored already; raise if a different key is active."""
     if seed.keys.file:
         raise keys_kept_in_file(seed.keys.where)
     key, now = seed.request.key, await tx.now()
@@ -126,7 +126,7 @@ async def seed_key(tx: Transaction, namespace: str, seed: WithKeys[SeedRequest])
 
 @dataclass(frozen=True, slots=True)
 class RotateRequest:
-    """A new active key, and who rotates."""
+    """The key that becomes active, and who rotates."""
 
     rotation: Rotation
     audit: AuditInfo
@@ -152,12 +152,12 @@ async def list_keys(tx: Transaction, namespace: str, source: KeySource) -> tuple
 
 
 async def expired_kids(tx: Transaction, now: datetime, limit: int) -> list[str]:
-    """Return the names of keys that can no longer verify anything. This blocks no minting."""
+    """Return the ids of keys that can no longer verify any token. The read takes no lock, so minting can go on."""
     return [key.kid for key in collect(await tx.signing_keys.read(), now)][:limit]
 
 
 async def collect_keys(tx: Transaction, kids: Sequence[str]) -> int:
-    """Delete the secrets of the keys that can no longer verify anything, and return how many were deleted."""
+    """Delete the secrets of those `kids` that can no longer verify any token, and return how many were deleted."""
     await tx.signing_keys.lock()
     expired = [key for key in collect(await tx.signing_keys.read(), await tx.now()) if key.kid in kids]
     await tx.signing_keys.change(expired)
@@ -167,7 +167,7 @@ async def collect_keys(tx: Transaction, kids: Sequence[str]) -> int:
 async def _follow_file(tx: Transaction, source: KeySource, now: datetime) -> None:
     """Make the first key of an edited file the active one, without storing its secret.
 
-    A retired key stays retired, because a different process must have a newer file.
+    If that key was retired, it stays retired, because then a different process must have a newer version of the file.
     """
     await tx.signing_keys.lock()
     ring, first = await tx.signing_keys.read(), source.file[0]
@@ -193,7 +193,7 @@ async def _rotate(tx: Transaction, rotation: Rotation, now: datetime, *, keep_se
 
 
 async def _count_cut_off(tx: Transaction, ring: KeyRing, rotation: Rotation, now: datetime) -> int:
-    """Return how many open waitpoints would outlive an explicit grace of the active key."""
+    """Return how many open waitpoints lose their valid token, because this rotation sets an explicit grace."""
     if ring.active is None or rotation.grace is None:
         return 0
     return await tx.signing_keys.count_invalidated(ring.active.kid, now + validation.duration(rotation.grace, "grace"))

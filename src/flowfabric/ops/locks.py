@@ -1,4 +1,4 @@
-"""Locking executions before a decision. The time is read after the lock, so a wait for the lock is included."""
+"""Lock executions before a decision. The time is read after locking, because a wait for the lock may take long."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flowfabric.store.transaction import Transaction
 
 
 async def lock(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, datetime]:
-    """Lock an execution, and return it with the time after that.
+    """Lock an execution, then read the time, and return both.
 
-    Raise `execution_not_found` if it is not in this namespace.
+    Raise `execution_not_found` if the execution is not in this namespace.
     """
     executions = await tx.executions.lock(namespace, [id_])
     if id_ not in executions:
@@ -24,13 +24,13 @@ async def lock(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, d
 
 
 async def lock_to_end(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, datetime]:
-    """Lock an execution that may end, after its flow as the lock order requires."""
+    """Lock an execution that the caller may end. Lock its flow first, as the lock order requires."""
     execution, _, now = await lock_with_flow(tx, namespace, id_)
     return execution, now
 
 
 async def lock_with_flow(tx: Transaction, namespace: str, id_: UUID) -> tuple[Execution, FlowRecord | None, datetime]:
-    """Lock an execution after its flow, or the flow of its children, and return both with the time."""
+    """Lock the flow of an execution (or of its children), then the execution. Return both with the time."""
     flow = (await tx.flows.lock_of([id_], wait=True)).get(id_)
     execution, now = await lock(tx, namespace, id_)
     if execution.flow is not None and flow is None:
@@ -42,14 +42,14 @@ async def lock_with_flow(tx: Transaction, namespace: str, id_: UUID) -> tuple[Ex
 
 
 async def lock_free_to_end(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-    """Lock the executions that are free and whose flow is free, for duties that may end them."""
+    """Lock, for a duty that may end them, the executions that are not locked yet and whose flow is not locked yet."""
     flows = await tx.flows.lock_of(ids, wait=False)
     executions = await tx.executions.lock_free(ids)
     return {id_: execution for id_, execution in executions.items() if execution.flow is None or id_ in flows}
 
 
 async def lock_owned(tx: Transaction, namespace: str, fence: Fence) -> tuple[Execution, datetime]:
-    """Lock an execution for a worker; refuse unless its fence owns the execution."""
+    """Lock an execution for a worker; refuse unless the fence proves that the worker owns its lease."""
     execution, now = await lock(tx, namespace, fence.execution_id)
     return require_owner(execution, fence, now), now
 

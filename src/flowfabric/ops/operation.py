@@ -26,14 +26,14 @@ Run = Callable[[Any, str, Request], Coroutine[Any, Any, Outcome_co]]
 
 
 class BatchRejected(Exception):
-    """Raised by `run_batch` if one request spoils the batch; the transaction is rolled back and the batch is split."""
+    """Raised by `run_batch` if one request makes the whole batch fail. The batcher rolls back and splits the batch."""
 
 
 class Operation(Generic[Request, Outcome_co]):
     """A named unit of work, with the kind of transaction that it needs.
 
     `read_only` operations write and lock nothing. `single_statement` operations write with one statement, so they need
-    no transaction around it. `paths` counts how often each way through the operation was taken in this process. The
+    no explicit transaction. `paths` counts how often each way through the operation was taken in this process. The
     counts are only for people to read: with concurrent threads, a count may be too low.
     """
 
@@ -73,8 +73,8 @@ def operation(
 class BatchOperation(Operation[Request, Outcome_co], ABC):
     """An operation whose requests share transactions; the batcher collects them.
 
-    Requests that `run_batch` leaves undecided go to the `fallback`, in separate batches, or else to `run_one`. An
-    operation and its fallbacks count their paths together.
+    If `run_batch` returns None for a request, the request goes to a batch of the `fallback`. Without a fallback, it
+    goes to `run_one`. An operation and its fallbacks share one counter of paths.
     """
 
     single_statement = True
@@ -93,14 +93,14 @@ class BatchOperation(Operation[Request, Outcome_co], ABC):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Request]
     ) -> Sequence[Outcome_co | FlowFabricError | None]:
-        """Return an outcome or a refusal for each request, in order, and None for each repeated or busy one."""
+        """Return, in order, an outcome or a refusal for each request, or None if `run_one` must decide the request."""
 
     @abstractmethod
     async def run_one(self, tx: Transaction, namespace: str, request: Request) -> Outcome_co:
         """Lock and wait for what one request needs, and return its outcome or raise its refusal."""
 
     def is_exclusive(self, request: Request) -> bool:
-        """Return True if the request must not share a batch with those of other callers."""
+        """Return True if the request must not share a batch with requests of other callers."""
         return False
 
     def use_fallback(self, request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""reconcile: lock due executions that are free, decide again, and write."""
+"""reconcile: lock the due executions that no other transaction has locked, decide again, and write the decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowfabric.store.transaction import Transaction
 async def reconcile(
     tx: Transaction, ids: Sequence[UUID], decide: Callable[[Execution, datetime], Decision[Any] | None]
 ) -> int:
-    """Return how many executions were changed. Locked rows are skipped, because another transaction handles them."""
+    """Write the decisions of `decide`, and return how many. Skip executions that another transaction has locked."""
     executions = await lock_free_to_end(tx, ids)
     now = await tx.now()
     decisions = [decision for execution in executions.values() if (decision := decide(execution, now)) is not None]

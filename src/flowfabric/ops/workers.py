@@ -1,4 +1,4 @@
-"""The register of workers: register, heartbeat, list, mark dead and sweep. It never touches leases."""
+"""Operations on the register of workers: register, heartbeat, list, mark dead and sweep. They never touch leases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAGE = 500
 @operation()
 async def register_worker(tx: Transaction, namespace: str, registration: Registration) -> Registered:
     """Register a worker or replace its registration; only a new registration appends an event."""
-    # The insert comes first: of two transactions that register an instance, the second sees the first.
+    # Insert before reading: if two transactions register the same instance, the second waits and sees the first.
     worker = decide_registration(None, registration, namespace, await tx.now())
     if await tx.workers.add(worker):
         return await _append_registered(tx, worker)
@@ -74,7 +74,7 @@ async def heartbeat_worker(tx: Transaction, namespace: str, heartbeat: Heartbeat
 
 @operation(read_only=True)
 async def list_workers(tx: Transaction, namespace: str, lane: str | None) -> list[WorkerInfo]:
-    """Return the live workers of one lane, or of all, by instance."""
+    """Return the live workers of one lane, or of all lanes, in order of instance."""
     now = await tx.now()
     workers: list[WorkerInfo] = []
     after = ""
@@ -94,7 +94,7 @@ class MarkDead:
 
 @operation()
 async def mark_worker_dead(tx: Transaction, namespace: str, request: MarkDead) -> MarkedDead | AlreadySatisfied:
-    """Remove an instance from the register, with an event."""
+    """Remove a worker instance from the register, and append an event."""
     worker = await tx.workers.lock(namespace, request.instance)
     if worker is None:
         return AlreadySatisfied("not_registered")

@@ -1,4 +1,4 @@
-"""Decisions as rows: execution, ended attempt, events and waits. Code that may end an execution uses `ops/apply.py`."""
+"""Turn decisions into rows, and write them. Code that may end an execution must use `ops/apply.py` instead."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flowfabric.store.transaction import Transaction
 
 
 async def store(tx: Transaction, decisions: Sequence[Decision[Any]]) -> list[tuple[Execution, Execution]]:
-    """Write the rows of decisions, and return each changed execution before and after."""
+    """Write the rows of decisions. Return each changed execution as a pair: before and after the change."""
     write_set = make_write_set(decisions)
     await tx.write(write_set)
     return list(write_set.executions)
 
 
 def make_write_set(decisions: Sequence[Decision[Any]]) -> WriteSet:
-    """Return the rows of decisions."""
+    """Return the rows to write for these decisions: executions, ended attempts, events and waits."""
     return WriteSet(
         executions=[(decision.before, decision.after) for decision in decisions if decision.after is not None],
         attempts=[decision.attempt for decision in decisions if decision.attempt is not None],

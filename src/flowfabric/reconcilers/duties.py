@@ -1,4 +1,4 @@
-"""The table of all background duties. The name of a duty is also the name of its due query."""
+"""The list of all background duties. The name of a duty is also the name of the query that finds its due rows."""
 
 from __future__ import annotations
 

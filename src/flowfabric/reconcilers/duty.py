@@ -18,7 +18,7 @@ from flowfabric.store.ports import Store
 from flowfabric.store.transaction import Transaction
 
 BATCH = 100
-# Removing rows needs no decision for each row, and must keep up with their creation.
+# Removal decides nothing for single rows, and it must be as fast as new rows are created, so its batch is larger.
 REMOVAL_BATCH = 500
 _MAX_BACKOFF_TICKS = 64
 _MAX_BACKOFF_ROWS = 500
@@ -39,13 +39,13 @@ class Tick:
     has_more: bool
 
     def combine(self, other: Tick) -> Tick:
-        """Return the sum of two parts of a duty."""
+        """Return the sum of the results of two parts of a duty."""
         has_more = self.has_more or other.has_more
         return Tick(self.duty, self.done + other.done, self.failed + other.failed, has_more=has_more)
 
 
 class Tickable(Protocol):
-    """A duty as the loop uses it."""
+    """The interface of a duty that the reconciler loop needs."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +54,7 @@ class Tickable(Protocol):
 
 
 class Duties:
-    """Several parts of one duty."""
+    """A duty that consists of several parts."""
 
     def __init__(self, *parts: Tickable) -> None:
         self.name, self._parts = parts[0].name, parts
@@ -66,7 +66,7 @@ class Duties:
 
 
 class RowDuty(Generic[Row]):
-    """A duty over rows. `find` reads due rows without locks; `reconcile` locks them and decides again."""
+    """A duty that processes rows. `find` reads due rows without locks; `reconcile` locks them and decides again."""
 
     def __init__(self, name: str, find: FindRows[Row], reconcile: ReconcileRows[Row], batch: int = BATCH) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class RowDuty(Generic[Row]):
         self._backoffs: Backoffs[Row] = Backoffs()
 
     async def tick(self, store: Store) -> Tick:
-        """Reconcile up to one batch of due rows. A row that fails is logged and backs off, without stopping others."""
+        """Reconcile one batch of due rows. If a row fails, log it, skip it for some ticks, and do the other rows."""
         due = await store.read(self._find_due)
         rows = self._backoffs.select_ready(due)
         done, failed = await self._reconcile_batch(store, rows) if rows else (0, 0)
@@ -91,7 +91,7 @@ class RowDuty(Generic[Row]):
         except Exception as error:
             if _is_outage(error):
                 raise
-            # A single row may make the whole batch fail. One by one, only that row fails.
+            # A single row may make the whole batch fail. If rows are handled one by one, only that row fails.
             _log.warning("Batch of duty %s failed, retrying its %d rows one by one", self.name, len(rows))
         counts = [await self._reconcile_one(store, row) for row in rows]
         return sum(count for count in counts if count is not None), counts.count(None)
@@ -110,7 +110,7 @@ class RowDuty(Generic[Row]):
 
 
 class Duty(RowDuty[UUID]):
-    """A duty over executions or flows, whose due ids are read by the due query of the same name."""
+    """A duty that processes executions or flows. The query of the same name reads the due ids."""
 
     def __init__(self, name: str, reconcile: ReconcileRows[UUID], batch: int = BATCH) -> None:
         super().__init__(name, self._find_ids, reconcile, batch)
@@ -120,7 +120,7 @@ class Duty(RowDuty[UUID]):
 
 
 def reconcile_with(decide: Decide) -> ReconcileRows[UUID]:
-    """Return a function that reconciles executions by a pure decision."""
+    """Return a function that locks the due executions, calls `decide` for each, and writes its decisions."""
 
     async def reconcile(tx: Transaction, ids: Sequence[UUID]) -> int:
         return await reconcile_executions(tx, ids, decide)
@@ -129,7 +129,7 @@ def reconcile_with(decide: Decide) -> ReconcileRows[UUID]:
 
 
 class Backoffs(Generic[Row]):
-    """Failed rows, skipped for 1, 2, 4 … ticks. If there are too many, the oldest rows are dropped."""
+    """Failed rows, which are skipped for 1, 2, 4 … ticks. If there are too many of them, the oldest are forgotten."""
 
     def __init__(self) -> None:
         self._tick = 0
@@ -137,11 +137,11 @@ class Backoffs(Generic[Row]):
 
     @property
     def waiting(self) -> int:
-        """The number of rows that back off."""
+        """The number of failed rows that are remembered."""
         return len(self._until)
 
     def select_ready(self, rows: Sequence[Row]) -> list[Row]:
-        """Count one tick and return the rows that do not back off."""
+        """Count one tick, and return those of `rows` that are not skipped in this tick."""
         self._tick += 1
         return [row for row in rows if self._until.get(row, (0, 0))[0] <= self._tick]
 

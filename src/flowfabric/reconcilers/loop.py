@@ -6,8 +6,8 @@
 
 A duty runs when its due time has come by the store's clock, never earlier. A commit with an earlier due time wakes the
 loop, directly or by a notification from another process. A poll interval bounds the delay if notifications are lost.
-The same statement also reads whether work is waiting for the idle workers of this process, so that these workers need
-not try to claim.
+The statement that reads the due times also reads whether idle workers of this process could claim work. So these
+workers need not try to claim in vain.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_RETRY_S = 1.0
 
 
 class Reconcilers:
-    """All duties over one store."""
+    """All background duties of one store, and the loop that runs them."""
 
     def __init__(
         self, store: Store, notify_hub: NotifyHub, retention: EventRetention, poll_s: float | None = None
@@ -60,7 +60,7 @@ class Reconcilers:
         return [await duty.tick(self._store) for duty in self._duties if duty.name in report.overdue]
 
     async def now(self) -> datetime:
-        """Return the store's time, which is never before any time that it has recorded."""
+        """Return the store's time, which is never before a time that the store has recorded."""
         return (await self._read_due(MIN_TIME)).now
 
     async def due_times(self) -> dict[str, datetime]:
@@ -83,7 +83,7 @@ class Reconcilers:
             await asyncio.gather(task, return_exceptions=True)
 
     def wake_for(self, due: datetime | None = None) -> None:
-        """Wake the loop for a due time, unless it wakes earlier anyway. None means an unknown time."""
+        """Wake the loop if it would sleep past the time `due`. None means an unknown time, and always wakes it."""
         if due is None or self._sleeps_until is None or due < self._sleeps_until:
             self._wake.set()
 
@@ -127,7 +127,7 @@ class Reconcilers:
         return report
 
     async def _tick(self, duty: Tickable) -> Tick:
-        """Run one duty; a failure is logged, so that the other duties run."""
+        """Run one duty. If it fails, log the failure instead of raising it, so that the other duties still run."""
         try:
             return await duty.tick(self._store)
         except FlowFabricError as error:
@@ -146,7 +146,7 @@ class Reconcilers:
     def _max_pause_s(self) -> float:
         poll_s = self._notify_hub.poll_interval_s if self._poll_s is None else self._poll_s
         if self._idle_rounds:
-            # Overdue rows were locked or failed. Locks end soon without a notification; failures back off.
+            # Overdue rows were locked or failed. No notification tells when a lock ends, so retry soon.
             return min(poll_s, _MAX_RETRY_S, _MIN_RETRY_S * 2.0 ** min(self._idle_rounds, 10))
         return poll_s
 

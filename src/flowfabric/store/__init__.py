@@ -1,1 +1,1 @@
-"""The SQL that both backends share: one class per aggregate, statements, rows and migrations. No decisions."""
+"""The SQL code that both backends share: one store class per aggregate, statements, rows and migrations."""

@@ -1,4 +1,4 @@
-"""Hints about the changes of a commit, for callers that wait for them. Every hint may be lost."""
+"""Hints about what a commit changed, for callers that wait for such changes. Every hint may be lost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flowfabric.core.executions.views import Outcome, StateSnapshot
 
 @dataclass(slots=True)
 class CommitHints:
-    """Lanes with work, namespaces with events, ended executions and flows, and the next due time.
+    """What a commit changed: lanes with work, namespaces with events, ended executions and flows, the next due time.
 
-    `many_ended` means that more executions ended than are named. `anything` means that the sender does not know the
-    changes. `completed` holds outcomes for this process and is not sent to others.
+    `many_ended` means that more executions ended than `ended` names. `anything` means that anything may have changed.
+    `completed` holds outcomes for this process and is not sent to other processes.
     """
 
     lanes: set[tuple[str, str]] = field(default_factory=set)
@@ -56,7 +56,7 @@ class CommitHints:
         self.note_ended(namespace, snapshots)
 
     def note_due(self, due: datetime) -> None:
-        """Note a due time."""
+        """Note that a duty becomes due at this time. Only the earliest time is kept."""
         if self.due is None or due < self.due:
             self.due = due
 

@@ -25,7 +25,7 @@ class DueQuery:
 
 @dataclass(frozen=True, slots=True)
 class DueReport:
-    """The store's time, the first due time of every duty, and whether there is work to claim."""
+    """The store's time, the earliest due time of every duty, and whether this process could claim work."""
 
     now: datetime
     due: Mapping[str, datetime | None]
@@ -64,7 +64,7 @@ class DueStore(AggregateStore):
 
 
 def _merge_due_times(times: Mapping[str, Any], retention: EventRetention) -> dict[str, datetime | None]:
-    """Return the due time of each duty. Some duties have several columns."""
+    """Return the due time of each duty, which is the earliest if several columns belong to one duty."""
     later = {"events_apart": retention.retention, "silent_subscribers": retention.subscriber_expiry}
     due: dict[str, datetime | None] = {}
     for name, time in times.items():

@@ -18,7 +18,7 @@ class EventStore(AggregateStore):
     """The history of executions, and the outbox that subscribers read."""
 
     async def append(self, events: Sequence[Event]) -> None:
-        """Add events in the transaction that causes them."""
+        """Append events in the same transaction as the changes that they describe."""
         await self._session.write(("append_event", [event_parameters(event) for event in events]))
         self._hints.note_events(events)
 
@@ -62,7 +62,7 @@ class EventStore(AggregateStore):
         )
 
     async def outbox_state(self) -> OutboxState:
-        """Return the newest readable position and the last removed one."""
+        """Return the state of the event log, such as the newest readable position and the last removed position."""
         [row] = await self._session.fetch("outbox_state")
         return OutboxState(
             to_uuid(row["id"]),
@@ -121,7 +121,7 @@ class SubscriberStore(AggregateStore):
         return [_to_subscriber(row) for row in rows]
 
     async def expire(self, now: datetime, silent_since: datetime) -> list[tuple[str, str]]:
-        """Mark subscribers that have been silent since `silent_since`. Return their namespaces and names."""
+        """Mark subscribers that have been silent since `silent_since` as expired. Return their namespaces and names."""
         rows = await self._session.fetch("expire_subscribers", now=now, silent_since=silent_since)
         return [(row["namespace"], row["name"]) for row in rows]
 
@@ -140,16 +140,16 @@ class TrimStore(AggregateStore):
         return _to_position(rows[0]["event_xid"], rows[0]["event_id"]) if rows else None
 
     async def postpone(self, ids: Sequence[UUID], trim_at: datetime) -> None:
-        """Set the time of the next check of these executions."""
+        """Set the time when the events of these removed executions are checked again."""
         await self._session.fetch("postpone_trimming", ids=list(ids), trim_at=trim_at)
 
     async def remove(self, up_to: Sequence[tuple[UUID, int]]) -> None:
-        """Remove the events of each execution up to its version."""
+        """Remove the events of each execution in `up_to`, up to and including the given version."""
         parameters = [{"execution_id": id_, "version": version} for id_, version in up_to]
         await self._session.fetch_each("delete_events_of", parameters)
 
     async def remove_all(self, ids: Sequence[UUID]) -> None:
-        """Remove all events of removed executions, and the record that they existed."""
+        """Remove all events of removed executions, and the rows that remember these executions."""
         parameters = {"ids": list(ids)}
         await self._session.run_batches(
             beside=[("delete_all_events_of", parameters), ("unbury_executions", parameters)]
@@ -165,7 +165,7 @@ class TrimStore(AggregateStore):
         await self._session.fetch_each("delete_event", [_position_parameters(position) for position in positions])
 
     async def note_trimmed(self, position: Position) -> None:
-        """Store the last removed position."""
+        """Store that events up to this position may have been removed."""
         await self._session.fetch("note_trimmed", **_position_parameters(position))
 
 
@@ -174,7 +174,7 @@ def _to_position(xid: str | int, id_: int) -> Position:
 
 
 def _position_parameters(position: Position) -> dict[str, object]:
-    # A transaction id has 64 bits without a sign. No integer type of the database has that range, so it is text.
+    # A transaction id is an unsigned 64-bit number. No integer type of the database has that range, so send it as text.
     return {"event_xid": str(position.xid), "event_id": position.id}
 
 

@@ -29,7 +29,7 @@ from flowfabric.store.session import AggregateStore, Batch, Parameters, Row, Ses
 
 @record(frozen=True, slots=True, kw_only=True)
 class WriteSet:
-    """The rows to write for decisions on locked executions. Each execution comes with its former state."""
+    """The rows to write for decisions. Each execution is a pair: its state before and after the decision."""
 
     executions: Sequence[tuple[Execution, Execution]] = ()
     attempts: Sequence[Attempt] = ()
@@ -54,7 +54,7 @@ class ExecutionStore(AggregateStore):
         return rows[0]["fingerprint"] if rows else None
 
     async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, Execution]:
-        """Lock executions until the transaction ends and return them. Wait for other holders, in id order."""
+        """Lock executions in id order until the transaction ends, and return them. Wait for rows that are locked."""
         return self._remember_locked(await self._session.fetch("lock_executions", ids=list(ids), namespace=namespace))
 
     async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, Execution]:
@@ -62,11 +62,11 @@ class ExecutionStore(AggregateStore):
         return self._remember_locked(await self._session.fetch("lock_free_executions", ids=list(ids)))
 
     async def save(self, changes: Sequence[tuple[Execution, Execution]]) -> None:
-        """Write each execution over its former state, or raise."""
+        """Save each changed execution, or raise if its row is no longer as it was before the change."""
         await self._session.write(*self.save_batches(changes))
 
     def save_batches(self, changes: Sequence[tuple[Execution, Execution]]) -> list[Batch]:
-        """Return the rows that save executions. A batch holds rows in which the same columns have changed."""
+        """Return the batches that save executions. The rows of one batch all change the same columns."""
         groups: dict[tuple[str, ...], list[Parameters]] = {}
         for before, after in changes:
             row = save_parameters(self._locked.get(before.id, before), after)
@@ -139,7 +139,7 @@ class IdempotencyKeyStore(AggregateStore):
     async def take(
         self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
     ) -> tuple[UUID, bytes] | None:
-        """Take a free or expired key for `window`. If it is taken, return the holder's id and fingerprint."""
+        """Take a free or expired key for `window`. If the key is in use, return its execution's id and fingerprint."""
         now = await self._session.now()
         taken = await self._session.fetch(
             "take_key",
@@ -155,7 +155,7 @@ class IdempotencyKeyStore(AggregateStore):
             return to_uuid(holder["execution_id"]), holder["fingerprint"]
         later = await self._session.now()
         if later > now:
-            # The statement waited for another transaction. The window begins after that wait.
+            # The statement may have waited for another transaction, so the window begins again now.
             await self._session.fetch("extend_key", namespace=namespace, key=key, expires_at=later + window)
         return None
 
@@ -183,7 +183,7 @@ class GrantStore(AggregateStore):
         return to_grant(rows[0]) if rows else None
 
     async def open(self, execution_id: UUID, now: datetime) -> Grant | None:
-        """Return the grant of an execution that is neither used nor expired."""
+        """Return the grant for an execution if the grant is neither used nor expired."""
         rows = await self._session.fetch("open_grants", execution_id=execution_id, now=now)
         return to_grant(rows[0]) if rows else None
 
@@ -192,7 +192,7 @@ class GrantStore(AggregateStore):
         await self._session.fetch("end_grants", execution_id=execution_id)
 
     async def consume(self, id_: UUID, lease_id: UUID) -> bool:
-        """Mark a grant as used by a lease. Return False if it was already used."""
+        """Mark a grant as used by a lease. Return False if the grant was already used."""
         return bool(await self._session.fetch("consume_grant", id=id_, lease_id=lease_id))
 
 
@@ -214,7 +214,7 @@ class PurgeStore(AggregateStore):
     async def remove(self, ids: Sequence[UUID], trim_at: datetime | None) -> None:
         """Remove executions with everything attached to them.
 
-        With `trim_at`, remember that their events may be removed from then on.
+        With `trim_at`, remember that the events of these executions may be removed from that time on.
         """
         if trim_at is not None:
             # This statement comes first, because it reads the rows that are deleted below.

@@ -56,7 +56,7 @@ class EdgeStore(AggregateStore):
         return [(_to_edge(row), _to_member(row)) for row in rows]
 
     async def into(self, ids: Sequence[UUID], seq: int = 0) -> list[tuple[StoredEdge, MemberFacts]]:
-        """Return all edges of one group of members, each with its upstream member."""
+        """Return the edges into each member that belong to its group number `seq`, each with its upstream member."""
         rows = await self._session.fetch("edges_into", ids=list(ids), seq=seq)
         return [(_to_edge(row), _to_member(row)) for row in rows]
 
@@ -70,7 +70,7 @@ class EdgeStore(AggregateStore):
         return _to_edge(rows[0]) if rows else None
 
     async def reaches(self, flow_id: UUID, start: UUID, end: UUID) -> bool:
-        """Return True if edges lead from one member to another."""
+        """Return True if a path of edges leads from member `start` to member `end`."""
         return bool(await self._session.fetch("reaches", flow_id=flow_id, start=start, end=end))
 
     async def add(self, edges: Sequence[StoredEdge]) -> None:
@@ -82,7 +82,7 @@ class EdgeStore(AggregateStore):
         await self._session.fetch_batch("put_edges", [*map(_edge_change_parameters, edges)])
 
     async def put_groups(self, groups: Sequence[EdgeGroup]) -> None:
-        """Add groups, or write them over their former state."""
+        """Insert new groups, and overwrite existing groups."""
         await self._session.fetch_batch("put_groups", [_group_parameters(group) for group in groups])
 
     async def groups_of(self, ids: Sequence[UUID]) -> list[EdgeGroup]:
@@ -104,16 +104,16 @@ class MemberStore(AggregateStore):
     """Members of flows."""
 
     async def facts(self, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
-        """Return facts about executions without locking them. The lock of the flow covers them."""
+        """Return facts about executions without locking them. They stay true while the caller has locked their flow."""
         rows = await self._session.fetch("get_members", ids=list(ids))
         return {member.id: member for member in map(_to_member, rows)}
 
     async def lock(self, ids: Sequence[UUID]) -> None:
-        """Lock members in id order, waiting for other holders."""
+        """Lock members in id order. Wait for rows that other transactions have locked."""
         await self._session.fetch("lock_members", ids=list(ids))
 
     async def release(self, releases: Sequence[Release], now: datetime) -> None:
-        """Unblock members, with one event each."""
+        """Unblock members, and append one event for each."""
         for row in await self._session.fetch_batch("release_members", [*map(_release_parameters, releases)], now=now):
             self._hints.namespaces.add(row["namespace"])
             if row["state"] == State.WAITING:
@@ -123,8 +123,8 @@ class MemberStore(AggregateStore):
                 self._hints.note_due(release.ready_at)
 
     async def end(self, terminations: Sequence[MemberTermination], now: datetime) -> None:
-        """Skip or cancel members, and end their leases and attempts with one event each."""
-        # Members that end for one reason share their details, which are encoded once.
+        """Skip or cancel members, end their leases and attempts, and append one event for each member."""
+        # Members that end for the same reason share one `details` object, which is encoded only once.
         shared = {id(termination.details): termination.details for termination in terminations}
         documents = {key: to_json(details) for key, details in shared.items()}
         parameters = [
@@ -140,7 +140,7 @@ class MemberStore(AggregateStore):
         return [to_execution(row) for row in rows]
 
     async def live(self, flow_id: UUID, *, only_unstarted: bool, limit: int) -> list[UUID]:
-        """Return members that have not ended, in id order."""
+        """Return the ids of members that have not ended, in order. With `only_unstarted`, skip started members."""
         rows = await self._session.fetch(
             "due_members", flow_id=flow_id, states=sorted(LIVE), only_unstarted=only_unstarted, limit=limit
         )
@@ -151,7 +151,7 @@ class MemberStore(AggregateStore):
         await self._session.fetch("request_cancel", ids=list(ids), **cancel_columns(request))
 
     async def child_waitpoints(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
-        """Return the open waitpoints of parents that wait for these executions."""
+        """Return the open waitpoints that wait for these executions to end."""
         return [to_waitpoint(row) for row in await self._session.fetch("child_waitpoints", child_ids=list(child_ids))]
 
     async def children_of(self, ids: Collection[UUID]) -> list[MemberFacts]:
@@ -163,7 +163,7 @@ class FlowStore(AggregateStore):
     """Flow rows."""
 
     async def add(self, flows: Sequence[FlowRecord]) -> set[UUID]:
-        """Store new flows whose ids are free. Return their ids."""
+        """Insert the flows whose ids do not exist yet, and return the inserted ids."""
         parameters = [_new_flow_parameters(flow) | {"tags": to_json(flow.tags)} for flow in flows]
         return {to_uuid(row["id"]) for row in await self._session.fetch_batch("add_flows", parameters)}
 
@@ -172,7 +172,7 @@ class FlowStore(AggregateStore):
         return _flows_by_id(await self._session.fetch("get_flows", ids=list(ids), namespace=namespace))
 
     async def lock(self, namespace: str | None, ids: Sequence[UUID]) -> dict[UUID, FlowRecord]:
-        """Lock flows until the transaction ends and return them. Wait for other holders, in id order."""
+        """Lock flows in id order until the transaction ends, and return them. Wait for rows that are locked."""
         return _flows_by_id(await self._session.fetch("lock_flows", ids=list(ids), namespace=namespace))
 
     async def lock_free(self, ids: Sequence[UUID]) -> dict[UUID, FlowRecord]:
@@ -185,7 +185,7 @@ class FlowStore(AggregateStore):
         return {to_uuid(row["execution_id"]): _to_flow(row) for row in rows}
 
     async def put(self, flows: Sequence[FlowRecord]) -> None:
-        """Write locked flows over their former state."""
+        """Overwrite the rows of locked flows."""
         await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
         self._note_sweeps(flows)
 
@@ -197,10 +197,10 @@ class FlowStore(AggregateStore):
         now: datetime,
         closing: Closing = NO_CLOSING,
     ) -> None:
-        """Write what follows from the ends of members, by one round trip.
+        """Write everything that changes in flows when members end, in one round trip.
 
-        That is: states of edges, group counts, flow counts and ends, and the closing of waits. Other columns of groups
-        and flows must be unchanged.
+        Write the states of edges, the counts of groups and flows, and which flows ended, and close waits. Other columns
+        of groups and flows must be unchanged.
         """
         await self._session.run_batches(
             ("put_edges", [*map(_edge_change_parameters, edges)]),
@@ -309,7 +309,7 @@ _to_member = row_reader(
 
 
 def _to_edge_contexts(rows: Sequence[Row]) -> list[EdgeContext]:
-    """Return open edges with their groups and downstream members. Edges of one group share these objects."""
+    """Return open edges with their groups and downstream members. Edges of one group share the same two objects."""
     ends: dict[tuple[UUID, int], tuple[EdgeGroup, MemberFacts]] = {}
     contexts = []
     for row in rows:

@@ -33,9 +33,9 @@ class StepStore(AggregateStore):
     """The journal of steps."""
 
     async def record(self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> set[tuple[UUID, str]]:
-        """Record steps of locked executions after their `step_seq`.
+        """Record steps of locked executions. Number the steps of each execution from its `step_seq` + 1.
 
-        Return the recorded names, each with its execution. A final step with other content is not overwritten.
+        Return the execution id and name of each recorded step. A final step with other content is not overwritten.
         """
         parameters = [
             {
@@ -69,9 +69,9 @@ class StepStore(AggregateStore):
         return to_step(rows[0]) if rows else None
 
     async def clear(self, execution_id: UUID) -> None:
-        """Remove all steps, also invalidated ones."""
+        """Remove all steps of an execution, including invalidated steps."""
         await self._session.fetch("delete_steps", ids=[execution_id])
 
     async def strike(self, execution_id: UUID, seq: int, generation: int) -> None:
-        """Invalidate a step and all later ones. They stay in the table, but replays no longer use them."""
+        """Invalidate step number `seq` and all later steps. The rows stay in the table, but are no longer used."""
         await self._session.fetch("strike_steps", execution_id=execution_id, seq=seq, generation=generation)

@@ -15,7 +15,7 @@ class LaneStore(AggregateStore):
     """The state of lanes."""
 
     async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
-        """Set the state of a lane. Return False if it already has that state."""
+        """Set the state of a lane. Return False if the lane already has that state."""
         if state is LaneState.ACTIVE and await self.state(namespace, lane) is LaneState.ACTIVE:
             return False
         return bool(await self._session.fetch("set_lane", namespace=namespace, lane=lane, state=state, now=now))
@@ -35,7 +35,7 @@ class RouteStore(AggregateStore):
     """Routes by id. A route is a combination of namespace, lane, kind and required capabilities."""
 
     async def ensure(self, route: Route) -> int:
-        """Return the id of a route, creating it if necessary."""
+        """Return the id of a route. Create the route if it does not exist."""
         digest = route.digest()
         rows = await self._session.fetch("route_id", digest=digest)
         if not rows:

@@ -1,4 +1,4 @@
-"""Numbered migrations, forward only, and the check of the applied migrations."""
+"""Load the numbered schema migrations of a backend, and compare them with the applied migrations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORD = "INSERT INTO ff.migration (version, name, sha256) VALUES (:version, :na
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema, with a digest that reveals later edits."""
+    """One numbered change of the schema. The digest of its script reveals whether the script was edited later."""
 
     version: int
     name: str
@@ -46,7 +46,7 @@ def load_migrations(backend_package: str) -> list[Migration]:
 
 
 def outdated_error(missing: Migration, applied: Mapping[int, str]) -> Unavailable:
-    """Return the error for a schema that lacks a migration and may not be migrated."""
+    """Return the error for a schema that lacks a migration, when the caller did not allow migrating."""
     message = f"the schema lacks {missing.name}; run `flowfabric migrate`, or connect once with migrate=True"
     return Unavailable("schema_outdated", message, version=max(applied, default=0))
 

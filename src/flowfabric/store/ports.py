@@ -1,6 +1,7 @@
 """The four protocols that a backend implements: `Store`, `Session`, `Notifier` and `NotificationSource`.
 
-`Session` is defined in `store/session.py`, because the classes of the aggregates need it and `Store` needs them.
+`Session` is defined in `store/session.py` to avoid a circular import: the aggregate stores need `Session`, and `Store`
+needs the aggregate stores.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class Store(Protocol):
         """Run `body` in one write transaction and return its result. After a conflict, run it again from the start."""
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
-        """Run a `body` that calls user code on its connection. Exceptions of that code are raised unchanged."""
+        """Run a `body` that calls user code on the engine's connection. Raise exceptions of user code unchanged."""
 
     async def run_single(self, body: Body[Result]) -> Result:
-        """Run a `body` that needs no transaction around it.
+        """Run a `body` that needs no explicit transaction.
 
-        It makes one statement, or reads first and then writes by one guarded statement.
+        The body runs one statement, or reads first and then writes by one guarded statement.
         """
 
     async def read(self, body: Body[Result]) -> Result:
         """Run a `body` that only reads; all its statements see one snapshot."""
 
     async def read_single(self, body: Body[Result]) -> Result:
-        """Run a `body` that makes exactly one reading statement, which may cover several items."""
+        """Run a `body` that runs exactly one reading statement, which may read for several requests."""
 
     async def run_within(self, connection: object, body: JoinedBody[Result], *, savepoint: bool) -> Result:
         """Run `body` once in the open transaction of the caller's asynchronous connection.
@@ -66,7 +67,7 @@ class Store(Protocol):
         """Run `body` as `run_within` does, on a synchronous connection and in the caller's thread."""
 
     async def ping(self) -> None:
-        """Return if the database responds, else raise."""
+        """Raise if the database does not respond."""
 
     async def store_info(self) -> StoreInfo:
         """Return the version and the settings of the database."""
@@ -76,7 +77,7 @@ class Store(Protocol):
 
 
 class Notifier(Protocol):
-    """The part of a store that reports commits to this process and to others."""
+    """The part of a store that reports commits to this process and to other processes."""
 
     def on_commit(self, handler: HintHandler) -> None:
         """Call `handler` after every commit of this store that has hints, in any thread."""
@@ -98,6 +99,6 @@ class NotificationSource(Protocol):
     async def listen(self, handler: HintHandler, on_alive: Callable[[datetime | None], None]) -> None:
         """Call `handler` with every hint until the connection breaks, then raise.
 
-        `on_alive` is called whenever the connection has proved to work, with the store's time if it is known. Hints
-        from before its first call may be missing.
+        Call `on_alive` whenever the connection has proved to work, with the store's time if it is known. Hints sent
+        before the first call of `on_alive` may be missing.
         """

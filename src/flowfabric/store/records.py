@@ -37,7 +37,7 @@ class NewExecution:
 
 @record(frozen=True, slots=True)
 class Claimed:
-    """The leases that a claim took, best first. `all_locked` is true if other transactions locked all candidates."""
+    """The leases that a claim got, best first. `all_locked` is true if other transactions had locked all candidates."""
 
     leases: tuple[Lease, ...]
     all_locked: bool
@@ -45,7 +45,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A query for executions, newest first, with ids below `before`."""
+    """A query for one page of executions with ids below `before`, newest first."""
 
     namespace: str
     states: tuple[State, ...]
@@ -84,7 +84,7 @@ class Release:
 
 @record(frozen=True, slots=True, kw_only=True)
 class MemberTermination:
-    """A member that its flow skips or cancels."""
+    """A member to skip or cancel, and why."""
 
     id: UUID
     state: State
@@ -117,7 +117,7 @@ class LaneState(StrEnum):
 
 @record(frozen=True, slots=True)
 class SignalLookup:
-    """A signal that may be a duplicate, by its id in the execution or by its key at the waitpoint."""
+    """How to find an earlier delivery of a signal: by its id in the execution, or by its key at the waitpoint."""
 
     execution_id: UUID
     id: UUID
@@ -127,7 +127,7 @@ class SignalLookup:
 
 @record(frozen=True, slots=True)
 class ReceivedSignals:
-    """Signals by execution: the ones that count in the open suspension, and the id of an earlier duplicate."""
+    """Signals by execution id: `counting` in the open suspension, and `accepted` is the id of an earlier duplicate."""
 
     counting: Mapping[UUID, tuple[SignalFacts, ...]]
     accepted: Mapping[UUID, UUID]
@@ -135,10 +135,10 @@ class ReceivedSignals:
 
 @record(frozen=True, slots=True, kw_only=True)
 class OptimisticSnapshot:
-    """Executions without payloads, with everything attached to them, at one moment.
+    """Executions (without payloads) and everything attached to them, as they were at one moment.
 
-    A transaction that changes anything attached to an execution also writes its row. An unchanged row version therefore
-    proves that the whole snapshot of that execution is still valid.
+    A transaction that changes anything attached to an execution also writes the row of the execution. So an unchanged
+    row version proves that the whole snapshot of that execution is still valid.
     """
 
     now: datetime

@@ -1,6 +1,6 @@
-"""Conversion of rows to records and back. Values may have the types of either backend.
+"""Convert rows to records and back. Values in rows may have the types of either backend.
 
-Most columns have the name of a field. `row_reader` and `parameters_of` make the functions that convert such records.
+Most columns have the name of a record field. `row_reader` and `parameters_of` make functions that convert by name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Record = TypeVar("Record")
 
 
 def to_datetime(value: Any) -> Any:
-    """Return a time column as a datetime. It may be a datetime, text, or microseconds since 1970."""
+    """Return a time column as a datetime. The value may be a datetime, text, or microseconds since 1970."""
     if isinstance(value, int):
         return _EPOCH + timedelta(microseconds=value)
     return datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -55,7 +55,7 @@ def to_epoch_us(value: datetime) -> int:
 
 
 def to_uuid(value: Any) -> Any:
-    """Return an id column as a UUID. It may be text."""
+    """Return an id column as a UUID. The value may be a UUID or text."""
     return UUID(value) if isinstance(value, str) else value
 
 
@@ -78,7 +78,7 @@ def parse_json(value: Any) -> Any:
 
 
 def to_microseconds(value: timedelta | None) -> int | None:
-    """Return a duration as it is stored."""
+    """Return a duration in microseconds, which is how it is stored."""
     return None if value is None else value // _MICROSECOND
 
 
@@ -89,7 +89,7 @@ def to_timedelta(value: int | None) -> Any:
 
 
 def to_names(value: Any) -> tuple[str, ...]:
-    """Return a column of names as a tuple. It may be a list, or a JSON array in text."""
+    """Return a column of names as a tuple. The value may be a list, or text with a JSON array."""
     return tuple(parse_json(value))
 
 
@@ -100,15 +100,15 @@ def picker(*names: str) -> Callable[[object], dict[str, object]]:
 
 
 def parameters_of(kind: type, *, without: Collection[str] = ()) -> Callable[[object], dict[str, object]]:
-    """Return a function that returns all fields of a record as parameters, except those of `without`."""
+    """Return a function that returns all fields of a record as parameters, except the fields named in `without`."""
     return picker(*[field.name for field in fields(kind) if field.name not in without])
 
 
 def row_reader(kind: type[Record], **sources: str | Callable[[Row], object]) -> Callable[[Row], Record]:
-    """Return a function that makes a record of a row.
+    """Return a function that converts a row to a record.
 
-    A field is read from the column of its name, or of the name in `sources`, and converted to its type. A function in
-    `sources` makes the field from the whole row.
+    Each field is read from the column of the same name, and converted to the type of the field. `sources` may give a
+    different column name for a field, or a function that makes the field from the whole row.
     """
     # Compiled code is up to twice as fast as a loop over the fields, and rows are read by the thousand.
     names: dict[str, Any] = {"kind": kind, "make": make}
@@ -131,7 +131,7 @@ def _converter(type_: Any) -> Callable[[Any], Any] | None:
     kinds = get_args(type_) if isinstance(type_, UnionType) else [type_]
     [kind] = [kind for kind in kinds if kind is not NoneType]
     if isinstance(kind, EnumType):
-        # A lookup in a mapping costs a tenth of a call of the enumeration.
+        # Looking up a value in a dict takes a tenth of the time of calling the enum class.
         members: Iterable[Any] = kind
         return {None: None, **{member.value: member for member in members}}.__getitem__
     return _CONVERTERS.get(kind)
@@ -147,7 +147,7 @@ _CONVERTERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def to_json(value: Mapping[str, Any] | None) -> str | None:
-    """Return JSON text that is equal on every backend."""
+    """Return a mapping as JSON text with sorted keys, so that equal mappings give equal text."""
     return None if value is None else json.dumps(value, sort_keys=True)
 
 
@@ -192,7 +192,7 @@ _SAVED_UNCHANGED = (
 
 
 def save_parameters(before: Execution, after: Execution) -> dict[str, object]:
-    """Return the changed columns of an execution, and the columns that identify its former state."""
+    """Return the changed columns of an execution, and the old values that its row must still have."""
     row: dict[str, object] = {
         "execution_id": after.id,
         "version": after.version,
@@ -249,7 +249,7 @@ def fence_parameters(fence: Fence) -> dict[str, object]:
 
 
 def matched_ids(returned: Sequence[Row], ids: Sequence[UUID]) -> set[UUID]:
-    """Return which of the distinct ids a guarded statement returned; usually all of them."""
+    """Return those of `ids` that a guarded statement returned. Usually it returned all of them."""
     return set(ids) if len(returned) == len(ids) else {to_uuid(row["id"]) for row in returned}
 
 
@@ -298,7 +298,7 @@ _event_columns = parameters_of(Event, without=["worker", "tags", "details", "cur
 
 @lru_cache(maxsize=1024)
 def _policy_columns(policy: Policy) -> dict[str, object]:
-    """Return the policy, and those parts of it that statements use."""
+    """Return the columns of a policy: its text, and the durations that SQL statements need."""
     return {
         "policy": policy.to_text(),
         "lease_ttl_policy_us": to_microseconds(span(policy.lease_ttl)),

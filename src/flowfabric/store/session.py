@@ -1,4 +1,4 @@
-"""The session by which the stores run statements."""
+"""The session with which the aggregate stores run statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Session(Protocol):
 
     @property
     def bound_now(self) -> datetime | None:
-        """The time that statements bind: the writer's on SQLite, None on PostgreSQL unless a test sets the clock."""
+        """The time to pass to statements. None means that statements use the server's clock, as on PostgreSQL."""
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
         """Run one statement and return its rows."""
@@ -38,7 +38,7 @@ class Session(Protocol):
     async def write(self, *batches: Batch) -> None:
         """Run statements over batches of rows, in one round trip where possible.
 
-        No statement may depend on what another writes. Each must return as many rows as it receives.
+        No statement may depend on what another one writes. Each statement must return as many rows as it receives.
         """
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
@@ -47,14 +47,14 @@ class Session(Protocol):
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
     ) -> None:
-        """Run batches and the statements of `beside`, in one round trip where possible.
+        """Run batches, and the single statements in `beside`, in one round trip where possible.
 
-        They return no rows. No statement may depend on what another writes.
+        Return no rows. No statement may depend on what another one writes.
         """
 
 
 class AggregateStore:
-    """The base of all stores of a transaction: its session, and the hints to send after its commit."""
+    """The base class of aggregate stores: the session of a transaction, and the hints to send after its commit."""
 
     def __init__(self, session: Session, hints: CommitHints) -> None:
         self._session = session

@@ -22,27 +22,27 @@ class SigningKeyStore(AggregateStore):
         return to_key_ring(await self._session.fetch(READ_RING))
 
     async def lock(self) -> None:
-        """Lock all keys until the transaction ends, waiting for transactions that change or use them.
+        """Lock all keys until the transaction ends. Wait for transactions that change keys or mint with them.
 
-        A lock on only the active key is not enough: if that key is retired while a transaction waits for it, the
-        transaction locks nothing.
+        It is not enough to lock only the active key. If that key is retired while a transaction waits for its lock,
+        the transaction ends up with no lock.
         """
         await self._session.fetch("lock_keys")
 
     async def share(self) -> KeyRing | None:
-        """Return all keys, and keep the active one active until the transaction ends.
+        """Return all keys, and share-lock the active key, so that it stays active until the transaction ends.
 
-        Return None if there is no active key or another transaction retires it.
+        Return None if there is no active key, or if another transaction has just retired it.
         """
         return to_shared_key_ring(await self._session.fetch(READ_AND_SHARE_RING))
 
     async def add(self, key: Key) -> bool:
-        """Store a new key. Return False if its kid exists or another key is active."""
+        """Store a new key. Return False if its key id (`kid`) exists already or another key is active."""
         parameters = _change_parameters(key) | {"check_value": key.check, "created_at": key.created_at}
         return bool(await self._session.fetch("add_signing_key", **parameters))
 
     async def change(self, keys: Sequence[Key]) -> None:
-        """Write existing keys over their former state."""
+        """Overwrite the rows of existing keys."""
         await self._session.fetch_each("change_signing_key", [_change_parameters(key) for key in keys])
 
     async def count_invalidated(self, kid: str, end: datetime) -> int:
@@ -52,7 +52,7 @@ class SigningKeyStore(AggregateStore):
 
 
 def to_key_ring(rows: Sequence[Row]) -> KeyRing:
-    """Return the key ring that rows hold."""
+    """Return a key ring made from rows, one row per key."""
     return KeyRing(tuple(map(_to_key, rows)))
 
 

@@ -1,4 +1,4 @@
-"""Reads that serve several callers by one statement, and optimistic writes."""
+"""Reads for several callers by one statement, and optimistic writes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SnapshotStore(AggregateStore):
     async def read_waits(
         self, namespace: str, requests: Sequence[WaitSnapshotRequest], limit: int
     ) -> dict[UUID, WaitSnapshot]:
-        """Return everything that the run of each existing execution may wait for.
+        """Return, for each existing execution, everything that its running worker may wait for.
 
-        That is: signals after the requested sequence numbers, at most `limit` per waitpoint; outcomes of children; and
-        waits that an operator overrode.
+        These are signals after the requested sequence numbers (at most `limit` per waitpoint), outcomes of children,
+        and waits that an operator overrode.
         """
         shared = {"namespace": namespace, "most": limit, "now": self._session.bound_now}
         grouped = _group_by_execution(
@@ -127,7 +127,8 @@ def _to_override(row: Row) -> Override:
 class OptimisticStore(AggregateStore):
     """Reads and writes without locks.
 
-    With one writer at a time the ordinary statements are enough. A backend with many writers overrides all methods.
+    This class is for a database with one writer at a time, where ordinary statements are enough. A backend with many
+    writers overrides all methods.
     """
 
     def __init__(self, session: Session, hints: CommitHints, executions: ExecutionStore, waits: WaitStore) -> None:
@@ -136,7 +137,7 @@ class OptimisticStore(AggregateStore):
         self._waits = waits
 
     async def read_for_signals(self, lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:
-        """Read all that is needed to deliver signals, with one statement. No two signals go to the same execution."""
+        """Read all that is needed to deliver these signals. No two of the signals may go to the same execution."""
         ids = [lookup.execution_id for lookup in lookups]
         executions = await self._executions.lock_free(ids)
         if not executions:
@@ -153,7 +154,7 @@ class OptimisticStore(AggregateStore):
         )
 
     async def write(self, write_set: WriteSet, snapshot: OptimisticSnapshot) -> Collection[UUID]:
-        """Write the changes of executions whose rows are free and unchanged since `snapshot`.
+        """Write the changes of those executions whose rows are not locked and have not changed since `snapshot`.
 
         Return the ids of these executions. One statement writes everything.
         """
@@ -162,7 +163,7 @@ class OptimisticStore(AggregateStore):
         return {after.id for _, after in write_set.executions}
 
     def _batches(self, write_set: WriteSet) -> list[Batch]:
-        """Return all rows to write, by statement."""
+        """Return all rows to write, as one batch for each statement."""
         assert not any(changes.bound or changes.unbound for changes in write_set.waits), (
             "bindings are written by separate statements"
         )

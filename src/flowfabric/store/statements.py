@@ -3,10 +3,10 @@
 A file contains `-- name: …` and `-- fragment: …` blocks. `{fragment}` is replaced by the text of that fragment.
 
 A hot statement receives a batch as arrays on PostgreSQL, and as the rows of `item (…) AS (VALUES :items)` on SQLite.
-Shared statements over rows declare column types, `item (id UUID, …) AS (VALUES :items)`. PostgreSQL receives their rows
-as one JSON document, so that `combine_batches` can combine several statements into one.
+A shared statement over rows also declares column types: `item (id UUID, …) AS (VALUES :items)`. PostgreSQL receives its
+rows as one JSON document, so that `combine_batches` can combine several statements into one.
 
-Three more differences are translated:
+Three more differences are translated. Each line shows the shared SQL, the PostgreSQL form and the SQLite form:
 
     ff.execution        "schema".execution     or  ff_execution
     id IN :ids          id = ANY($1)           or  id IN (SELECT value FROM json_each(:ids))
@@ -38,8 +38,8 @@ _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 class Part:
     """One translated SQL statement with the names of its parameters in order.
 
-    The parameters of a statement over rows are the columns of each row. `rows` and `body` are the two parts of a
-    statement over a JSON document.
+    If the statement works on a batch of rows, its parameters are the columns of each row. If the rows come as a JSON
+    document, `rows` is the SQL that unpacks the document, and `body` is the rest of the statement.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A named statement. A script of several parts continues only if its first part returned a row."""
+    """A named statement. If it has several parts, the later parts run only if the first part returns a row."""
 
     name: str
     parts: tuple[Part, ...]
@@ -62,7 +62,7 @@ class Statement:
     dialect: Dialect | None = None
 
     def over(self, names: Iterable[str]) -> Part:
-        """Return the statement over rows with these columns. An update sets no other columns."""
+        """Return the statement for rows that have only these columns. If it is an update, it sets no other columns."""
         [part] = self.parts
         columns = frozenset(names)
         return part if columns.issuperset(part.parameters) else _restrict_update(self, columns)
@@ -98,12 +98,12 @@ class Dialect:
 
 @cache
 def load_statements(dialect: Dialect, backend_package: str) -> Mapping[str, Statement]:
-    """Return all statements of a backend. Its own statements replace shared ones of the same name."""
+    """Return all statements of a backend. The backend's own statements replace shared statements of the same name."""
     return _Statements(dialect, _read_statements(backend_package))
 
 
 class _Statements(Mapping[str, Statement]):
-    """Statements by name, translated on first use, since an engine needs few of them when it opens."""
+    """Statements by name. Each is translated on first use, because an engine needs only a few when it opens."""
 
     def __init__(self, dialect: Dialect, texts: Mapping[str, str]) -> None:
         self._dialect = dialect
@@ -154,7 +154,7 @@ def split_script(text: str) -> list[str]:
 def combine_batches(parts: tuple[Part, ...]) -> str:
     """Return one PostgreSQL statement that runs several statements over JSON documents and counts the rows of each.
 
-    They see the same snapshot and run in no order, so none may depend on what another writes.
+    The statements see the same snapshot and run in no fixed order, so none may depend on what another one writes.
     """
     tables: list[str] = []
     for number, part in enumerate(parts, start=1):
@@ -168,7 +168,7 @@ def combine_batches(parts: tuple[Part, ...]) -> str:
 def combine_batches_if_held(first: Part, parts: tuple[Part, ...]) -> str:
     """Return one PostgreSQL statement that writes only rows of executions whose ids `first` returns.
 
-    The parameters of `first` come before the documents.
+    Its parameters are the parameters of `first`, and then one JSON document for each of `parts`.
     """
     tables = [f"held AS MATERIALIZED (\n{first.text}\n)"]
     before = len(first.parameters)
@@ -186,7 +186,7 @@ def combine_batches_if_held(first: Part, parts: tuple[Part, ...]) -> str:
 
 @cache
 def _restrict_update(statement: Statement, names: frozenset[str]) -> Part:
-    """Return the update without the columns that are not in `names`."""
+    """Return the update statement without assignments to columns that are not in `names`."""
     assert statement.dialect is not None, "load_statements sets the dialect"
     left_out = {name for name in _SET.findall(statement.text) if name not in names}
     lines = [line for line in statement.text.splitlines() if not (match := _SET.match(line)) or match[1] in names]
@@ -206,13 +206,13 @@ def combine_reads(parts: tuple[Part, ...]) -> str:
 
 @cache
 def combine_writes(parts: tuple[Part, ...]) -> str:
-    """Return one PostgreSQL statement that runs several statements in no order and returns none of their rows."""
+    """Return one PostgreSQL statement that runs several statements in no fixed order and returns none of their rows."""
     tables = [f"written_{number} AS (\n{text}\n)" for number, text in enumerate(_renumber(parts), start=1)]
     return f"WITH {', '.join(tables)}\nSELECT 1"
 
 
 def _renumber(parts: Iterable[Part]) -> list[str]:
-    """Return the texts with their parameters numbered consecutively."""
+    """Return the texts of several statements, with all parameters numbered from `$1` upward across the statements."""
     texts, before = [], 0
     for part in parts:
         pieces = _NUMBER.split(part.text)
@@ -236,8 +236,8 @@ def _translate_batch(text: str, items: re.Match[str]) -> Part:
 def _one_row_hint(name: str, kind: str) -> str:
     """Return a condition that makes the planner expect one row.
 
-    The planner expects a hundred rows in any JSON document, and would read whole tables instead of using indexes. With
-    a condition on a range of ids, here the range of all ids, it expects one row.
+    Without the condition, the planner expects a hundred rows in any JSON document, and would read whole tables instead
+    of using indexes. With a condition on a range of ids, it expects one row. The range used here includes all ids.
     """
     first, last = (f"'{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}'::UUID" for digit in "0f")
     return f"\nWHERE item.{name} BETWEEN {first} AND {last}" if kind == "UUID" else ""
@@ -261,7 +261,7 @@ def _fill_fragments(text: str, fragments: Mapping[str, str]) -> str:
 
 
 def to_columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Return one list per parameter for a batch. A list of nulls becomes empty, since `unnest` adds nulls."""
+    """Return one list of values per parameter. A list of only nulls becomes empty, because `unnest` fills in nulls."""
     lists = {key: [item[key] for item in items] for key in items[0]}
     return {
         key: [] if values[0] is None and all(value is None for value in values) else values

@@ -31,7 +31,7 @@ RecordedResult = tuple[Any, Step]
 
 
 class _LazyStore(Generic[Store_co]):
-    """A store of a transaction, created on first use. Most operations need two or three of them."""
+    """A descriptor that creates a store of a transaction on first use. Most operations need only a few stores."""
 
     def __init__(self, make: Callable[[Session, CommitHints], Store_co]) -> None:
         self._make = make
@@ -101,15 +101,15 @@ class Transaction:
         raise NotImplementedError
 
     async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
-        """Release the dependents of completed members, and return the members that need nothing more.
+        """Release members that waited for the completed members `ids`. Return the completed members that are done.
 
-        It handles only completed members whose dependents wait for nothing else. A backend without a statement for that
-        returns an empty set, and all ends get the full resolution.
+        This shortcut handles only completed members whose dependents wait for nothing else. `resolve` must handle the
+        others. A backend without such a statement returns an empty set.
         """
         return set()
 
     async def now(self) -> datetime:
-        """Return the store's time now. After a wait for a lock, it is later than that wait."""
+        """Return the store's time now. If the transaction waited for a lock, the time is after the end of that wait."""
         return await self.session.now()
 
 

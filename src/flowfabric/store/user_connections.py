@@ -1,7 +1,7 @@
-"""The shared part of the backends' support for user connections and user code.
+"""Code that both backends use to work on connections of users, and to run user code.
 
-Classes of a library are found in `sys.modules`, so nothing is imported. A connection of a library exists only if the
-program has imported that library.
+Classes of database libraries are looked up in `sys.modules`, so that this module imports none of these libraries. If
+the program has a connection of a library, it has already imported that library.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ASYNC_SQLALCHEMY = ("sqlalchemy.ext.asyncio.AsyncConnection", *_ASYNC_SESSIONS)
 
 
 def loaded_classes(*names: str) -> tuple[type[Any], ...]:
-    """Return those of the named classes whose module is imported, for use with `isinstance`."""
+    """Return the named classes whose modules are already imported, for use with `isinstance`."""
     parts = [name.rpartition(".") for name in names]
     classes = [getattr(sys.modules.get(module), name, None) for module, _, name in parts]
     return tuple(kind for kind in classes if isinstance(kind, type))
 
 
 def unwrap(connection: Any) -> Any:
-    """Return the driver connection inside a SQLAlchemy one, with its transaction begun. Return others unchanged."""
+    """Begin the transaction of a SQLAlchemy connection, and return its driver connection. Return others unchanged."""
     if not isinstance(connection, loaded_classes(*SQLALCHEMY)):
         return connection
     with _sqlalchemy_errors():
@@ -39,7 +39,7 @@ def unwrap(connection: Any) -> Any:
 
 
 async def unwrap_async(connection: Any) -> Any:
-    """Return the driver connection inside an asynchronous SQLAlchemy one, with its transaction begun."""
+    """Do the same as `unwrap` for an asynchronous SQLAlchemy connection."""
     if not isinstance(connection, loaded_classes(*ASYNC_SQLALCHEMY)):
         return connection
     with _sqlalchemy_errors():
@@ -116,7 +116,7 @@ def _class_name(connection: object) -> str:
 
 
 class UserCodeError(Exception):
-    """A carrier for an exception of user code, which protects it from the translation of driver errors."""
+    """A wrapper for an exception of user code, so that the exception is not translated as a driver error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -124,11 +124,11 @@ class UserCodeError(Exception):
 
 
 def wrong_body_error(expected: str) -> FlowFabricError:
-    """Return the error for a function that does not fit the backend."""
+    """Return the error for user code of the wrong kind, such as an async function on SQLite."""
     return InvalidRequest("invalid_type", f"body must be {expected}", field="body")
 
 
 def ended_early_error() -> FlowFabricError:
-    """Return the error for a function that ended the engine's transaction."""
+    """Return the error for user code that committed or rolled back the engine's transaction."""
     message = "body ended the engine's transaction, so its step was not recorded; use savepoints only"
     return InvalidRequest("no_transaction", message)

@@ -38,15 +38,15 @@ class WaitStore(AggregateStore):
     """Reads and writes suspensions, waitpoints and signals."""
 
     async def apply(self, changes: Sequence[WaitChanges]) -> None:
-        """Write the changes of decisions, or raise.
+        """Write changes of suspensions, waitpoints and signals, or raise.
 
-        The execution rows must be new, or the same transaction must write them too. Optimistic reads detect changes by
-        these rows; see `OptimisticSnapshot`.
+        The rows of their executions must be new, or the same transaction must write these rows too. Otherwise
+        optimistic writes would miss the changes; see `OptimisticSnapshot`.
         """
         await write_waits(self._session, changes)
 
     async def end(self, execution_ids: Sequence[UUID], now: datetime, *, were_active: bool = False) -> None:
-        """Close everything open on ended executions. With `were_active`, they have no open suspension."""
+        """Close the open waitpoints of ended executions. Without `were_active`, also close their open suspensions."""
         closing = Closing(were_active=execution_ids) if were_active else Closing(others=execution_ids)
         await self._session.run_batches(beside=closing_statements(closing), now=now)
 
@@ -105,7 +105,7 @@ class WaitStore(AggregateStore):
     ) -> Suspension | None:
         """Return the newest suspension of an execution.
 
-        With `id_`, return that suspension; with `lease_id`, the newest one that this lease opened.
+        With `id_`, return that suspension. With `lease_id`, return the newest suspension that this lease opened.
         """
         rows = await self._session.fetch("last_suspension", execution_id=execution_id, id=id_, lease_id=lease_id)
         return to_suspension(rows[0]) if rows else None
@@ -115,7 +115,7 @@ class WaitStore(AggregateStore):
         return _waitpoints_by_execution(await self._session.fetch("open_waitpoints", execution_ids=list(execution_ids)))
 
     async def bound_waitpoints(self, execution_id: UUID, number: int) -> list[Waitpoint]:
-        """Return the waitpoints that a suspension has bound, also closed ones."""
+        """Return the waitpoints that suspension `number` has bound, including closed waitpoints."""
         rows = await self._session.fetch("bound_waitpoints", execution_id=execution_id, number=number)
         return [to_waitpoint(row) for row in rows]
 
@@ -125,7 +125,7 @@ class WaitStore(AggregateStore):
         return {waitpoint.id: waitpoint for waitpoint in map(to_waitpoint, rows)}
 
     async def last_waitpoint(self, execution_id: UUID, key: str, by: datetime) -> Waitpoint | None:
-        """Return the newest waitpoint with this key that existed at `by`, open or closed."""
+        """Return the newest waitpoint with this key that existed at the time `by`, whether open or closed."""
         rows = await self._session.fetch("last_waitpoint", execution_id=execution_id, key=key, by=by)
         return to_waitpoint(rows[0]) if rows else None
 
@@ -147,7 +147,7 @@ class WaitStore(AggregateStore):
     async def received_signals(
         self, execution_ids: Sequence[UUID], lookups: Sequence[SignalLookup] = ()
     ) -> ReceivedSignals:
-        """Return the signals of executions, and the duplicates among `lookups`."""
+        """Return the signals that count in open suspensions, and which of `lookups` were received before."""
         return to_received_signals(
             await self._session.fetch(_RECEIVED_SIGNALS, **_received_parameters(execution_ids, lookups)), lookups
         )
@@ -157,7 +157,7 @@ class WaitStore(AggregateStore):
     ) -> dict[UUID, list[StoredSignal]]:
         """Return the signals of one suspension per execution, in order of acceptance.
 
-        A request holds an execution id, the number of its suspension and the place after which to begin. At most
+        A request is an execution id, the number of its suspension, and the signal `seq` after which to begin. At most
         `limit` signals are returned for each request. Without `include_unmatched`, only signals that counted are
         returned.
         """
@@ -177,7 +177,7 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
     closes_first = any(change.moved for change in changes)
     await session.write(*beside, *others, *(() if closes_first else (added,)))
     if closes_first:
-        # An expired waitpoint must be closed before a new one of the same key is added.
+        # An expired waitpoint must be closed before a new waitpoint with the same key is added.
         await session.write(added)
     await session.fetch_each(
         "bind_signals", [_binding_parameters(binding) for change in changes for binding in change.bound]
@@ -221,7 +221,7 @@ def touched_executions(changes: Sequence[WaitChanges]) -> set[UUID]:
 
 
 def wait_batches(changes: Sequence[WaitChanges]) -> list[Batch]:
-    """Return the rows of waits to write, by statement. New waitpoints come last."""
+    """Return the rows of waits to write, as one batch per statement. The batch of new waitpoints comes last."""
     return [
         ("open_suspension", [_suspension_parameters(row) for change in changes for row in change.opened]),
         ("change_suspension", [_change_parameters(row) for change in changes for row in change.changed]),
@@ -255,7 +255,7 @@ def _received_parameters(execution_ids: Sequence[UUID], lookups: Sequence[Signal
 
 
 def to_received_signals(rows: Sequence[Row], lookups: Sequence[SignalLookup]) -> ReceivedSignals:
-    """Return which signals count, and which of `lookups` were received before."""
+    """Return which signals count in open suspensions, and which of `lookups` were received before."""
     counting = [row for row in rows if row["counting"]]
     accepted = [row for row in rows if not row["counting"]]
     by_id = {(to_uuid(row["execution_id"]), to_uuid(row["id"])): to_uuid(row["id"]) for row in accepted}

@@ -28,7 +28,7 @@ class WorkerStore(AggregateStore):
         await self._session.fetch("change_worker", **_parameters(worker))
 
     async def beat(self, namespace: str, instance: str, busy: int) -> datetime | None:
-        """Extend the registration of a live worker. Return its new expiry, or None if it has expired."""
+        """Extend the registration of a worker. Return the new expiry, or None if the registration has expired."""
         rows = await self._session.fetch(
             "beat_worker", namespace=namespace, instance=instance, busy=busy, now=self._session.bound_now
         )
@@ -39,7 +39,7 @@ class WorkerStore(AggregateStore):
         await self._session.fetch("remove_worker", namespace=namespace, instance=instance)
 
     async def page(self, namespace: str, after: str, limit: int) -> list[WorkerInfo]:
-        """Return workers with an instance above `after`, in order of their instances."""
+        """Return workers whose instance name sorts after `after`, in order of instance name."""
         rows = await self._session.fetch("list_workers", namespace=namespace, after=after, limit=limit)
         return [_to_worker(row) for row in rows]
 

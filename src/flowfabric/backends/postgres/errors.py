@@ -16,7 +16,7 @@ _LOST = (
 _DENIED = (
     _ERRORS.InvalidAuthorizationSpecificationError, _ERRORS.InvalidCatalogNameError, _ERRORS.InsufficientPrivilegeError,
 )  # fmt: skip
-# Errors of one row, not of the whole store: a constraint or a trigger rejects it, or its data on disk is damaged.
+# Errors about one row, not about the whole store: a constraint or trigger rejects the row, or its data is damaged.
 _ROW_ERRORS = (
     _ERRORS.IntegrityConstraintViolationError, _ERRORS.ProgramLimitExceededError, _ERRORS.PLPGSQLError,
     _ERRORS.DataCorruptedError, _ERRORS.IndexCorruptedError,

@@ -1,4 +1,4 @@
-"""Hot statements that PostgreSQL can combine, because its CTEs may write."""
+"""Frequent operations that PostgreSQL runs as one combined statement, because its CTEs may write."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from flowfabric.store.waits import to_received_signals, to_suspension, to_waitpo
 
 
 class PostgresOptimisticStore(OptimisticStore):
-    """The optimistic store for a database with many writers: a row that changed since it was read is not written.
+    """The optimistic store for a database with many writers. It does not write a row that changed since it was read.
 
-    It reads without locks and then writes by one guarded statement, without a transaction around them.
+    It reads without locks, and then writes by one guarded statement. No transaction includes both.
     """
 
     async def read_for_signals(self, lookups: Sequence[SignalLookup]) -> OptimisticSnapshot | None:

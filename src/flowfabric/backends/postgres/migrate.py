@@ -32,7 +32,7 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, dialect: Dia
         return
     if not may_migrate:
         raise outdated_error(missing[0], applied)
-    # A stricter default isolation would not see commits made while this transaction waited for the lock.
+    # With a stricter isolation level, this transaction would not see commits made while it waited for the lock.
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK, schema)
         if not await connection.fetchval(_SCHEMA_EXISTS, schema):

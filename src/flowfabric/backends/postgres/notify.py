@@ -1,4 +1,4 @@
-"""Notifications by NOTIFY on one channel per schema, with the hints as payload."""
+"""Send and receive hints with PostgreSQL's NOTIFY, on one channel per schema. The payload holds the hints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def channel_name(schema: str) -> str:
 def to_payload(hints: CommitHints, sender: str = "") -> str:
     """Return hints as a payload of at most 8,000 bytes.
 
-    Hints that do not fit are replaced by `anything`. The sender skips its own payloads.
+    If the hints do not fit, the payload says `anything`. It names the sender, if given, so that the sender can skip it.
     """
     are_named = len(hints.ended) <= _MAX_NAMED and not hints.many_ended
     document = {
@@ -56,7 +56,7 @@ def to_payload(hints: CommitHints, sender: str = "") -> str:
 
 
 def from_payload(text: str, receiver: str = "") -> CommitHints:
-    """Return the hints in a payload: none if the receiver itself sent it, and `anything` if it is malformed."""
+    """Return the hints in a payload. Return no hints if the receiver sent it itself, and `anything` if malformed."""
     try:
         document = json.loads(text)
         if receiver and document.get("by") == receiver:
@@ -75,7 +75,7 @@ def from_payload(text: str, receiver: str = "") -> CommitHints:
 
 
 class PostgresNotifier:
-    """Reports commits to this process by a call, and to others by NOTIFY."""
+    """Reports commits to this process by a function call, and to other processes by NOTIFY."""
 
     can_announce = True
 
@@ -103,7 +103,7 @@ class PostgresNotifier:
 
 
 class PostgresNotificationSource:
-    """A separate connection that listens. It reads the time regularly to check that the connection works."""
+    """A separate connection that listens for NOTIFY. It reads the time regularly to check that the connection works."""
 
     def __init__(self, url: str, schema: str, clock: Callable[[], datetime] | None) -> None:
         self._url = url

@@ -1,7 +1,8 @@
 """The engine's connection pool, and transactions on its connections.
 
 `asyncpg.Pool` starts a task and a timer whenever a connection is taken, and again when it is given back. That costs as
-much client CPU as a small statement. This pool takes an idle connection and gives back a clean one without awaiting.
+much client CPU as a small statement. In this pool, a caller takes an idle connection, and gives back a clean
+connection, without awaiting.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._opening = 0
-        # The idle connections, each with the time when it became idle. The most recently used one is taken first.
+        # The idle connections, each with the time when it became idle. The last connection of the list is taken first.
         self._idle: list[tuple[float, Connection]] = []
         self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +78,7 @@ class Pool:
             yield connection
             is_clean = True
         except FlowFabricError:
-            # Only after a driver error may the driver wrongly believe that the connection is in a transaction.
+            # Our own errors leave the connection clean. Only a driver error can leave it in a wrong state.
             is_clean = True
             raise
         finally:
@@ -94,7 +95,7 @@ class Pool:
         return len(self._idle)
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - connections in use after that are terminated
-        """Refuse new callers, wait until connections in use are given back, and close all of them."""
+        """Refuse new callers, wait until connections in use are given back, and close all connections."""
         self._is_closed = True
         while self._waiters:
             self._hand_over(None)
@@ -113,7 +114,7 @@ class Pool:
                 self._sweep.cancel()
 
     async def take(self, timeout: float) -> Connection:  # noqa: ASYNC109 - an idle connection needs no timer
-        """Return a connection, which belongs to the caller until `give_back`."""
+        """Return a connection for the caller alone, who must return it with `give_back`."""
         self._check_usable()
         while self._idle:
             _, connection = self._idle.pop()
@@ -154,7 +155,7 @@ class Pool:
             self.give_back(connection, is_clean=True)
 
     async def _wait_for_turn(self) -> Connection | None:
-        """Wait behind earlier callers. Return a connection, or None if the caller may open one."""
+        """Wait behind earlier callers. Return a connection, or None if the caller may open a new connection."""
         turn: asyncio.Future[Connection | None] = self._loop.create_future()
         self._waiters.append(turn)
         try:
@@ -168,7 +169,7 @@ class Pool:
             raise
 
     async def _open(self) -> Connection:
-        """Open a connection. The caller has already taken the capacity for it."""
+        """Open a connection. The caller has already reduced the unused capacity by one."""
         self._opening += 1
         self._is_empty.clear()
         try:
@@ -186,7 +187,7 @@ class Pool:
         return connection
 
     def _hand_over(self, connection: Connection | None) -> None:
-        """Give a connection to the first waiter, or keep it. None stands for the right to open a connection."""
+        """Give a connection to the first waiter, or keep it as idle. None stands for the right to open a connection."""
         while self._waiters:
             turn = self._waiters.popleft()
             if not turn.done():
@@ -266,7 +267,7 @@ async def acquire(pool: ConnectionSource, timeout_s: float) -> AsyncIterator[Con
 class TransactionOptions:
     """How to begin a transaction, and how long to wait for a connection.
 
-    Behind a pooler other programs use the same session. `locally` then holds settings that last for one transaction.
+    Behind a pooler, other programs use the same session. `locally` then holds SQL with settings for one transaction.
     """
 
     wait_s: float
@@ -281,7 +282,7 @@ async def run_in_transaction(
     make: Callable[[Connection], Transaction],
     body: Callable[[Transaction], Coroutine[Any, Any, Result]],
 ) -> tuple[Result, Transaction]:
-    """Run `body` in a transaction and return its result with the committed transaction. Conflicts are retried."""
+    """Run `body` in a transaction, and return its result and the committed transaction. Retry after conflicts."""
     for tries in range(_MAX_TRIES):
         if tries:
             await asyncio.sleep(random.uniform(0, max_backoff_s(tries)))

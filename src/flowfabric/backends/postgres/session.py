@@ -33,7 +33,7 @@ class DriverConnection(Protocol):
 
 
 class PostgresSession:
-    """A session on one connection. Its time is the server's, or that of a test clock."""
+    """A session on one connection. Its time comes from the server's clock or from a test clock."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class PostgresSession:
             check_row_count(name, items, number)
 
     async def write_if_unchanged(self, row_versions: Sequence[Parameters], *batches: Batch) -> set[UUID]:
-        """Write rows of executions whose rows are free and have these versions, by one statement. Return their ids."""
+        """Write batches for those executions whose row is not locked and has the given version. Return their ids."""
         nonempty = [(name, items) for name, items in batches if items]
         self._last_now = None
         first = self._statements["held_as_seen"].parts[0]
@@ -132,7 +132,7 @@ def _bind(part: Part, parameters: Parameters) -> list[object]:
 
 
 def _to_document(items: Sequence[Parameters]) -> str:
-    """Return rows as a JSON array without nulls."""
+    """Return rows as a JSON array of objects. Leave out keys whose value is None."""
     return _encode([{name: value for name, value in item.items() if value is not None} for item in items])
 
 
@@ -140,5 +140,5 @@ def _to_text(value: object) -> str:
     return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
-# Rows contain no cycles, so the check for them is off.
+# Rows contain no circular references, so the check for them is off.
 _encode = json.JSONEncoder(default=_to_text, separators=(",", ":"), check_circular=False).encode

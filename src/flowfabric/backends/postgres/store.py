@@ -67,11 +67,11 @@ _CLOSE_S = 10
 
 
 async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
-    """Open a store in the database at `url`, creating or migrating its schema if necessary."""
+    """Open a store in the database at `url`. Create or migrate its schema if necessary."""
     dialect = Dialect(table_prefix=f'"{settings.schema}".', numbered=True)
     try:
         pool = _make_pool(url, settings)
-        # The first connection is opened here, so that a wrong URL raises now and no caller waits for it later.
+        # Open the first connection now, so that a wrong URL raises here and the first caller need not wait.
         pool.give_back(await pool.take(settings.statement_timeout_s), is_clean=True)
     except (ValueError, OverflowError, asyncpg.exceptions.ClientConfigurationError):
         # The driver's message may contain the password, so it is not used.
@@ -100,7 +100,7 @@ class PostgresStore:
         self._statements = load_statements(dialect, "flowfabric.backends.postgres")
         self._location = location
         self._user_pool = UserTransactionPool(location.url, settings)
-        # A session behind a pooler is shared and cannot listen, so listening needs a separate URL.
+        # Behind a pooler, a session is shared and cannot listen, so listening needs a separate URL.
         listen_url = settings.listen_url or (None if settings.pooler else location.url)
         source = PostgresNotificationSource(listen_url, settings.schema, clock) if listen_url else None
         self.notifier = PostgresNotifier(pool, settings.schema, source)
@@ -230,9 +230,9 @@ def _make_pool(url: str, settings: Settings) -> Pool:
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
         "plan_cache_mode": "force_generic_plan",
-        # Plans are made once, often with empty tables, when a sequential scan looks cheap.
+        # Each plan is made only once, often while tables are empty. A sequential scan then looks cheap.
         "enable_seqscan": "off",
-        # Up to version 17, a plan that must use a disabled scan looks so expensive that it would be compiled.
+        # Up to version 17, a disabled scan that is still needed looks so expensive that JIT would compile the plan.
         "jit": "off",
         "statement_timeout": str(timeout_ms),
         "idle_in_transaction_session_timeout": str(2 * timeout_ms),

@@ -1,4 +1,4 @@
-"""Connections that the engine and user code share, in both directions.
+"""Connections that the engine and user code share: the engine on a user's connection, and user code on the engine's.
 
 `submit_in_transaction` runs an operation in a transaction of the caller. The engine neither commits nor rolls back,
 changes no setting, and retries nothing: after a conflict only the caller can run the transaction again. A savepoint is
@@ -64,14 +64,14 @@ class StoreLocation:
 
 
 class PostgresJoinedTransaction(PostgresTransaction, JoinedTransaction):
-    """A transaction on the caller's connection. Its commit delivers the notification."""
+    """A transaction on the caller's connection. The notification is sent when the caller commits."""
 
     def __init__(self, session: Session, schema: str) -> None:
         super().__init__(session)
         self._channel = channel_name(schema)
 
     async def notify_on_commit(self, hints: CommitHints) -> None:
-        # The server delivers equal payloads of one transaction once, so the payload names no sender.
+        # The server sends equal payloads of one transaction only once. So the payload names no sender, to stay equal.
         if hints:
             await self.session.fetch("wake", channel=self._channel, payload=to_payload(hints))
 
@@ -128,7 +128,7 @@ async def _run_in_savepoint(
     try:
         result = await body(transaction)
     except BaseException:
-        # If this fails too, the connection or the transaction is lost, and the first error gives the reason.
+        # If the rollback fails too, the connection or the transaction is lost, and the first error tells the reason.
         with suppress(Exception):
             await adapter.fetch("ROLLBACK TO SAVEPOINT flowfabric_join")
             await adapter.fetch("RELEASE SAVEPOINT flowfabric_join")
@@ -149,7 +149,7 @@ def _translate_joined(error: Exception) -> BaseException:
 
 
 def _to_asyncpg_error(error: Any) -> Exception:
-    """Return the asyncpg error that corresponds to a psycopg error, so that both are translated alike."""
+    """Return the asyncpg error that corresponds to a psycopg error, so that one translation is enough for both."""
     if error.sqlstate is None:
         return asyncpg.ConnectionDoesNotExistError(str(error))
     return asyncpg.PostgresError.new({"C": error.sqlstate, "M": error.diag.message_primary or str(error)})
@@ -234,13 +234,13 @@ def _check_psycopg(connection: Any) -> None:
     status = connection.info.transaction_status.name
     if status == "INERROR":
         raise aborted_error()
-    # Without autocommit the first statement begins the transaction, even if the engine runs it.
+    # Without autocommit, the first statement begins the transaction, even if it is a statement of the engine.
     if status == "IDLE" and connection.autocommit:
         raise no_transaction_error(connection, "enter `with connection.transaction():` or turn autocommit off")
 
 
 def _register_loaders(cursor: Any) -> Any:
-    """Make the cursor read our columns with psycopg's default loaders instead of the caller's."""
+    """Make the cursor read our columns with psycopg's default loaders instead of loaders that the caller registered."""
     types: Any = sys.modules["psycopg"].types
     cursor.adapters.register_loader("uuid", types.uuid.UUIDLoader)
     cursor.adapters.register_loader("text", types.string.TextLoader)
@@ -251,7 +251,7 @@ def _register_loaders(cursor: Any) -> Any:
 
 
 def _to_plain(value: object) -> object:
-    """Return enumerations as plain text, since psycopg adapts them in its own way."""
+    """Return string enumerations as plain `str`, because psycopg would convert them in a different way."""
     match value:
         case list():
             return [_to_plain(element) for element in value]
@@ -326,7 +326,7 @@ class UserTransactionPool:
 
 
 class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
-    """A transaction on a connection that user code works on too."""
+    """A transaction of the engine on a connection that user code also uses."""
 
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection[Any]) -> None:
         super().__init__(session)

@@ -1,9 +1,9 @@
-"""Checkpoints of the write-ahead log, by one process at a time.
+"""Checkpoint the write-ahead log, in only one process at a time.
 
-Two concurrent checkpoints can corrupt the log in SQLite before 3.51.3, so automatic checkpoints are off. The process
-that holds an OS lock on a file next to the database checkpoints, between two transactions of its writer thread. The
-lock ends with its process. The lock file gets the permissions of the database, as SQLite does for the log. A process
-that cannot open it leaves checkpoints to the others.
+Two concurrent checkpoints can corrupt the log in SQLite before 3.51.3, so automatic checkpoints are off. To checkpoint,
+a process takes an OS lock on a lock file next to the database, between two transactions of its writer thread. If the
+process dies, its lock ends. The lock file gets the same permissions as the database, as the log of SQLite does. A
+process that cannot open the lock file leaves checkpoints to other processes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Checkpointer:
             self._lock = _open_lock(path)
 
     def checkpoint_if_grown(self) -> None:
-        """Checkpoint if the log has grown enough since the last time."""
+        """Checkpoint if the log has grown enough since the last checkpoint."""
         with contextlib.suppress(FileNotFoundError):
             size = self._log.stat().st_size
             if size >= self._next_size:
                 self.checkpoint(wait_ms=0 if size < 2 * _EVERY_BYTES else _WAIT_FOR_READERS_MS)
-                # If a reader still needs the log, the next checkpoint comes after the same growth again.
+                # If a reader still needs the log, the log stays large, and must grow by the same size again first.
                 self._next_size = self._log.stat().st_size + _EVERY_BYTES
 
     def checkpoint(self, wait_ms: int = 0) -> bool:
-        """Move the log into the file. Return False if another process checkpoints.
+        """Move the pages of the log into the database file. Return False if another process is doing this now.
 
         Pages that readers still need after `wait_ms` stay in the log.
         """

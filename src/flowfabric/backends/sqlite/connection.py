@@ -1,4 +1,4 @@
-"""Opening a SQLite file safely: version, file system, pragmas."""
+"""Open a SQLite file safely: check the version and the file system, and set pragmas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def connect(path: str, *, durable: bool, timeout_s: float, read_only: bool = Fal
 
 
 def use_write_ahead_log(connection: sqlite3.Connection, path: str, timeout_s: float) -> None:
-    """Switch the file to write-ahead logging, with which readers and the writer do not block each other."""
+    """Switch the file to write-ahead logging, so that readers and the writer do not block each other."""
     [mode] = _switch_to_wal(connection, min(timeout_s, _MAX_WAIT_S))
     if path != MEMORY and mode != "wal":
         raise Unavailable("storage_without_wal", f"{path} cannot use write-ahead logging; move it to a local disk")
@@ -48,7 +48,7 @@ def limit_statements(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 
 def check_environment(path: str) -> None:
-    """Raise if SQLite is too old, the folder is missing or it is on a network file system."""
+    """Raise if SQLite is too old, or the folder of the file is missing or on a network file system."""
     check_version(sqlite3.sqlite_version_info)
     if path == MEMORY:
         return
@@ -66,7 +66,7 @@ def check_version(version: tuple[int, ...]) -> None:
 
 
 def check_file_system(path: str, kind: str) -> None:
-    """Raise for a network file system, where a lock is valid on one host only."""
+    """Raise if the file system is a network file system, because its locks are valid on one host only."""
     if kind.removeprefix("fuse.").startswith(_NETWORK):
         message = (
             f"{path} is on a network file system ({kind}), where SQLite cannot lock; use a local disk or PostgreSQL"
@@ -78,7 +78,7 @@ def find_file_system(folder: Path, mounts: str) -> str:
     """Return the type of the file system of a folder from the text of /proc/self/mounts, or an empty string."""
     lines = [line.split(" ") for line in mounts.split("\n")]
     points = [(_unescape(words[1]), words[2]) for words in lines if len(words) > 2]
-    # Of two mounts on the same point the later one hides the other.
+    # If two mounts have the same mount point, the later mount hides the earlier one.
     matches = [(len(point), place, kind) for place, (point, kind) in enumerate(points) if folder.is_relative_to(point)]
     return max(matches)[2] if matches else ""
 

@@ -1,4 +1,4 @@
-"""Transactions of the writer thread, with the claim in three statements, because SQLite has no writing CTE."""
+"""Transactions of the writer thread. A claim takes three statements, because CTEs of SQLite cannot write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowfabric.store.user_connections import UserCodeError, ended_early_error, 
 
 
 class SqliteTransaction(SharedTransaction):
-    """A transaction on the writer's connection, which user code may work on too."""
+    """A transaction on the writer's connection, which user code may also use."""
 
     def __init__(self, session: SqliteSession, connection: sqlite3.Connection) -> None:
         super().__init__(session)

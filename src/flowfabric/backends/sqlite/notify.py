@@ -1,4 +1,4 @@
-"""Notifications: a call within the process, and a check whether other processes have changed the file."""
+"""Notifications: a function call for commits of this process, and a regular check for commits of other processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowfabric.store.commit_hints import CommitHints, HintHandler
 
 
 class SqliteNotifier:
-    """Reports commits of this process, and that other processes have committed."""
+    """Reports the commits of this process with their hints, and the fact that another process has committed."""
 
     can_announce = False
 

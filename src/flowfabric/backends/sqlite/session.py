@@ -1,4 +1,4 @@
-"""Named statements on a SQLite connection. Its coroutines never suspend."""
+"""Run named statements on a SQLite connection. The coroutines of a session never suspend."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class SqliteSession:
         return rows
 
     def _run_batch_script(self, statement: Statement, items: list[dict[str, object]]) -> list[Row]:
-        """Run a script over a batch and return the rows of the last part that returns any.
+        """Run a script of several parts over a batch. Return the rows of the last part that returns rows.
 
-        Parts after the first see only the items for which the first returned a row.
+        The later parts get only the items for which the first part returned a row.
         """
         first, *rest = statement.parts
         rows = self._run_batch(first, items)
@@ -94,14 +94,14 @@ class SqliteSession:
     def _run_batch(self, part: Part, items: list[dict[str, object]]) -> list[Row] | None:
         size = next(size for size in _BATCH_SIZES if size >= len(items))
         values = [item[name] for item in items for name in part.parameters]
-        # Rows of nulls pad the batch to one of a few sizes, so that few statements are compiled. They match nothing.
+        # Pad the batch with rows of nulls, which match nothing. With only a few sizes, few statements are compiled.
         values += [None] * (size - len(items)) * len(part.parameters)
         cursor = self._connection.execute(part.over(size), values)
         return cast(list[Row], cursor.fetchall()) if cursor.description else None
 
 
 def _bind(parameters: Parameters) -> dict[str, object]:
-    """Return the values as SQLite stores them."""
+    """Return the parameters with each value converted to the type that SQLite stores."""
     return {name: value if type(value) in _PLAIN else _to_stored(value) for name, value in parameters.items()}
 
 

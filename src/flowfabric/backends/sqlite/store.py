@@ -74,7 +74,7 @@ async def open_sqlite(
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
 ) -> SqliteStore:
-    """Open a store in the file at `path`, creating or migrating it if necessary."""
+    """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
     return await asyncio.to_thread(_open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate)
 
@@ -82,7 +82,7 @@ async def open_sqlite(
 class SqliteStore:
     """A store with one writer thread and a few reader threads.
 
-    `:memory:` has one connection, so the writer reads too.
+    A `:memory:` database has only one connection, so the writer thread also reads.
     """
 
     def __init__(self, path: str, writer: Writer, clock: Clock, durable: bool, timeout_s: float) -> None:

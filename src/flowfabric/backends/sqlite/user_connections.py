@@ -1,4 +1,4 @@
-"""Connections that the engine and user code share, in both directions.
+"""Connections that the engine and user code share: the engine on a user's connection, and user code on the engine's.
 
 `submit_in_transaction_sync` runs an operation in a transaction of the caller on the same file.
 
@@ -45,7 +45,7 @@ class SqliteJoinedTransaction(JoinedTransaction):
     """A transaction on the caller's connection."""
 
     async def notify_on_commit(self, hints: CommitHints) -> None:
-        """Do nothing. SQLite has no notifications, and listeners poll."""
+        """Do nothing, because SQLite has no notifications. Listeners poll instead."""
 
 
 def async_error(connection: object) -> FlowFabricError:
@@ -61,7 +61,7 @@ def async_error(connection: object) -> FlowFabricError:
 def run_joined(
     connection: object, file: str, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
 ) -> Result:
-    """Run `body` in the caller's transaction and return its result. An error undoes its writes."""
+    """Run `body` in the caller's transaction and return its result. If `body` raises, undo only its writes."""
     try:
         driver = unwrap(connection)
         if not isinstance(driver, sqlite3.Connection):
@@ -145,7 +145,7 @@ def _run_in_savepoint(
 
 @contextmanager
 def lend(connection: sqlite3.Connection) -> Iterator[None]:
-    """Give the connection to user code for the time of a block, with the settings of `sqlite3` and an authorizer."""
+    """Lend the connection to user code inside the block, with `sqlite3`'s default settings and with an authorizer."""
     ours = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     connection.set_authorizer(_authorize)

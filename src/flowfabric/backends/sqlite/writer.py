@@ -45,7 +45,7 @@ class _Job:
 
 
 class Writer:
-    """Runs operations in write transactions, in order, many per commit."""
+    """Runs operations in order in write transactions. One transaction may contain many operations."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Writer:
     async def run(
         self, body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]], *, is_alone: bool = False
     ) -> Any:
-        """Run `body` and return its result after the commit. With `is_alone`, the transaction contains nothing else."""
+        """Run `body` and return its result after the commit. With `is_alone`, `body` has a transaction of its own."""
         loop = asyncio.get_running_loop()
         job = _Job(body, loop.create_future(), loop, is_alone)
         with self._condition:
@@ -94,7 +94,7 @@ class Writer:
             self._condition.notify()
 
     def close(self) -> None:
-        """Finish the queue, then end the thread and close its connection."""
+        """Finish the queued operations, then end the thread and close its connection."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -152,12 +152,12 @@ class Writer:
             return jobs
 
     def _check_foreign_commits(self) -> None:
-        """Call the handler if another connection has committed, which `data_version` reveals."""
+        """Call the handler if another connection has committed. SQLite's `data_version` then has a new value."""
         try:
             [version] = self._connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:
             return
-        # The first check cannot compare, and another process may have committed before it.
+        # The first check has no earlier version to compare with, so it always calls the handler.
         if self._on_foreign_commit is not None and version != self._data_version:
             self._on_foreign_commit(CommitHints(anything=True))
         self._data_version = version
@@ -177,7 +177,7 @@ class Writer:
         return transaction.hints
 
     def _read_clock(self) -> datetime:
-        """Return the host's time, but never a time before the newest one in this file."""
+        """Return the host's time, or the newest time recorded in this file if that is later."""
         [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
         newest_at: datetime = to_datetime(newest)
         return max(self._clock(), newest_at)
@@ -210,7 +210,7 @@ class Writer:
 
 
 def _deliver(job: _Job) -> None:
-    """Set the outcome in the caller's event loop, if it still runs."""
+    """Set the outcome of the job in the caller's event loop, if that loop still runs."""
     try:
         job.loop.call_soon_threadsafe(_set_outcome, job)
     except RuntimeError:

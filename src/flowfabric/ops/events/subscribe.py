@@ -1,4 +1,4 @@
-"""Reading events as a subscriber: where to start, the next page, and the state of a named subscriber."""
+"""Operations of a subscriber: find the start, read the next page of events, and take or release a named subscriber."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class SubscriberHold:
-    """A named subscriber and the reader that holds it."""
+    """The name of a subscriber, and the id of the reader that holds it."""
 
     name: str
     holder: UUID
@@ -55,7 +55,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """The next events after a position that pass a filter."""
+    """A request for the next events that come after a position and pass a filter."""
 
     filter: EventFilter
     after: Position
@@ -63,13 +63,13 @@ class EventQuery:
 
 @operation(read_only=True)
 async def outbox_state(tx: Transaction, namespace: str, _: None) -> OutboxState:
-    """Return the present end of the event log, and how far it was trimmed."""
+    """Return the position of the newest event, and the position up to which old events were removed."""
     return await tx.events.outbox_state()
 
 
 @operation(read_only=True)
 async def start_position(tx: Transaction, namespace: str, start: Start | str) -> SubscriptionStart:
-    """Return the position of a cursor, of the end or of the beginning of the log, and the scope of later cursors."""
+    """Return the position that `start` stands for (a cursor, or an end of the log), and the scope of later cursors."""
     state = await tx.events.outbox_state()
     scope = CursorScope(state.store, namespace)
     if start == Start.NOW:
@@ -87,7 +87,7 @@ async def read_page(tx: Transaction, namespace: str, query: EventQuery) -> Event
 
 @operation()
 async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest) -> tuple[CursorScope, Position | None]:
-    """Return where a named subscriber continues, or None while another reader holds it."""
+    """Take a named subscriber. Return the cursor scope, and the position to continue at or None if others hold it."""
     name, holder = request.hold.name, request.hold.holder
     scope = CursorScope((await tx.events.outbox_state()).store, namespace)
     subscriber = await tx.subscribers.lock(namespace, name)
@@ -105,7 +105,7 @@ async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest)
 
 @operation()
 async def commit_position(tx: Transaction, namespace: str, request: CommitRequest) -> None:
-    """Store the position of a named subscriber; refuse if the reader no longer holds it."""
+    """Store the position of a named subscriber; refuse if the reader no longer holds that subscriber."""
     name, holder = request.hold.name, request.hold.holder
     until = await tx.now() + HOLD_TTL
     if not await tx.subscribers.commit(namespace, name, holder, request.position, until):

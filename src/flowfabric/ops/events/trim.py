@@ -1,4 +1,4 @@
-"""trim_events: remove events of removed executions or of no execution, once every subscriber has read them."""
+"""trim_events: remove events that every subscriber has read, if their execution is removed or they never had one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flowfabric.store.transaction import Transaction
 async def expire_subscribers(tx: Transaction, silence: timedelta) -> list[tuple[str, str]]:
     """Expire named subscribers that have been silent for `silence`, and return them.
 
-    A reader that comes back gets an error.
+    If a reader of an expired subscriber comes back, it gets an error.
     """
     now = await tx.now()
     return await tx.subscribers.expire(now, now - silence)
 
 
 async def trim_events(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """Remove a page of events of removed executions, and return how many of the executions were handled.
+    """Remove some events of the removed executions `ids`, and return how many of these executions lost events.
 
-    Events that a subscriber has not read yet are postponed.
+    If a subscriber has not read an event yet, the event stays, and its execution is tried again later.
     """
     now = await tx.now()
     trim = decide_trim(await tx.trim.lock_free(ids, now), await tx.trim.slowest_position(), MAX_TRIMMED_EVENTS)
@@ -44,7 +44,7 @@ async def old_events_apart(tx: Transaction, now: datetime, limit: int, retention
 
 
 async def trim_events_apart(tx: Transaction, positions: Sequence[Position]) -> int:
-    """Remove events that belong to no execution, and return how many."""
+    """Remove the events at these positions, which belong to no execution, and return how many were removed."""
     old = select_processed(positions, await tx.trim.slowest_position())
     if old:
         await tx.trim.remove_unattached(old)

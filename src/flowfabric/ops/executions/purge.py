@@ -20,7 +20,7 @@ _LAST_ID = UUID(int=2**128 - 1)
 async def purge(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) -> int:
     """Remove executions whose retention has passed, and return how many.
 
-    A replayed execution stays. The events stay at least for `keep_events`.
+    An execution that was replayed in the meantime stays. The events stay at least for `keep_events`.
     """
     candidates = await tx.purge.lock_free(ids)
     now = await tx.now()
@@ -60,7 +60,7 @@ async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple
 
 
 async def drop_expired_keys(tx: Transaction, keys: Sequence[tuple[str, str]]) -> int:
-    """Remove idempotency keys, and return how many; keys that are in use again stay."""
+    """Remove these idempotency keys, except keys that were taken again, and return how many were removed."""
     return await tx.idempotency_keys.drop_expired(keys, await tx.now())
 
 
@@ -68,7 +68,7 @@ async def drop_expired_keys(tx: Transaction, keys: Sequence[tuple[str, str]]) ->
 async def erase_next(tx: Transaction, namespace: str, limit: int) -> int:
     """Remove up to `limit` executions of a temporary namespace with their events, and return how many.
 
-    Call it until it returns 0. No other process knows the name of the namespace.
+    Call this operation until it returns 0. No other process adds executions, because none knows the namespace.
     """
     listing = Listing(namespace=namespace, states=tuple(State), before=_LAST_ID, limit=limit)
     ids = [execution.id for execution in await tx.executions.page(listing)]

@@ -39,7 +39,7 @@ class NumberedPage:
 
 @dataclass(frozen=True, slots=True)
 class IdPage:
-    """A page in the order of ids: at most `limit` records of `id` with an id above `after`."""
+    """A page of the children of execution `id`: at most `limit` children whose own id is above `after`."""
 
     id: UUID
     after: UUID | None
@@ -67,7 +67,7 @@ async def result(tx: Transaction, namespace: str, id_: UUID) -> Outcome | None:
 
 @operation(read_only=True)
 async def history(tx: Transaction, namespace: str, page: NumberedPage) -> list[Event]:
-    """Return events of an execution, in order. They outlive the execution."""
+    """Return events of an execution, in order. Events stay readable after the execution was removed."""
     events = await tx.events.history(namespace, page.execution_id, page.after, page.limit)
     if not events:
         await read_execution(tx, namespace, page.execution_id)
@@ -83,7 +83,7 @@ async def steps(tx: Transaction, namespace: str, page: NumberedPage) -> list[Rec
 
 @operation(read_only=True)
 async def children(tx: Transaction, namespace: str, page: IdPage) -> list[Summary]:
-    """Return the children of an execution, oldest first. They may outlive it."""
+    """Return the children of an execution, oldest first, even if the execution itself was removed."""
     ids = sorted(member.id for member in await tx.members.children_of([page.id]))
     child_ids = [child for child in ids if page.after is None or child > page.after][: page.limit]
     executions = await tx.executions.get(namespace, child_ids) if child_ids else {}

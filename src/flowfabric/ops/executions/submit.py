@@ -53,7 +53,7 @@ class Submit(BatchOperation[RoutedSubmission, Submitted]):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
     ) -> list[Submitted | None]:
-        """Insert all new executions. Submissions with a key, a repeated id or a refusal stay undecided."""
+        """Insert all new executions. Leave submissions with a key, a repeated id or a refusal to `run_one`."""
         needs_time = any(_needs_time(request.submission) for request in requests)
         now = await tx.now() if needs_time else None
         new = [
@@ -84,7 +84,7 @@ class SubmitWithSignals(Submit):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
     ) -> list[Submitted | None]:
-        """Insert all new executions and their waitpoints. Repeated and refused submissions stay undecided."""
+        """Insert all new executions and their waitpoints. Leave repeated or refused submissions to `run_one`."""
         now = await tx.now()
         new = [new_row(namespace, request, now) for request in requests if not _is_late(request, now)]
         inserted = await insert_executions(tx, new) if new else set()
@@ -105,7 +105,7 @@ SUBMIT = Submit(fallback=SubmitWithSignals())
 async def insert_executions(tx: Transaction, new: Sequence[NewExecution]) -> set[UUID]:
     """Insert executions of one namespace, and return the inserted ids.
 
-    Existing ids and draining lanes are left out.
+    An execution is not inserted if its id exists already or its lane is draining.
     """
     inserted = await tx.session.fetch_batch(
         "insert_executions",
@@ -139,11 +139,11 @@ async def _add_standing_waitpoints(tx: Transaction, new: Sequence[NewExecution],
 
 
 async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
-    """Insert one execution, under its key if it has one. If it is not inserted, return its duplicate or raise."""
+    """Insert one execution, and reserve its idempotency key if any. Return a duplicate instead if it exists already."""
     duplicate = await _take_key(tx, namespace, request)
     if duplicate is not None:
         return duplicate
-    # Taking the key may have waited for another transaction, so the time is read after it.
+    # Taking the key may have waited for another transaction, so the time is read only now.
     now = await tx.now()
     if _is_late(request, now):
         return await _explain_late(tx, namespace, request, now)
@@ -188,7 +188,7 @@ def _check_deadline(submission: Submission, now: datetime) -> None:
 
 
 async def _explain_late(tx: Transaction, namespace: str, request: RoutedSubmission, now: datetime) -> Duplicate:
-    """Return the duplicate of a submission whose deadline has passed since it was stored; refuse a new submission."""
+    """Return a duplicate if this late submission was stored before its deadline passed; otherwise refuse it."""
     if await tx.executions.get(namespace, [request.id]):
         return await _explain(tx, namespace, request)
     _check_deadline(request.submission, now)
@@ -220,9 +220,9 @@ def new_row(namespace: str, request: RoutedSubmission, now: datetime | None) -> 
 
 
 def first_state(submission: Submission, now: datetime | None) -> tuple[State, BlockingReason, datetime | None]:
-    """Return the state that a submission is stored in, and the time that it waits for, if any.
+    """Return the first state of a submitted execution, its blocking reason, and its start time if it is delayed.
 
-    `now` may be None for submissions without a time.
+    `now` may be None for submissions without a delay or start time.
     """
     ready_at = submission.ready_at
     if submission.delay is not None and now is not None:

@@ -1,4 +1,4 @@
-"""submit_in_transaction: store an execution in the caller's transaction. Its commit makes the execution visible."""
+"""submit_in_transaction: store an execution in the caller's transaction. The caller's commit makes it visible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flowfabric.store.transaction import JoinedTransaction, Transaction
 class JoinedSubmission:
     """A submission with its id.
 
-    Every process polls the store at least once per `poll_interval`, so it needs no notice of later due times.
+    Every process polls the store once per `poll_interval`, so other processes are told only of due times before that.
     """
 
     id: UUID
@@ -32,10 +32,10 @@ class JoinedSubmission:
 
 @operation()
 async def submit_in_transaction(tx: JoinedTransaction, namespace: str, request: JoinedSubmission) -> Submitted:
-    """Insert one execution. A refusal leaves nothing behind once the savepoint around it, if any, is rolled back."""
+    """Insert one execution. After a refusal, the caller must roll back to a savepoint, or roll back the transaction."""
     submission = request.submission
     route = Route(namespace, submission.lane, submission.kind, tuple(submission.requires))
-    # The route may be rolled back with the caller's transaction, so its id must not be remembered.
+    # The caller may roll back the new route, so this process must not cache the id of the route.
     routed = RoutedSubmission(request.id, await tx.routes.ensure(route), submission)
     outcome = await submit_one(tx, namespace, routed)
     if isinstance(outcome, Created):
@@ -57,5 +57,5 @@ async def _hints(tx: JoinedTransaction, namespace: str, outcome: Created, reques
 
 @operation()
 async def ensure_routes(tx: Transaction, namespace: str, routes: Sequence[Route]) -> dict[Route, int]:
-    """Return the id of each route, and create missing routes."""
+    """Create the routes that do not exist yet, and return the id of each route."""
     return {route: await tx.routes.ensure(route) for route in routes}

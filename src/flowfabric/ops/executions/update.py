@@ -45,6 +45,6 @@ class PriorityChange:
 
 @operation()
 async def change_priority(tx: Transaction, namespace: str, change: PriorityChange) -> PriorityChanged:
-    """Change the priority, and return the old and the new one; refuse unless the execution waits for a worker."""
+    """Change the priority, and return the old and the new priority. Refuse unless the execution waits for a worker."""
     execution, now = await lock(tx, namespace, change.execution_id)
     return await write_one(tx, decide_change_priority(execution, change.priority, change.audit, now))

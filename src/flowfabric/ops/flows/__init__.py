@@ -1,1 +1,1 @@
-"""Operations on flows: submit and extend a graph, children, cancel, and what follows when members end."""
+"""Operations on flows: submit and extend a graph, submit children, cancel, and react when members end."""

@@ -46,7 +46,7 @@ class FlowCancelRequest:
 async def cancel_flow(
     tx: Transaction, namespace: str, request: FlowCancelRequest
 ) -> tuple[int, int] | FlowAlreadyTerminal:
-    """Return how many members were cancelled and how many are left; a repeated call returns the first cancellation."""
+    """Cancel a flow. Return how many members were cancelled and how many are left, or the earlier cancellation."""
     flow = await lock_flow(tx, namespace, request.flow_id)
     if flow.cancel is not None:
         return FlowAlreadyTerminal(flow.cancel.policy, flow.cancel.reason, flow.cancel.source)
@@ -93,7 +93,7 @@ async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
 
 
 async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: datetime) -> tuple[int, int]:
-    """Return how many members were cancelled, and how many are left."""
+    """Cancel up to `limit` members. Return how many were cancelled, and how many are left to cancel."""
     candidates = await _live_members(tx, flow, limit)
     facts = await _lock_members(tx, flow, candidates) if candidates else {}
     ids, cancel = list(facts), flow.cancel
@@ -120,7 +120,7 @@ async def _live_members(tx: Transaction, flow: FlowRecord, limit: int) -> list[U
 
 
 async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) -> dict[UUID, MemberFacts]:
-    """Lock members and return their facts. A policy may exclude members that have started."""
+    """Lock members and return their facts. The policy `CANCEL_PENDING` leaves out members that have started."""
     await tx.members.lock(ids)
     facts = await tx.members.facts(ids)
     spares_started = flow.cancel is not None and flow.cancel.policy is CancelPolicy.CANCEL_PENDING
@@ -128,7 +128,7 @@ async def _lock_members(tx: Transaction, flow: FlowRecord, ids: Sequence[UUID]) 
 
 
 async def _cancel_rest(tx: Transaction, flow: FlowRecord, now: datetime) -> int:
-    """Cancel the remaining siblings of decided groups, and return how many."""
+    """Cancel the remaining siblings of decided groups, and return how many members were cancelled."""
     resolution = Resolution(now)
     for group in await tx.edges.sweeping_groups([flow.id]):
         resolution.sweep(group)

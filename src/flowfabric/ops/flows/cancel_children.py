@@ -25,14 +25,14 @@ class CancelChildren:
 
 @operation()
 async def cancel_children(tx: Transaction, namespace: str, request: CancelChildren) -> list[UUID]:
-    """Cancel children that have not ended, even if workers run them, and return the ids that are not its children."""
+    """Cancel children that have not ended, even running ones. Return the requested ids that are not children."""
     parent, _, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
     if parent.flow is None or not request.children:
         return list(request.children)
     facts = await tx.members.facts(request.children)
     children = [child for child in facts.values() if child.parent_id == parent.id]
-    # A child that was cancelled before may have been cancelled without its own children.
+    # An earlier cancellation of a child may have spared that child's own children.
     cancelled = [child for child in children if child.state is State.CANCELLED or not child.state.is_terminal]
     descendants = [Descendant(child) for child in cancelled if not child.state.is_terminal]
     descendants += await read_descendants(tx, [child.id for child in cancelled if child.has_children])

@@ -1,4 +1,4 @@
-"""End all open descendants of executions by a few statements."""
+"""Find all descendants of executions that have not ended, and cancel them by a few statements."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class CancelCommand:
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
-    """A member to be cancelled, and the cancelled ancestor that is the reason, if any."""
+    """A member to be cancelled. If it is cancelled because an ancestor was, `ancestor` is the id of that ancestor."""
 
     member: MemberFacts
     ancestor: UUID | None = None
 
 
 async def read_descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Descendant]:
-    """Return the open descendants of executions, parents before their children."""
+    """Return the descendants of `roots` that have not ended, with parents before their children."""
     descendants: list[Descendant] = []
     ancestors = {root: root for root in roots}
     parents: Sequence[UUID] = roots
@@ -55,7 +55,7 @@ async def read_descendants(tx: Transaction, roots: Sequence[UUID]) -> list[Desce
 async def end_descendants(
     tx: Transaction, flow_id: UUID, descendants: Sequence[Descendant], command: CancelCommand, now: datetime
 ) -> None:
-    """End members of a locked flow: the first 1,000 now, the rest by the duty over cancel requests.
+    """Cancel members of a locked flow: the first 1,000 now, and the others by a request that a duty carries out later.
 
     Parents come before their children, so a postponed member has only postponed children.
     """
@@ -71,7 +71,7 @@ async def end_descendants(
     await tx.waits.end(ids, now)
     if rest:
         await tx.members.request_cancel([descendant.member.id for descendant in rest], request)
-    # The end of their parent may have changed the flow already, so the flow is read again.
+    # The caller may have ended the parent of these members, which changes the flow, so the flow is read again.
     flows = await tx.flows.lock(None, [flow_id])
     ends = [member_end(descendant.member, State.CANCELLED, command.source) for descendant in first]
     await resolve(tx, flows, ends, now)

@@ -45,7 +45,7 @@ class NewEdge:
 
 @dataclass(frozen=True, slots=True)
 class MemberAddition:
-    """A member to add to a flow, at the expected revision of its graph if one is given."""
+    """A member to add to a flow. If `expected_revision` is given, the graph must have this revision."""
 
     flow_id: UUID
     member: NewMember
@@ -63,7 +63,7 @@ class SealRequest:
 
 @operation()
 async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) -> MemberAdded | MemberDuplicate:
-    """Add a member with its edges. Upstream members that have already ended count immediately."""
+    """Add a member with its edges. An edge from an upstream member that has already ended is resolved immediately."""
     flow_id, member = addition.flow_id, addition.member
     flow = await lock_flow(tx, namespace, flow_id)
     fingerprint = await tx.executions.fingerprint(namespace, member.id)
@@ -85,7 +85,7 @@ async def add_member(tx: Transaction, namespace: str, addition: MemberAddition) 
 
 @operation()
 async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
-    """Add an edge. A downstream member that has not started waits for it; an ended member is not affected."""
+    """Add an edge. A downstream member that has not started then waits for the upstream; an ended one stays ended."""
     flow = await lock_flow(tx, namespace, new.flow_id)
     facts = await _member_facts(tx, flow, [new.upstream_id, new.downstream_id])
     name = new.input or await _member_name(tx, new.upstream_id)
@@ -119,7 +119,7 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
 
 @operation()
 async def seal(tx: Transaction, namespace: str, request: SealRequest) -> Sealed:
-    """Let drafts start when their edges allow it. A sealed flow accepts no members and finishes automatically."""
+    """Let drafts start when their edges allow it. A sealed flow gets no new members, and so it can finish."""
     member_id = request.member_id
     flow = await lock_flow(tx, namespace, request.flow_id)
     if member_id is not None:
@@ -140,12 +140,12 @@ async def seal(tx: Transaction, namespace: str, request: SealRequest) -> Sealed:
 
 
 async def seal_drafts(tx: Transaction, flow: FlowRecord, now: datetime) -> None:
-    """Let all drafts of a flow start, and skip the drafts that can never start. The graph is final."""
+    """Let all drafts of a flow start when their edges allow it, and skip the drafts that can never start."""
     await _start_drafts(tx, flow, await _draft_groups(tx, flow, None), now)
 
 
 async def block_again(tx: Transaction, execution: Execution, now: datetime) -> Execution:
-    """Block a member by its dependencies again, and return it; refuse if it has started.
+    """Make a member wait for its dependencies again, and return the changed member. Refuse if the member has started.
 
     The reason is a new edge of the member, or an upstream member that runs again. A member that an operator holds stays
     held.
@@ -178,7 +178,7 @@ def flow_not_found(flow_id: UUID) -> NotFound:
 
 
 def check_alive(flow: FlowRecord) -> None:
-    """Refuse changes of a flow that was cancelled or has finished."""
+    """Refuse to change a flow that was cancelled or has finished."""
     if flow.cancel is not None or flow.finished is not None:
         state = flow.finished or "cancelled"
         message = f"flow {flow.id} is {state} and can no longer change"
@@ -253,7 +253,7 @@ async def _check_cycle(tx: Transaction, flow: FlowRecord, new: NewEdge) -> None:
 
 
 async def _existing_edges(tx: Transaction, flow: FlowRecord, new: NewEdge, name: str) -> list[StoredEdge]:
-    """Return the edges of the downstream; refuse if one of them has the name of the new input."""
+    """Return the edges into the downstream member; refuse if one of these edges already has the input name `name`."""
     edges = [edge for edge, _ in await tx.edges.into([new.downstream_id])]
     if any(edge.input == name for edge in edges):
         message = f"member {new.downstream_id} already has an input {name!r}; give the new one another name"
@@ -264,7 +264,7 @@ async def _existing_edges(tx: Transaction, flow: FlowRecord, new: NewEdge, name:
 async def _join_group(
     tx: Transaction, flow: FlowRecord, downstream: Execution, edges: list[StoredEdge], now: datetime
 ) -> None:
-    """Put these edges into the group of their downstream member. A new edge may open the group again."""
+    """Count these edges in the group of their downstream member. A new edge may make a decided group open again."""
     existing = [group for group in await tx.edges.groups_of([downstream.id]) if group.seq == DEPENDENCIES]
     group = (
         existing[0]

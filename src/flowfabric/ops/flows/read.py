@@ -19,7 +19,7 @@ _MAX_EDGES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowListing:
-    """Which flows to list: newest first, those with a smaller id than `before`."""
+    """Which flows to list. Flows come newest first, and only flows with an id below `before` are listed."""
 
     before: UUID
     limit: int
@@ -48,7 +48,7 @@ async def _read_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowReco
 
 @operation(read_only=True)
 async def describe_flow(tx: Transaction, namespace: str, flow_id: UUID) -> FlowDescription:
-    """Return the flow with its graph, which is cut off at 100,000 edges."""
+    """Return the flow with its graph. A graph with more than 100,000 edges is returned only in part."""
     flow = await _read_flow(tx, namespace, flow_id)
     counts = await tx.flows.counts([flow_id])
     edges, groups = await tx.edges.of_flow(flow_id, _MAX_EDGES + 1)
@@ -67,7 +67,7 @@ async def list_members(tx: Transaction, namespace: str, page: MemberPage) -> lis
 async def list_flows(tx: Transaction, namespace: str, listing: FlowListing) -> list[FlowSummary]:
     """Return one page of flows, newest first.
 
-    Unfinished flows have a separate index. With any other filter, the query may have to read all flows.
+    A filter for an unfinished state uses an index. With any other filter, the query may have to read all flows.
     """
     summaries: list[FlowSummary] = []
     before, only_live = listing.before, listing.state in LIVE

@@ -1,7 +1,7 @@
-"""Changes that a replay makes in the flow of the execution.
+"""Plan and write the changes that the replay of an execution makes in its flow.
 
-Edges to members that have not started open again; all others keep their state. A member that never started waits for
-its dependencies again. Impossible dependencies open again; satisfied ones stay satisfied.
+Of the edges from the replayed member, those to members that have not started open again. A replayed member that never
+started waits for its dependencies again: its impossible edges open again, and its satisfied edges stay satisfied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What to write in addition to the replayed execution, and whether its group blocks the execution."""
+    """What to write besides the replayed execution. `is_blocked` means that the execution must wait for its group."""
 
     flow: FlowRecord | None = None
     edges: tuple[StoredEdge, ...] = ()
@@ -40,7 +40,7 @@ class ReplayPlan:
 
 
 async def plan_replay(tx: Transaction, execution: Execution, now: datetime) -> ReplayPlan:
-    """Return the changes that a replay of this execution makes in its flow; refuse in a cancelled flow."""
+    """Return the changes that a replay of this execution makes in its flow; refuse if the flow was cancelled."""
     if execution.flow is None or not execution.state.is_terminal:
         return ReplayPlan()
     flow = (await tx.flows.lock(None, [execution.flow]))[execution.flow]
@@ -68,7 +68,7 @@ async def plan_replay(tx: Transaction, execution: Execution, now: datetime) -> R
 
 
 async def write_replay(tx: Transaction, plan: ReplayPlan, now: datetime) -> None:
-    """Write a plan; the flow is locked."""
+    """Write a plan. The caller has locked the flow."""
     if plan.edges:
         await tx.edges.put(plan.edges)
     if plan.groups:
@@ -80,7 +80,7 @@ async def write_replay(tx: Transaction, plan: ReplayPlan, now: datetime) -> None
 
 
 async def _dependencies(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], EdgeGroup | None]:
-    """Return the inbound edges that open again, and the group of the member, if it never started."""
+    """Return the inbound edges that open again, and their group. Return no edges and None if the member has started."""
     groups = await tx.edges.groups_of([execution.id]) if execution.started_at is None else []
     own = next((group for group in groups if group.seq == DEPENDENCIES), None)
     if own is None:

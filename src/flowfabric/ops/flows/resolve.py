@@ -1,7 +1,7 @@
-"""The consequences in flows when executions end: edges, groups, members, the flow itself, and waiting parents.
+"""Write what the end of executions changes in their flows: edges, groups, members, the flow, and waiting parents.
 
-The rows of the flows are locked. So everything is first decided in memory (`core/flows/resolution.py`), and then
-written by a few statements over all affected members, edges, groups and flows.
+The rows of the flows are locked, so no other transaction changes them. So `core/flows/resolution.py` first decides
+everything in memory. Then a few statements write all affected members, edges, groups and flows.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ async def resolve(
     *,
     were_active: Sequence[UUID] = (),
 ) -> None:
-    """Write all consequences of these ends in the locked flows.
+    """Write everything that these ends of executions change in their locked flows.
 
-    Open waits of the `were_active` executions are closed too.
+    Also close the open waits of the executions in `were_active`.
     """
     resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
     resolution.end({end.id: end.state for end in ends})
@@ -68,7 +68,7 @@ async def resolve_flows(
 ) -> None:
     """Complete a resolution and write it.
 
-    The ended executions of `ends` are already written. The `were_active` executions may still have open waits.
+    The executions in `ends` are already stored as ended. Those in `were_active` may still have open waits.
     """
     await _complete(tx, resolution, list(flows))
     now, caused = resolution.now, _caused_ends(resolution)
@@ -77,7 +77,7 @@ async def resolve_flows(
     counted = _count_ends(flows, resolution, [*ends, *caused])
     edges = resolution.edges
     if any(_is_over(flow) and _may_have_failed(flow) for flow in counted):
-        # The edges show whether a member handled a bad end, so they are written first.
+        # A later query reads from the edges whether a member handled a bad end, so the edges are written first.
         await tx.flows.settle(edges, groups, [], now)
         edges, groups = [], []
     closing = Closing(were_active=were_active, others=[end.id for end in caused])
@@ -97,7 +97,7 @@ async def consider_groups(
 
 
 def resolve_new_edge(edge: StoredEdge, upstream: State, now: datetime) -> StoredEdge:
-    """Return a new edge, which is resolved if its upstream has ended before."""
+    """Return the new edge, already resolved if its upstream member has ended."""
     state = resolve_edge(edge.kind, upstream)
     return edge if state is EdgeState.OPEN else replace(edge, state=state, resolved_at=now)
 
@@ -133,7 +133,7 @@ def _caused_ends(resolution: Resolution) -> list[MemberEnd]:
 
 
 def member_end(member: MemberFacts, state: State, cancelled_by: str | None) -> MemberEnd:
-    """Return the end of a member that something other than its own worker ended."""
+    """Return the end record of a member that was skipped or cancelled, and so was not ended by its own worker."""
     return MemberEnd(
         id=member.id,
         flow_id=member.flow_id,
@@ -146,7 +146,7 @@ def member_end(member: MemberFacts, state: State, cancelled_by: str | None) -> M
 
 
 async def _move_members(tx: Transaction, resolution: Resolution) -> None:
-    """Release and end members by one statement each, after locking their rows in id order."""
+    """Lock all affected members in id order. Then end members by one statement, and release members by another."""
     now = resolution.now
     terminations = [_skip(member) for member in resolution.skipped.values()]
     terminations += [_cancel(member, cause) for member, cause in resolution.cancelled.values()]
@@ -161,14 +161,14 @@ async def _move_members(tx: Transaction, resolution: Resolution) -> None:
 
 
 def release_of(member: MemberFacts, now: datetime) -> Release:
-    """Return the release of a member whose group has fired: now, or at the time it was submitted with."""
+    """Return how to release a member whose group has fired: now, or at its `ready_at` if that is later."""
     if member.ready_at is not None and member.ready_at > now:
         return Release(member.id, State.DELAYED, BlockingReason.WAITING_FOR_DELAY, member.ready_at)
     return Release(member.id, State.WAITING, BlockingReason.WAITING_FOR_WORKER, None)
 
 
 def cancellation(id_: UUID, cancel: FlowCancel | CancelRequest, details: Mapping[str, object]) -> MemberTermination:
-    """Return the termination of a member by an operator or its worker."""
+    """Return the termination of a member that an operator or a worker cancels."""
     return MemberTermination(
         id=id_,
         state=State.CANCELLED,
@@ -204,7 +204,7 @@ def _cancel(member: MemberFacts, cause: str) -> MemberTermination:
 async def _changed_groups(tx: Transaction, resolution: Resolution, ended: Sequence[UUID]) -> list[EdgeGroup]:
     changed = {key: resolution.groups[key] for key in resolution.changed}
     if ended:
-        # An execution that its own worker did not end may leave an open group, which is closed here.
+        # An execution that ended without completing may still have an open group, which is closed here.
         for group in await tx.edges.groups_of(ended):
             if group.state is GroupState.OPEN and group.key not in resolution.groups:
                 changed[group.key] = replace(group, state=GroupState.CLOSED)
@@ -233,7 +233,7 @@ def _count_ends(
 
 
 async def put_flows(tx: Transaction, flows: Sequence[FlowRecord], now: datetime) -> None:
-    """Write flows. A sealed flow without open members finishes, with one event."""
+    """Write flows. If a sealed flow has no open members, finish it and append one event."""
     finished_flows = await _finish_complete(tx, flows, now)
     if finished_flows:
         await tx.flows.put(finished_flows)

@@ -1,7 +1,7 @@
 """submit_flow: store a flow with its members and edges in one transaction.
 
-A repeated call with the same graph returns a duplicate. The ids of members follow from the id of the flow and their
-names.
+A repeated call with the same graph returns a duplicate. The id of a member is derived from the id of the flow and the
+name of the member.
 
 ```text
 flow ──┬── an id of the caller's, or many members ──> locked_single
@@ -125,7 +125,7 @@ def _flow(namespace: str, request: NewFlow, now: datetime) -> FlowRecord:
 
 
 def edges_of(flow_id: UUID, member: NewMember) -> list[StoredEdge]:
-    """Return the inbound edges of a new member, which are open."""
+    """Return the inbound edges of a new member, all in the state open."""
     return [
         StoredEdge(
             flow_id=flow_id,
@@ -140,7 +140,7 @@ def edges_of(flow_id: UUID, member: NewMember) -> list[StoredEdge]:
 
 
 def group_of(flow_id: UUID, member: NewMember) -> list[EdgeGroup]:
-    """Return the group of a new member in a list, which is empty if the member may start immediately."""
+    """Return a list with the group of a new member, or an empty list if the member may start immediately."""
     drawn = member.drawn
     if not drawn.edges and not drawn.draft:
         return []
@@ -156,7 +156,7 @@ def group_of(flow_id: UUID, member: NewMember) -> list[EdgeGroup]:
 
 
 def upstream_of(flow_id: UUID, name: str) -> UUID:
-    """Return the id of a member by its name, or by the text of its id."""
+    """Return the id of an upstream member. `name` is its name in the flow, or its id as text."""
     try:
         return UUID(name) if len(name) == 36 else derive_id(flow_id, name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""submit_children: a worker submits executions that belong to its own, under its fence.
+"""submit_children: a worker that holds a lease submits children of the leased execution.
 
 The first children of an execution make it the root of a flow with the same id. Children of a member join its flow. The
 id of a child follows from its parent, the parent's generation and its key, so a repeated submit creates no second
@@ -43,9 +43,9 @@ class SubmitChildren:
 async def submit_children(
     tx: Transaction, namespace: str, request: SubmitChildren
 ) -> tuple[list[Submitted], dict[Route, int]]:
-    """Store all children or none, and return the outcome of each and the routes that were created.
+    """Store all children or none. Return the outcome of each child, and the ids of routes that the caller did not know.
 
-    The routes are created here, so that a refused fence rolls them back.
+    The routes are created in this transaction, so that a refusal of the fence also rolls back new routes.
     """
     parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
@@ -80,7 +80,7 @@ def child_id(parent: Execution, key: str) -> UUID:
 
 
 async def _join_flow(tx: Transaction, parent: Execution, flow: FlowRecord | None, number: int, now: datetime) -> None:
-    """Add `number` members to the flow of the parent, and create the flow if these are its first children."""
+    """Add `number` members to the flow of the parent. If the parent has no flow yet, create the flow first."""
     if flow is None:
         flow = _implicit_flow(parent, now)
         if not await tx.flows.add([flow]):

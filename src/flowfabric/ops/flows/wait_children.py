@@ -1,6 +1,6 @@
 """wait_children: a worker gives up its lease until its children have ended, or learns that they have already ended.
 
-The flow is locked, so no child can end between the read of the children and the edges that wait for them.
+The flow is locked, so no child can end after its state is read and before the edge from it is stored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WaitChildren:
 
 @operation()
 async def wait_children(tx: Transaction, namespace: str, request: WaitChildren) -> WaitingForChildren | ChildrenReady:
-    """Give up the lease, or return the outcomes of the children if the join is decided already.
+    """Give up the lease until the join is decided. If it is decided already, return the outcomes of the children.
 
     A repeated request returns the same outcome.
     """
@@ -97,7 +97,7 @@ async def _make_group(
     children: Sequence[MemberFacts],
     now: datetime,
 ) -> tuple[EdgeGroup, list[StoredEdge]]:
-    """Return the wait as a new group, with an edge from each child."""
+    """Return a new group that represents this wait, with an edge from each child to the parent."""
     seq = 1 + max((group.seq for group in await tx.edges.groups_of([parent.id])), default=0)
     group = EdgeGroup(downstream_id=parent.id, seq=seq, flow_id=flow.id, join=request.join, n=len(children))
     edges = [_edge(group, request.edge, child, now) for child in children]
@@ -124,7 +124,7 @@ async def _store_steps(tx: Transaction, parent: Execution, owned: Execution) -> 
 async def _write_ready(
     tx: Transaction, parent: Execution, flow: FlowRecord, group: EdgeGroup, edges: Sequence[StoredEdge], now: datetime
 ) -> None:
-    """Record once that the parent handled how these children ended, and end siblings that are no longer needed."""
+    """Record once, as edges, that the parent has seen these children end. Cancel siblings if the join requires it."""
     outbound = await tx.edges.out_of([edge.upstream_id for edge in edges]) if edges else []
     waited = {edge.upstream_id for edge in outbound if edge.downstream_id == parent.id}
     if all(edge.upstream_id in waited or edge.state is EdgeState.OPEN for edge in edges) and not _cancels_siblings(

@@ -1,1 +1,1 @@
-"""Operations of workers: claim, renew, record steps, and give up a lease."""
+"""Operations of workers: claim and renew leases, record steps, and give up a lease."""

@@ -1,4 +1,4 @@
-"""checkpoint and transact: record step results. An open step may change; a final one may only be repeated."""
+"""checkpoint and transact: record steps. An open step may change; a final step may only be recorded again unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowfabric.store.transaction import SharedTransaction, StepRecorder, Transa
 
 
 class RecordCheckpoint(BatchOperation[Checkpoint, int]):
-    """Record the steps of many leases by one statement, and return how many were recorded for each."""
+    """Record the steps of many leases by one statement, and return the number of recorded steps of each lease."""
 
     name = "checkpoint"
 
@@ -47,7 +47,7 @@ CHECKPOINT = RecordCheckpoint()
 
 
 async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Sequence[Checkpoint]) -> dict[UUID, int]:
-    """Record steps by one guarded statement, and return how many were recorded per execution."""
+    """Record steps by one guarded statement, and return the number of recorded steps per execution."""
     parameters = [
         {
             **fence_parameters(checkpoint.fence),
@@ -75,9 +75,9 @@ async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Se
 
 
 async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[Step], now: datetime) -> Execution:
-    """Record steps of a locked execution, and return it with its journal advanced.
+    """Record steps of a locked execution, and return the execution with its new `step_seq`.
 
-    Raise if a step contradicts the final one of its name, or if there are too many.
+    Raise if a step differs from a final step of the same name, or if the execution would have too many steps.
     """
     if not steps:
         return execution
@@ -86,7 +86,7 @@ async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[St
 
 
 async def record_steps_of(tx: Transaction, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> None:
-    """Record steps of several locked executions; raise if one of them cannot be recorded."""
+    """Record steps of several locked executions; raise if any step cannot be recorded."""
     recorded = await tx.steps.record(entries, now)
     for execution, new_steps in entries:
         for step in new_steps:
@@ -98,7 +98,7 @@ async def record_steps_of(tx: Transaction, entries: Sequence[tuple[Execution, Se
 
 
 async def _check_number(tx: Transaction, execution: Execution) -> None:
-    # Sequence numbers also count changed and struck steps, so near the limit the rows are counted.
+    # Changed and struck steps also used up sequence numbers, so the limit is checked against the number of rows.
     number = await tx.steps.count(execution.id)
     if number > validation.MAX_STEPS:
         message = f"an execution may have {validation.MAX_STEPS} steps; continue with a fresh journal or use children"
@@ -118,7 +118,7 @@ class Transact:
 async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> Any:
     """Run user code, record its step in the same commit, and return the result of the code.
 
-    The row stays locked until the commit, so the lease cannot be revoked before that.
+    The row of the execution stays locked until the commit, so the lease cannot be revoked before the commit.
     """
     execution, now = await lock_owned(tx, namespace, request.fence)
     result, step_record = await tx.run_user_code(request.body, request.record)

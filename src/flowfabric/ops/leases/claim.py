@@ -28,7 +28,7 @@ from flowfabric.store.transaction import Transaction
 
 @record(frozen=True, slots=True)
 class ClaimAttempt:
-    """A claim with the random bits of its lease ids, and whether to look past locked executions."""
+    """A claim, random bits for the new lease ids, and whether to search further if the first executions are locked."""
 
     claim: Claim
     lease_bits: bytes
@@ -67,5 +67,5 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
 
 @operation(read_only=True)
 async def held(tx: Transaction, namespace: str, instance: str) -> list[Lease]:
-    """Return the live leases of a worker instance, oldest first. A worker that lost the reply to a claim calls it."""
+    """Return the live leases of a worker instance, oldest first. Workers use it when the reply to a claim is lost."""
     return [lease_of(execution) for execution in await tx.executions.list_leased(namespace, instance)]

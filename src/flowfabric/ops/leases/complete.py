@@ -13,8 +13,8 @@ with steps ──> locked_single
 
 A linked execution has a flow, children or waits. Its flow row is locked first. Then one statement ends the executions,
 and the consequences in all of these flows are written together. Processes that end members of one flow need the same
-lock. So their requests wait in one batch per flow. `Context.linked` remembers the leases whose completion starts at
-COMPLETE_LINKED.
+lock. So the requests for one flow wait in a batch of their own. `Context.linked` remembers the leases whose completion
+starts at COMPLETE_LINKED.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Complete(BatchOperation[Completion, Ended]):
         return request.fence.execution_id
 
     async def run_batch(self, tx: Transaction, namespace: str, requests: Sequence[Completion]) -> list[Ended | None]:
-        """Complete all standalone executions that are owned and whose row is free."""
+        """Complete each standalone execution that the request's fence owns and whose row is not locked."""
         without_steps = [request for request in requests if not request.steps]
         ids = await complete_if_owned(tx, namespace, without_steps) if without_steps else set()
         return [
@@ -65,14 +65,14 @@ class Complete(BatchOperation[Completion, Ended]):
 
 
 class CompleteLinked(Complete):
-    """Complete executions with flows, children and waits, whose rows and flows are free."""
+    """Complete linked executions (with flows, children or waits) if neither their row nor their flow is locked."""
 
     single_statement = False
     batch_path = "linked_batch"
     waits_for_flows = False
 
     async def run_batch(self, tx: Transaction, namespace: str, requests: Sequence[Completion]) -> list[Ended | None]:
-        """Complete executions that are owned and free, and write the consequences in their flows."""
+        """Complete each execution that its fence owns and that is not locked, and write what changes in the flows."""
         without_steps = [request for request in requests if not request.steps]
         flows = await tx.flows.lock_of(
             [request.fence.execution_id for request in without_steps], wait=self.waits_for_flows
@@ -86,7 +86,7 @@ class CompleteLinked(Complete):
 
 
 class CompleteWaiting(CompleteLinked):
-    """Complete members of one flow, whose lock the batch waits for."""
+    """Complete members of one flow. The batch waits until it gets the lock of the flow."""
 
     batch_path = "waiting_batch"
     waits_for_flows = True
@@ -115,7 +115,7 @@ async def complete_if_owned(tx: Transaction, namespace: str, completions: Sequen
 async def complete_linked_if_owned(
     tx: Transaction, namespace: str, completions: Sequence[Completion], flows: Mapping[UUID, UUID]
 ) -> tuple[list[MemberEnd], datetime | None]:
-    """Use one guarded statement to complete executions whose flow is locked. Return their ends and the time."""
+    """Complete executions in locked flows by one guarded statement. Return their ends and the time of the ends."""
     parameters = [
         _parameters(completion) | {"flow_id": flows.get(completion.fence.execution_id)} for completion in completions
     ]
@@ -130,7 +130,7 @@ async def complete_linked_if_owned(
 async def _write_consequences(
     tx: Transaction, namespace: str, flows: Mapping[UUID, FlowRecord], ends: Sequence[MemberEnd], now: datetime
 ) -> None:
-    """Write the consequences of these ends in their locked flows."""
+    """Write everything that these ends of executions change in their locked flows."""
     members = [end for end in ends if end.id in flows]
     # A child's end also concerns its parent, so all ends of its flow are resolved together.
     resolved_flows = {flows[end.id].id for end in members if end.parent_id is not None or end.is_root}

@@ -1,4 +1,4 @@
-"""Reads that concurrent callers share: one statement serves all of them."""
+"""Reads that concurrent callers share. One statement reads for all callers of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SharedRead(BatchOperation[Request, Snapshot]):
 
     @abstractmethod
     async def read(self, tx: Transaction, namespace: str, requests: Sequence[Any]) -> Mapping[UUID, Snapshot]:
-        """Return the snapshots by execution id."""
+        """Read the executions of these requests, and return a snapshot of each by execution id."""
 
     def execution_id(self, request: Any) -> UUID:
         """Return the execution that a request is about."""
@@ -63,7 +63,7 @@ class _ReadById(SharedRead[UUID, Snapshot]):
 
 
 class ReadWaits(SharedRead[WaitSnapshotRequest, WaitSnapshot]):
-    """Read the signals, the ends of children and the overrides that running workers wait for."""
+    """Read what running workers wait for: signals, ends of children, and overrides by an operator."""
 
     name = "read_waits"
 
@@ -94,7 +94,7 @@ class Peek(_ReadById[StateSnapshot]):
 
 
 class ReadInputs(_ReadById[dict[str, Input]]):
-    """Read the inputs of flow members, which are the results of their upstreams."""
+    """Read the inputs of flow members, which are the results of their upstream members."""
 
     name = "inputs"
 

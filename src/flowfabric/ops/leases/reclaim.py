@@ -31,9 +31,9 @@ class ReclaimRequest:
 
 @operation()
 async def reclaim(tx: Transaction, namespace: str, request: ReclaimRequest) -> Lease | Ended:
-    """Use a grant, and return the lease of the new attempt, or `Ended` if the cap of reclaims was reached.
+    """Use a grant. Return the lease of the new attempt, or `Ended` if the execution was reclaimed too often and fails.
 
-    A repeated call returns the same lease while it lives.
+    A repeated call returns the same lease as long as that lease is live.
     """
     grant_id, terms = request.grant_id, request.terms
     grant = await tx.grants.get(grant_id)
@@ -69,7 +69,7 @@ class GrantRequest:
 
 @operation()
 async def grant_reclaim(tx: Transaction, namespace: str, request: GrantRequest) -> Grant:
-    """Return the worker's existing grant or a new one; refuse while a different worker has a grant."""
+    """Return the worker's existing grant or a new grant; refuse while a different worker has an open grant."""
     id_, terms = request.execution_id, request.terms
     execution, now = await lock(tx, namespace, id_)
     check_reclaimable(execution)

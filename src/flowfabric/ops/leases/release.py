@@ -20,7 +20,7 @@ from flowfabric.store.transaction import Transaction
 
 
 class ReleaseRequest(Protocol):
-    """A fenced request that ends the lease it names."""
+    """A request that ends the lease named by its fence."""
 
     @property
     def fence(self) -> Fence: ...
@@ -60,7 +60,7 @@ async def fail(tx: Transaction, namespace: str, request: FailureReport) -> Retry
 
 @operation()
 async def delay(tx: Transaction, namespace: str, request: DelayRequest) -> Delayed | Released:
-    """Give an attempt back, to continue at the given time, or immediately if no time is given."""
+    """Give up the lease, so that the attempt continues at the given time, or immediately if no time is given."""
     return await give_up_lease(tx, namespace, request, decide_delay)
 
 

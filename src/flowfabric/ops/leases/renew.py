@@ -1,4 +1,4 @@
-"""renew and progress: a worker keeps its lease and reports how far it is. A lease that has expired is never revived.
+"""renew and progress: a worker extends its lease, and reports its progress. An expired lease is never extended.
 
 ```text
 renew ──> batch            one guarded statement
@@ -26,7 +26,7 @@ from flowfabric.store.transaction import Transaction
 
 
 class Renew(BatchOperation[Fence, Renewed]):
-    """Extend leases by their own term. With `with_events`, each renewal appends an event."""
+    """Extend each lease by its stored duration. With `with_events`, each renewal appends an event."""
 
     name = "renew"
 
@@ -40,7 +40,7 @@ class Renew(BatchOperation[Fence, Renewed]):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Fence]
     ) -> Sequence[Renewed | FlowFabricError | None]:
-        """Extend all leases that are owned and whose row is free."""
+        """Extend each lease that its fence still owns and whose row is not locked."""
         renewed = await renew_if_owned(tx, namespace, requests, with_events=self._with_events)
         return [renewed.get(fence.execution_id) for fence in requests]
 
@@ -53,7 +53,7 @@ class Renew(BatchOperation[Fence, Renewed]):
 
 
 class ExplainLost(Renew):
-    """Explain why leases could not be extended, since a worker may lose many at the same time."""
+    """Explain in one batch why leases could not be extended, because a worker may lose many leases at the same time."""
 
     single_statement = False
     batch_path = "lost_batch"
@@ -77,7 +77,7 @@ async def renew_if_owned(
 ) -> dict[UUID, Renewed]:
     """Extend leases by one guarded statement.
 
-    Return the new expiry of each owned lease, and when its execution must be cancelled if that was requested.
+    For each extended lease, return the new expiry and, if a cancel was requested, the time when it becomes final.
     """
     returned = await tx.session.fetch_batch(
         "renew_noted_if_owned" if with_events else "renew_if_owned",
@@ -112,7 +112,7 @@ class ReportProgress(BatchOperation[Progress, bool]):
         return request.fence.execution_id
 
     async def run_batch(self, tx: Transaction, namespace: str, requests: Sequence[Progress]) -> list[bool | None]:
-        """Store all reports whose lease is owned and whose row is free."""
+        """Store each report whose fence still owns its lease and whose row is not locked."""
         stored = await progress_if_owned(tx, namespace, requests)
         return [True if report.fence.execution_id in stored else None for report in requests]
 

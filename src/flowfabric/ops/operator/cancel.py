@@ -35,7 +35,7 @@ _FIRST_ID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class CancelTarget:
-    """The execution to cancel; `after` is the last descendant that an earlier transaction asked to stop."""
+    """The execution to cancel. `after` is the id of the last descendant that an earlier transaction asked to stop."""
 
     execution_id: UUID
     command: CancelCommand
@@ -44,7 +44,7 @@ class CancelTarget:
 
 @operation()
 async def cancel(tx: Transaction, namespace: str, target: CancelTarget) -> tuple[Ended | CancelPending, UUID | None]:
-    """Cancel an execution, and return the outcome. Refuse if it has already ended in another way.
+    """Cancel an execution, and return the outcome. Refuse if the execution has already ended and is not cancelled.
 
     One transaction asks a limited number of descendants to stop. If there are more, also return the last one asked, so
     that `request_cancel_next` can continue after it.
@@ -63,7 +63,7 @@ async def cancel(tx: Transaction, namespace: str, target: CancelTarget) -> tuple
 
 @operation()
 async def request_cancel_next(tx: Transaction, namespace: str, target: CancelTarget) -> UUID | None:
-    """Ask the next descendants to stop, and return the last of them, or None at the end."""
+    """Ask the next descendants to stop. Return the id of the last one asked, or None if no more are left."""
     execution, now = await lock_to_end(tx, namespace, target.execution_id)
     descendants, last = await _lock_next(tx, execution, target.command, target.after)
     await _request_cancel(tx, descendants, target.command, now)
@@ -72,7 +72,7 @@ async def request_cancel_next(tx: Transaction, namespace: str, target: CancelTar
 
 @operation()
 async def cancel_own(tx: Transaction, namespace: str, request: CancelOwnRequest) -> Ended:
-    """Cancel the execution of a lease."""
+    """Cancel the execution that the worker holds a lease on."""
     return await give_up_lease(tx, namespace, request, decide_own_cancel)
 
 
@@ -105,9 +105,9 @@ async def _request_cancel(
 
 
 async def _close_waits(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
-    """Close the waits for children of executions that resume to clean up.
+    """Some executions waited for children and now resume to clean up. Close these waits.
 
-    The end of a child must then neither end the next wait of its parent, nor cancel siblings that still clean up.
+    Otherwise the end of a child could end the parent's next wait, or cancel siblings that still clean up.
     """
     resumed = [
         decision.before.id
@@ -121,7 +121,7 @@ async def _close_waits(tx: Transaction, decisions: Sequence[Decision[Any]]) -> N
 
 
 async def _has_steps(tx: Transaction, execution: Execution) -> bool:
-    """Return True if the execution was replayed from a step and has not started since, so there is work to undo."""
+    """Return True if the execution was replayed from a step and has not started since. It then has steps to undo."""
     return execution.attempt_state is AttemptState.PENDING_REPLAY and await tx.steps.count(execution.id) > 0
 
 

@@ -1,4 +1,4 @@
-"""explain: why an execution is not running, in one sentence with the facts."""
+"""explain: tell in one sentence, with the facts, why an execution is not running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_WORKERS = 1000
 
 @operation(read_only=True)
 async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
-    """Return the explanation for the present state of the store."""
+    """Return why the execution is in its present state, according to what the store contains now."""
     execution = await read_execution(tx, namespace, id_)
     wait, _ = (None, ()) if execution.is_standalone else await read_wait_views(tx, id_)
     now = await tx.now()

@@ -1,4 +1,4 @@
-"""hold and unhold: an operator stops waiting or delayed work, and lets it continue. Workers may hold their own work."""
+"""hold and unhold: an operator blocks a waiting or delayed execution, and unblocks it. A worker may hold its own."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ async def hold(tx: Transaction, namespace: str, request: OperatorRequest) -> Hel
 
 @operation()
 async def hold_own(tx: Transaction, namespace: str, request: HoldRequest) -> Held:
-    """Hold the execution of a lease and give up the lease. A repeated request returns the same outcome."""
+    """Hold the execution that the worker leases, and give up the lease. A repeated request returns the same outcome."""
     await give_up_lease(tx, namespace, request, decide_own_hold)
     return Held(request.reason)
 
 
 @operation()
 async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> Unheld | AlreadySatisfied:
-    """Let a held execution continue, and return its new state, or that it was not held."""
+    """Let a held execution continue, and return its new state. If it was not held, return `AlreadySatisfied`."""
     execution, now = await lock_to_end(tx, namespace, request.id)
     blocked = await _with_open_group(tx, [execution])
     return await write_one(tx, decide_unhold(execution, request.audit, now, has_open_group=request.id in blocked))
@@ -52,7 +52,7 @@ async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> U
 
 @dataclass(frozen=True, slots=True)
 class UnholdBatch:
-    """The held executions to unhold next: those after an id that pass a filter."""
+    """Which held executions to unhold next: those that pass the filter `holds` and have an id above `after`."""
 
     holds: HoldFilter
     after: UUID
@@ -61,7 +61,7 @@ class UnholdBatch:
 
 @operation()
 async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tuple[int, UUID | None]:
-    """Unhold the next held executions. Return how many, and the id to continue after, or None at the end."""
+    """Unhold a batch of held executions. Return how many, and the id to continue after, or None if no more are left."""
     ids = await tx.executions.list_held(namespace, batch.holds, batch.after, validation.MAX_BATCH)
     # A transaction that waits to lock several members of a flow must first lock the flow.
     await tx.flows.lock_of(ids, wait=True)

@@ -28,7 +28,7 @@ class ReplayRequest:
 
 @operation()
 async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Replayed:
-    """Start the next generation, and return it.
+    """Start the next generation of the execution, and return its number and state.
 
     Steps recorded before the named step stay valid. Without a named step, no step stays valid. Open grants end.
     """
@@ -40,7 +40,7 @@ async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Rep
         await write_replay(tx, plan, now)
         seq = 0 if start.step is None else await _step_seq(tx, id_, start.step)
         await tx.steps.strike(id_, seq, decision.after.generation)
-        # A grant belongs to a lost lease of the ended generation, and must not be used for a later one.
+        # A grant belongs to a lost lease of the ended generation, and must not be used for a later generation.
         await tx.grants.end(id_)
         await write(tx, [decision])
         keys = [] if execution.is_standalone else await tx.waits.standing_keys(id_)

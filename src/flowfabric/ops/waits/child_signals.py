@@ -1,6 +1,6 @@
-"""Signals to executions that wait for the end of a different execution, in the transaction that ends it.
+"""Signal executions that wait for a different execution to end. The transaction that ends it sends the signals.
 
-The signal is named after the outcome. Parents and other executions may wait for the same end.
+The signal is named after the outcome. The parent and unrelated executions may wait for the same execution.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NO_PARENTS: Mapping[UUID, UUID | None] = {}
 async def signal_waiting(
     tx: Transaction, ended: Mapping[UUID, State], now: datetime, parents: Mapping[UUID, UUID | None] = _NO_PARENTS
 ) -> None:
-    """Deliver a signal to every open waitpoint for the ended executions. They and their flows are already locked."""
+    """Deliver a signal to every open waitpoint for the ended executions. The caller has locked them and their flows."""
     remaining = await tx.members.child_waitpoints(list(ended)) if ended else []
     while remaining:
-        # Each waiting execution gets one signal per round, because the first may end its wait.
+        # Each waiting execution gets only one signal per round, because that signal may end its wait.
         batch = {waitpoint.execution_id: waitpoint for waitpoint in reversed(remaining)}
         waiting = await tx.executions.lock(None, list(batch))
         delivered = {waitpoint.id for waitpoint in batch.values()}
@@ -40,8 +40,8 @@ async def _reread(
 ) -> Mapping[UUID, Waitpoint]:
     """Return the waitpoints that are still open, read again under the lock of the waiting execution.
 
-    An execution that is not the parent may have changed its waits since the first read. The lock of the flow prevents
-    that for parents.
+    An execution that is not the parent may have changed its waits since the first read. A parent cannot have done so,
+    because its flow is locked.
     """
     assert all(waitpoint.child_id is not None for waitpoint in waitpoints.values()), "each was found by its child's id"
     unrelated = [

@@ -1,4 +1,4 @@
-"""deliver_signal: accept a signal for a waitpoint, addressed by a token, or by name without one.
+"""deliver_signal: accept a signal for a waitpoint. A token or a name addresses the waitpoint.
 
 A name addresses a declared signal or, with `Delivery.or_wait`, the oldest open wait for an undeclared one.
 
@@ -11,9 +11,9 @@ signal ──┬── a doubtful token, or a key at a named waitpoint ──> l
                                         └──> locked_single
 ```
 
-The order of the checks is part of the contract. First come the token and whether such a waitpoint exists. Then a
-repeated signal returns its duplicate, even if the wait is over. Then come expiry, the state of the execution, and
-whether the waitpoint is open.
+The order of the checks is part of the contract. First, the token is verified and the waitpoint must exist. Then a
+repeated signal returns a duplicate, even if the wait is over. Last, the token and the waitpoint must not have expired,
+and the execution and the waitpoint must be able to take the signal.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _ADDRESSABLE = {
 class Delivery:
     """A signal and its address: a token, or an execution with the id or the key of a waitpoint.
 
-    `secret` is the key that verifies the token according to the ring that this process remembers. With `or_wait`, a
-    signal that is not declared goes to the oldest open wait for it.
+    `secret` is the key that verified the token, taken from the key ring that this process remembers. With `or_wait`, a
+    signal that the execution does not declare goes to the oldest open wait for that signal.
     """
 
     execution_id: UUID
@@ -92,7 +92,7 @@ class DeliverLocked(BatchOperation[Delivery, Delivered]):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Delivery]
     ) -> list[Delivered | FlowFabricError | None]:
-        """Deliver to all executions whose row is free, and return refusals as outcomes."""
+        """Deliver to all executions whose row is not locked. Return refusals instead of raising them."""
         remembered = _remembered_secrets(requests)
         doubtful = [delivery for delivery in requests if delivery.execution_id not in remembered]
         verified, outcomes = await _verify(tx, namespace, doubtful, self.keys)
@@ -103,7 +103,7 @@ class DeliverLocked(BatchOperation[Delivery, Delivered]):
         return [outcomes.get(delivery.execution_id) for delivery in requests]
 
     async def run_one(self, tx: Transaction, namespace: str, request: Delivery) -> Delivered:
-        """Wait for the lock on the row and deliver the signal. Raise if that is refused."""
+        """Wait for the lock on the row, and deliver the signal. Raise if the signal is refused."""
         verified, outcomes = await _verify(tx, namespace, [request], self.keys)
         if not outcomes:
             executions = await tx.executions.lock(namespace, [request.execution_id])
@@ -125,7 +125,7 @@ class DeliverSignal(DeliverLocked):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Delivery]
     ) -> list[Delivered | FlowFabricError | None]:
-        """Deliver the signals that are accepted. Refusals and duplicates are decided under a lock."""
+        """Deliver the signals that can be accepted. Return None for the others, which the fallback decides."""
         simple, secrets = [item for item in requests if not self.use_fallback(item)], _remembered_secrets(requests)
         snapshot = await tx.optimistic.read_for_signals([_lookup(item) for item in simple]) if simple else None
         if snapshot is None or snapshot.key_ring is None:
@@ -177,9 +177,9 @@ def _is_in(execution: Execution | None, namespace: str) -> bool:
 
 
 def _remembered_secrets(deliveries: Sequence[Delivery]) -> dict[UUID, Secret]:
-    """Return the secrets that verify tokens according to the remembered ring.
+    """Return, by execution id, the secrets that verified tokens against the remembered key ring.
 
-    Whether a secret is still valid is checked with everything else that is read for its signal.
+    `_check_key` later checks each secret against the key ring that is read from the store with the waitpoints.
     """
     return {delivery.execution_id: delivery.secret for delivery in deliveries if delivery.secret is not None}
 
@@ -187,9 +187,9 @@ def _remembered_secrets(deliveries: Sequence[Delivery]) -> dict[UUID, Secret]:
 async def _verify(
     tx: Transaction, namespace: str, deliveries: Sequence[Delivery], keys: KeySource
 ) -> tuple[dict[UUID, Secret], dict[UUID, Delivered | FlowFabricError]]:
-    """Return the secrets that verify tokens now, and the refusals of the other tokens, before locking anything.
+    """Verify tokens before anything is locked. Return the secrets that verified them, and refusals of invalid tokens.
 
-    After a wait for a lock, the secrets are checked again.
+    `_check_key` checks the secrets again after the locks, because a key may end while a transaction waits.
     """
     verified: dict[UUID, Secret] = {}
     refused: dict[UUID, Delivered | FlowFabricError] = {}
@@ -224,7 +224,7 @@ async def _deliver(
     waitpoints, suspensions, received, ring = await tx.waits.read_for_signals(ids, list(map(_lookup, deliveries)))
     ring = complete_ring(ring, keys)
     targets = await _find_targets(tx, deliveries, waitpoints, now)
-    # A signal that is known by its id is not looked up by its key.
+    # If a signal was found both by its key and by its id, the one found by the id counts.
     earlier = {**await _accepted_by_key(tx, deliveries, targets), **received.accepted}
     waits = join_open_waits(suspensions, waitpoints)
     outcomes: dict[UUID, Delivered | FlowFabricError] = {}
@@ -232,7 +232,7 @@ async def _deliver(
     for delivery in deliveries:
         id_ = delivery.execution_id
         if delivery.or_wait and id_ in received.accepted:
-            # The wait that accepted the signal may be over, so the repeat may have no address.
+            # The wait that accepted the signal may be over, so the repeated signal may match no waitpoint.
             outcomes[id_] = DuplicateSignal(received.accepted[id_])
             continue
         try:
@@ -252,7 +252,7 @@ async def _deliver(
 def _check_address(
     delivery: Delivery, target: Waitpoint | None, secret: Secret | None, ring: KeyRing, now: datetime
 ) -> Waitpoint:
-    """Return the waitpoint that a signal is addressed to, or refuse its token or address."""
+    """Return the waitpoint that a signal is addressed to. Refuse an invalid token or an unknown waitpoint."""
     _check_key(delivery, secret, ring, now)
     _check_token(delivery, target)
     return _check_target(delivery, target)
@@ -272,16 +272,16 @@ def _decide(
 
 
 def _request_at(waitpoint: Waitpoint, delivery: Delivery) -> SignalRequest:
-    """Return the signal as this waitpoint stores it."""
+    """Return the signal in the form to store. At a wait for an undeclared signal, it is stored as an approval."""
     is_undeclared = delivery.or_wait and waitpoint.kind is not WaitpointKind.STANDING
     return as_approval(delivery.request) if is_undeclared else delivery.request
 
 
 def _with_id_of_key(delivery: Delivery, execution: Execution) -> Delivery:
-    """Return a signal that may end a wait with an id that follows from its key.
+    """If an `or_wait` signal has a key, derive the id of the signal from this key.
 
-    When the wait is over, a repeat does not find its waitpoint, and the next wait would accept it. The id identifies
-    the repeat in the whole generation of the execution.
+    When the wait is over, a repeated signal no longer finds its waitpoint, and the next wait would accept it. The
+    derived id identifies the repeated signal in the whole generation of the execution.
     """
     request = delivery.request
     if not delivery.or_wait or request.key is None:
@@ -293,7 +293,7 @@ def _with_id_of_key(delivery: Delivery, execution: Execution) -> Delivery:
 def _open_targets(
     deliveries: Sequence[Delivery], waitpoints: Mapping[UUID, Sequence[Waitpoint]]
 ) -> dict[UUID, Waitpoint]:
-    """Return the open waitpoint of each execution that a signal is addressed to."""
+    """Return, by execution id, the open waitpoint that each signal is addressed to."""
     targets: dict[UUID, Waitpoint] = {}
     for delivery in deliveries:
         candidates = waitpoints.get(delivery.execution_id, ())
@@ -306,7 +306,7 @@ def _open_targets(
 
 
 def _is_addressed(waitpoint: Waitpoint, delivery: Delivery) -> bool:
-    """Return True if this is the waitpoint of the signal. Without a token, its kind must accept signals by name."""
+    """Return True if this waitpoint is addressed. Without a token, its kind must accept signals by name."""
     if delivery.waitpoint_id not in (waitpoint.id, None) or delivery.key not in (waitpoint.key, None):
         return False
     return delivery.token is not None or waitpoint.kind in _ADDRESSABLE[delivery.only_standing]
@@ -315,7 +315,7 @@ def _is_addressed(waitpoint: Waitpoint, delivery: Delivery) -> bool:
 async def _find_targets(
     tx: Transaction, deliveries: Sequence[Delivery], waitpoints: Mapping[UUID, Sequence[Waitpoint]], now: datetime
 ) -> dict[UUID, Waitpoint]:
-    """Return the addressed waitpoints, including closed ones, since a repeated signal may have been delivered there."""
+    """Return the addressed waitpoints. Include closed waitpoints, which may have received a repeated signal before."""
     targets = _open_targets(deliveries, waitpoints)
     missed = [delivery for delivery in deliveries if delivery.execution_id not in targets]
     ids = [delivery.waitpoint_id for delivery in missed if delivery.waitpoint_id is not None]
@@ -330,7 +330,7 @@ async def _find_targets(
 
 
 def _lookup(delivery: Delivery, target: Waitpoint | None = None) -> SignalLookup:
-    """Return what identifies a signal that was delivered before."""
+    """Return the ids and the key that find an earlier delivery of the same signal."""
     if target is None:
         return SignalLookup(delivery.execution_id, delivery.request.id, delivery.waitpoint_id, delivery.request.key)
     return SignalLookup(delivery.execution_id, delivery.request.id, target.id, _request_at(target, delivery).key)
@@ -339,20 +339,20 @@ def _lookup(delivery: Delivery, target: Waitpoint | None = None) -> SignalLookup
 async def _accepted_by_key(
     tx: Transaction, deliveries: Sequence[Delivery], targets: Mapping[UUID, Waitpoint]
 ) -> Mapping[UUID, UUID]:
-    """Return the signals that were delivered before under their key to a named waitpoint, which is known only now."""
+    """Find signals that a named waitpoint received before under the same key. `targets` has the ids of waitpoints."""
     named = [item for item in deliveries if item.waitpoint_id is None and item.request.key is not None]
     lookups = [_lookup(item, targets[item.execution_id]) for item in named if item.execution_id in targets]
     return (await tx.waits.received_signals([], lookups)).accepted if lookups else {}
 
 
 def _check_key(delivery: Delivery, secret: Secret | None, ring: KeyRing, now: datetime) -> None:
-    """Refuse a token whose key is not the one that verified it, or is no longer valid."""
+    """Refuse a token unless the current key ring still has the secret that verified it, and that secret is valid."""
     if delivery.token is not None and (secret is None or verifying_secret(ring, delivery.token.kid, now) != secret):
         raise invalid_token()
 
 
 def _check_token(delivery: Delivery, waitpoint: Waitpoint | None) -> None:
-    """Refuse a token that does not belong to its waitpoint."""
+    """Refuse a token that was not minted for this waitpoint."""
     token = delivery.token
     stored = None if waitpoint is None else waitpoint.token
     if token is not None and (stored is None or stored.nonce != token.unverified.nonce):

@@ -19,7 +19,7 @@ _PAGE = 10_000
 
 
 async def load_open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
-    """Return the open suspension of each execution that has one, with the waitpoints that it has bound."""
+    """Return the open suspensions of these executions, each with its bound waitpoints."""
     ids = [execution.id for execution in executions if not execution.is_standalone]
     if not ids:
         return {}
@@ -30,7 +30,7 @@ async def load_open_waits(tx: Transaction, executions: Sequence[Execution]) -> d
 async def decide_signals(
     tx: Transaction, signals: Sequence[tuple[Execution, Waitpoint, SignalRequest]], now: datetime
 ) -> list[Decision[Accepted]]:
-    """Return the decisions on signals of the engine to waitpoints of locked executions, one for each execution."""
+    """Decide signals that the engine itself sends to locked executions, and return one decision for each execution."""
     waits = await load_open_waits(tx, [execution for execution, _, _ in signals])
     counting = (await tx.waits.received_signals(list(waits))).counting if waits else {}
     return [
@@ -42,7 +42,7 @@ async def decide_signals(
 def join_open_waits(
     suspensions: Mapping[UUID, Suspension], waitpoints: Mapping[UUID, Sequence[Waitpoint]]
 ) -> dict[UUID, OpenWait]:
-    """Return open suspensions with those of the open waitpoints that they have bound."""
+    """Return each open suspension together with its bound waitpoints."""
     return {
         id_: OpenWait(
             suspension,
@@ -61,7 +61,7 @@ async def load_suspend_inputs(
 ) -> dict[UUID, SuspendInputs]:
     """Return the inputs of a new suspension for each execution.
 
-    These are its open waitpoints, and for the bound ones the signals that no wait has used.
+    The inputs are its open waitpoints. For waitpoints in `bound_keys`, they include the signals that no wait has used.
     """
     bound = [
         waitpoint.id
@@ -79,14 +79,14 @@ async def load_suspend_inputs(
 async def load_signals(
     tx: Transaction, suspension: Suspension, *, include_unmatched: bool = False
 ) -> tuple[StoredSignal, ...]:
-    """Return the signals of a suspension, in order of acceptance. A policy limits how many there can be."""
+    """Return the signals of a suspension, in order of acceptance. A policy limits the number of signals."""
     return (await load_signals_of(tx, [suspension], include_unmatched=include_unmatched))[suspension.execution_id]
 
 
 async def load_signals_of(
     tx: Transaction, suspensions: Sequence[Suspension], *, include_unmatched: bool = False
 ) -> dict[UUID, tuple[StoredSignal, ...]]:
-    """Return the signals of one suspension of each of several executions, in order of acceptance."""
+    """Return the signals of several suspensions by execution id, in order of acceptance. Pass one per execution."""
     signals: dict[UUID, tuple[StoredSignal, ...]] = {suspension.execution_id: () for suspension in suspensions}
     queries = [(suspension.execution_id, suspension.number, 0) for suspension in suspensions]
     while queries:

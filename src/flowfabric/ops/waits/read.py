@@ -20,7 +20,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class SignalQuery:
-    """The signals of the latest suspension of an execution, or of the named one."""
+    """A query for the signals of one suspension: `suspension_id`, or the latest of the execution if that is None."""
 
     execution_id: UUID
     suspension_id: UUID | None

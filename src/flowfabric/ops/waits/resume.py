@@ -30,7 +30,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """An operator's end of the open wait of an execution, or only of the named suspension."""
+    """An operator's request to end the open wait of an execution, or only the suspension `suspension_id` if given."""
 
     execution_id: UUID
     suspension_id: UUID | None
@@ -40,7 +40,7 @@ class ResumeRequest:
 
 @operation()
 async def resume(tx: Transaction, namespace: str, request: ResumeRequest) -> Resumed | AlreadySatisfied:
-    """End the open suspension; if only a named one is to end and it is closed by now, there is nothing to do."""
+    """End the open suspension. If the request names a suspension that is no longer open, change nothing."""
     id_, suspension_id = request.execution_id, request.suspension_id
     execution, now = await lock(tx, namespace, id_)
     wait = (await load_open_waits(tx, [execution])).get(id_)
@@ -67,7 +67,7 @@ async def close_waitpoint(tx: Transaction, namespace: str, request: OperatorRequ
 
 
 async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """End, resume or escalate suspensions past their timeout, and return how many."""
+    """Apply the timeout rule of each suspension past its timeout, and return how many suspensions were handled."""
     executions = await lock_free_to_end(tx, ids)
     now = await tx.now()
     waits = await load_open_waits(tx, list(executions.values()))
@@ -78,7 +78,7 @@ async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> int:
 
 
 async def expire_waitpoints(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """Close pending waitpoints past their expiry, and return how many."""
+    """Close pending waitpoints past their expiry, and return how many were closed."""
     executions = await tx.executions.lock_free(ids)
     now = await tx.now()
     waitpoints = await tx.waits.open_waitpoints(list(executions)) if executions else {}
@@ -89,7 +89,7 @@ async def expire_waitpoints(tx: Transaction, ids: Sequence[UUID]) -> int:
 
 
 async def fire_timers(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """Deliver the signal of the first due timer of each execution, and return how many."""
+    """Deliver the signal of the first due timer of each execution, and return the number of signals."""
     executions = await tx.executions.lock_free(ids)
     now = await tx.now()
     waitpoints = await tx.waits.open_waitpoints(list(executions)) if executions else {}
@@ -107,7 +107,7 @@ def _first_due(waitpoints: Sequence[Waitpoint], now: datetime) -> Waitpoint | No
 
 
 def _timer_signal(waitpoint: Waitpoint, now: datetime) -> SignalRequest:
-    """Return the engine's signal of a due timer. Its id follows from the timer, so it exists at most once."""
+    """Return the signal of a due timer. Its id is derived from the timer, so the signal is stored at most once."""
     return SignalRequest(
         id=uuid5(waitpoint.id, "timer"),
         name="timer",

@@ -8,8 +8,8 @@ suspend ──> locked_batch      rows that are free, many in one transaction
                          └──> locked_single
 ```
 
-A repeated call returns the outcome of the first one. It is recognized by its key, or by its content while no other
-worker has had the lease. If a later attempt uses the same key, the outcome is what closed that suspension.
+A repeated call returns the outcome of the first call. The repeat is recognized by its key, or without a key by equal
+content under the same lease. If a later lease uses the same key, the outcome tells what closed the first suspension.
 
 A suspension may wait for the end of other executions. While its flow is locked, its own children cannot end. The row of
 any other execution is locked, and becomes linked, so that its end signals the waiting executions. An execution that is
@@ -63,7 +63,7 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Suspend]
     ) -> list[SuspendOutcome | FlowFabricError | None]:
-        """Suspend all executions whose row is free, and return refusals as outcomes."""
+        """Suspend all executions whose row is not locked. Return refusals instead of raising them."""
         parents = [request.fence.execution_id for request in requests if _awaited_ids(request)]
         # While the flow is locked, children cannot end. Requests with a busy flow stay undecided.
         flows = await tx.flows.lock_of(parents, wait=False) if parents else {}
@@ -73,14 +73,14 @@ class SuspendExecution(BatchOperation[Suspend, SuspendOutcome]):
         now = await tx.now()
         context = await _load_context(tx, ready, executions, self.keys)
         if context.ring is None:
-            # The requests are handled one at a time, so that a refusal also rolls back the key created for its token.
+            # No key can mint. `run_one` creates a key, so that a refusal of the request also rolls back that key.
             return [None] * len(requests)
         minter = Minter(context.ring, namespace)
         outcomes = await _suspend(tx, minter, ready, executions, context, now, is_shared=True)
         return [outcomes.get(request.fence.execution_id) for request in requests]
 
     async def run_one(self, tx: Transaction, namespace: str, request: Suspend) -> SuspendOutcome:
-        """Wait for the lock on the row and suspend the execution. Raise if that is refused."""
+        """Wait for the lock on the row, and suspend the execution. Raise if the suspend is refused."""
         id_ = request.fence.execution_id
         if _awaited_ids(request):
             executions = await _lock_with_awaited(tx, namespace, request)
@@ -108,7 +108,7 @@ class _SuspendContext:
     """The state that was read after the executions were locked.
 
     `waitpoints` are open. `by_key` holds the suspensions that were opened under the keys of the requests. `ring` is
-    None if tokens must be minted and it has no usable key.
+    None if tokens must be minted and the key ring has no usable key.
     """
 
     waitpoints: dict[UUID, list[Waitpoint]]
@@ -119,7 +119,7 @@ class _SuspendContext:
 async def _load_context(
     tx: Transaction, requests: Sequence[Suspend], executions: dict[UUID, Execution], keys: KeySource
 ) -> _SuspendContext:
-    """Read everything by one statement. Nothing is attached to standalone executions."""
+    """Read the context by one statement. Skip standalone executions, which have no waitpoints or suspensions."""
     linked = [request for request in requests if not executions[request.fence.execution_id].is_standalone]
     ids = [request.fence.execution_id for request in linked]
     keyed = [
@@ -146,7 +146,7 @@ async def _suspend(
     inputs = await load_suspend_inputs(tx, context.waitpoints, bound_keys)
     facts = await _awaited_facts(tx, requests)
     if is_shared:
-        # Executions that are no children are locked in order with the one that waits, which a batch cannot do.
+        # A wait for an execution that is no child must lock both in id order, which a batch cannot do.
         requests = [request for request in requests if not _awaits_others(request, facts)]
     outcomes: dict[UUID, SuspendOutcome | FlowFabricError] = {}
     decisions: dict[UUID, tuple[Suspend, Decision[SuspendOutcome]]] = {}
@@ -195,7 +195,7 @@ async def _write(
 
 
 async def _add_signals(tx: Transaction, decisions: Sequence[Decision[SuspendOutcome]]) -> dict[UUID, SuspendOutcome]:
-    """Return the outcomes; add the signals of suspensions that were satisfied immediately."""
+    """Return the outcomes. If a suspension was satisfied immediately, add its signals to the outcome."""
     outcomes = {decision.before.id: decision.outcome for decision in decisions}
     satisfied = {id_: outcome for id_, outcome in outcomes.items() if isinstance(outcome, Satisfied)}
     waits = [decision.waits for decision in decisions if decision.before.id in satisfied and decision.waits is not None]
@@ -207,10 +207,10 @@ async def _add_signals(tx: Transaction, decisions: Sequence[Decision[SuspendOutc
 
 
 async def _find_repeated(tx: Transaction, execution: Execution, request: Suspend) -> Suspension | None:
-    """Return the suspension without a key that this very request opened, while no other worker has had the lease."""
+    """Return the suspension that an earlier, equal request without a key opened under the same lease, if any."""
     if request.key is not None or not find_repeated(execution, request.fence, request.digest()):
         return None
-    # A later owner may have found its own waits satisfied since, so this need not be the last suspension.
+    # A later lease may have opened suspensions that were satisfied immediately, so search by the lease id.
     return await tx.waits.last_suspension(execution.id, lease_id=request.fence.lease_id)
 
 
@@ -275,7 +275,7 @@ def _awaits_others(request: Suspend, facts: Mapping[UUID, MemberFacts]) -> bool:
 
 
 async def _lock_with_awaited(tx: Transaction, namespace: str, request: Suspend) -> dict[UUID, Execution]:
-    """Lock the suspending execution and the others that it starts to wait for, after their flows."""
+    """Lock the flows first, then the suspending execution and the executions that it starts to wait for."""
     id_, facts = request.fence.execution_id, await _awaited_facts(tx, [request])
     awaits_others = _awaits_others(request, facts)
     others = await _newly_awaited(tx, request, facts) if awaits_others else []
@@ -291,7 +291,7 @@ async def _lock_with_awaited(tx: Transaction, namespace: str, request: Suspend) 
 
 
 async def _newly_awaited(tx: Transaction, request: Suspend, facts: Mapping[UUID, MemberFacts]) -> list[UUID]:
-    """Return the awaited executions that are not its children, and for which it has no open waitpoint yet."""
+    """Return the awaited executions that are no children of the waiting one, and for which it has no waitpoint yet."""
     parent = request.fence.execution_id
     waitpoints = (await tx.waits.open_waitpoints([parent])).get(parent, [])
     awaited = {(waitpoint.key, waitpoint.child_id) for waitpoint in waitpoints}
@@ -320,7 +320,7 @@ def _with_awaited(
 ) -> SuspendInputs:
     """Return the inputs with the states of the awaited executions that have ended.
 
-    Raise `child_not_found` for one that does not exist in this namespace, or is the execution itself.
+    Raise `child_not_found` if an awaited execution is not in this namespace, or is the waiting execution itself.
     """
     ids = _awaited_ids(request)
     awaited = {waitpoint.child_id for waitpoint in inputs.waitpoints.values()}

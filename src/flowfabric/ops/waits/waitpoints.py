@@ -28,7 +28,7 @@ from flowfabric.store.transaction import Transaction
 
 @operation()
 async def create_waitpoint(tx: Transaction, namespace: str, create: WithKeys[CreateWaitpoint]) -> OpenWaitpoint:
-    """Return a new waitpoint with its token, or the open one with this key."""
+    """Create a waitpoint, and return it with its token. If this key has an open waitpoint, return that instead."""
     execution, now = await lock_owned(tx, namespace, create.request.fence)
     inputs = await load_suspend_inputs(tx, await tx.waits.open_waitpoints([execution.id]), {})
     minter = Minter(await ensure_minting_ring(tx, create.keys, now), namespace)
@@ -38,7 +38,7 @@ async def create_waitpoint(tx: Transaction, namespace: str, create: WithKeys[Cre
 
 @operation()
 async def create_waitpoints(tx: Transaction, namespace: str, create: WithKeys[CreateWaitpoints]) -> list[OpenWaitpoint]:
-    """Return several waitpoints with their tokens, and record the steps of the request in the same commit."""
+    """Create several waitpoints, and return them with their tokens. Record the request's steps in the same commit."""
     request, keys = create.request, create.keys
     execution, now = await lock_owned(tx, namespace, request.fence)
     inputs = await load_suspend_inputs(tx, await tx.waits.open_waitpoints([execution.id]), {})
@@ -61,7 +61,7 @@ class TokenQuery:
 
 @operation()
 async def read_tokens(tx: Transaction, namespace: str, query: WithKeys[TokenQuery]) -> dict[str, Secret]:
-    """Return the token of the latest waitpoint of each key in this generation, as it was handed out."""
+    """For each key, return the token of its latest waitpoint in this generation, unchanged since it was minted."""
     execution, now = await lock_owned(tx, namespace, query.request.fence)
     minter = Minter(await read_ring(tx, query.keys), namespace)
     tokens: dict[str, Secret] = {}
