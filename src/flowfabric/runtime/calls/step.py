@@ -223,7 +223,10 @@ class StepCall(DurableCall[Any]):
         return stored.value
 
     def _perform(self) -> Coroutine[Any, Any, Any]:
-        """Call the function. In tests it must not change its arguments, since a later run would not see the change."""
+        """Call the function. With strict hooks, as in tests, raise if the function changes its arguments.
+
+        A later run would not see such a change.
+        """
         hooks = self.run.hooks
         hooks.step_starting(self.run, self.path)
         return self._call_strictly() if hooks.is_strict else self._call()
@@ -252,7 +255,7 @@ class StepCall(DurableCall[Any]):
             if run.is_over:
                 raise run.calls.unwind_reason(awaiting_branch(self)) from None
             if not task.cancelling():
-                # The function cancelled itself, which is a failure like any other.
+                # The step's function cancelled itself, which counts as an ordinary failure.
                 raise RuntimeError(f"{self.path} was cancelled by its own code") from error
             run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
             if awaiting_branch(self).is_dropped:
@@ -274,13 +277,13 @@ class StepCall(DurableCall[Any]):
             raise
 
     async def _call_in_thread(self) -> Any:
-        """Return the result of a plain function. If that is awaitable, await it."""
+        """Run a plain function in a thread and return its result. If the result is awaitable, await it first."""
         call = partial(self.fn, *self.args, **self.kwargs)
         result = await self.run.loop.run_in_executor(self.run.threads.steps, copy_context().run, _call_function, call)
         return await result if inspect.isawaitable(result) else result
 
     async def _next_try(self, error: Exception, tries: int) -> str:
-        """Return when to try again. Raise the failure if it is final."""
+        """Record the failed try and return the time of the next try. Raise the failure if there is no next try."""
         encode_declared = failures.encode_declared(error, self.plan.raises)
         info = failures.error_info(error)
         is_retried = retry_category(error, info.category, self.plan.retry_on) is not None
@@ -295,7 +298,7 @@ class StepCall(DurableCall[Any]):
     async def _record_failure(
         self, info: ErrorInfo, tries: int, declared: Mapping[str, Any] | None = None, cause: Exception | None = None
     ) -> Exception:
-        """Record the final failure and return the error for the function."""
+        """Record the final failure, and return the error to raise in the task's function."""
         document = {**failures.to_json(info), **(declared or {})}
         record = self.call_id.record(StepStatus.FAILED, tries=tries, error=document)
         await self.run.record_writer.write(record)
@@ -304,7 +307,7 @@ class StepCall(DurableCall[Any]):
         return failure
 
     async def _wait_for_retry(self, due: datetime) -> None:
-        """Wait for the next try. If the call is cancelled during the wait, record that it was abandoned."""
+        """Wait until the next try is due. If the call is cancelled during the wait, record it as abandoned."""
         try:
             await self._back_off(due)
         except asyncio.CancelledError as error:
