@@ -314,7 +314,7 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
     document = failures.to_json(info) | (failures.encode_declared(error, raises) or {})
     fence, detail = run.lease.fence, json.dumps(document).encode()
     message = f"{info.type}: {info.message}"[:1000]
-    # The engine knows only categories, so a failure of a retried class is reported under the name of that class.
+    # The engine knows only categories, so if `retry_on` names an exception class, its failures get the class name.
     category = retry_category(error, info.category, run.task.settings.retry_on) or info.category or kind.value
     await run.record_writer.commit_with(
         lambda steps: run.engine.leases.fail(
@@ -324,7 +324,7 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
 
 
 def _as_failure(error: BaseException) -> BaseException:
-    """Return a cancellation that was not requested as an ordinary failure."""
+    """Return the error. Replace a cancellation by the function's own code with an ordinary failure."""
     if isinstance(error, asyncio.CancelledError):
         failure = RuntimeError("the function was cancelled by its own code")
         failure.__cause__ = error
@@ -333,7 +333,7 @@ def _as_failure(error: BaseException) -> BaseException:
 
 
 class TaskRunner:
-    """The runner of an app's tasks."""
+    """Creates the runs for leases of an app's tasks."""
 
     def __init__(self, app: Host, threads: ThreadPools, hooks: RunHooks = NO_HOOKS) -> None:
         self._app, self._threads, self._hooks = app, threads, hooks
@@ -344,12 +344,12 @@ class TaskRunner:
         return tuple(self._app.tasks)
 
     def begin(self, engine: Engine, lease: Lease) -> TaskRun:
-        """Return the run of a lease."""
+        """Return a new run for a lease, without starting the run."""
         return TaskRun(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks)
 
 
 def continue_with(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
-    """End the run. The same execution starts over with these arguments and an empty journal."""
+    """End the run. The same execution then starts again with these arguments and an empty journal."""
     branch = require_branch("continue_with")
     branch.run.calls.check_alive(branch)
     if task.name != branch.run.task.name:

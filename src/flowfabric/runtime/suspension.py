@@ -258,7 +258,7 @@ class Suspender:
     async def _resolve_ended(self, *, read: bool) -> bool:
         """Resume the branches whose waits have ended. Return False if no wait has ended."""
         waits, now = list(self.waiting), self._run.now()
-        # A signal that was accepted before the due time still ends its wait, so read the signals before a wait times out.
+        # A signal that was accepted before the due time still ends its wait, so read signals before a wait times out.
         read = read or any(wait.condition() is not None and wait.is_due(now) for wait in waits)
         snapshot = await read_waits(self._run, waits) if read else None
         now, decided = now if snapshot is None else max(snapshot.now, self._run.now()), set[object]()
