@@ -146,7 +146,7 @@ class Handle(Generic[R_co]):
         return _unhold(self)
 
     def history(self) -> Durable[list[Event]]:
-        """Return the events of the execution in order, with the submits and ends of its children."""
+        """Return the events of the execution in order, including those for submitted and ended children."""
         return _history(self)
 
     def explain(self) -> Durable[str]:

@@ -151,7 +151,7 @@ class Task(Generic[P, R]):
         return Task(self.app, newest.base, newest.fn, newest._codecs, newest.settings, self.call_options)
 
     def submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
-        """Return the submission of a call to the newest version, without id and key."""
+        """Return the submission of a call of the newest version, without an id or a key."""
         newest = self.newest
         return newest.submission_of(newest.inputs.pack(args, dict(kwargs)))
 

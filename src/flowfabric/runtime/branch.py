@@ -331,7 +331,7 @@ def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
     branch = BRANCH.get()
     if branch is not None and STEP.get() is None and not _is_ours(coroutine):
-        # Tasks that a library starts for the store do not belong to the body, and may serve other callers too.
+        # Ignore asyncio tasks that the store's libraries start, which may serve other callers than this body.
         raw, parent = branch.run.raw_tasks, asyncio.current_task(loop)
         if parent is branch.task or parent in raw:
             raw.add(task)

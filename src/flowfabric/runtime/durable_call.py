@@ -41,7 +41,7 @@ class UnrecordedFailures:
         return bool(self._failures)
 
     def add(self, branch: Branch, error: BaseException, decide: Decide) -> None:
-        """Note a failed group that this branch waited for."""
+        """Note the failure of a group that this branch awaited. `decide` records the failure later."""
         self._failures.append((branch, error, decide))
 
     def discard(self, branch: Branch) -> None:
@@ -82,7 +82,7 @@ _ADVICE = "use poll for polling, continue_with for endless work, children for ma
 
 
 class CallTracker:
-    """Gives each call of a run its identity and record, and stops the run where it must not continue."""
+    """Finds the record of each call of a run, and raises `Unwind` where the run must not continue."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run

@@ -37,7 +37,7 @@ async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] 
     `make` is an app, or a function that takes the `replay` argument of `Kit` and returns a kit. The program drives the
     kit and must return an equal value in every run. A step may be called again only if a crash interrupted it.
     `effects` is a list that the steps append to. It is cleared before each run, and no effect may be missing. Extra
-    effects are allowed only for repeated steps. Otherwise `sweep` raises `AssertionError`.
+    effects are allowed only for repeated steps. If a run breaks one of these rules, `sweep` raises `AssertionError`.
     """
     plain = await _run(make, program, effects, "without replays or crashes", None, None)
     plain_effects = tuple(effects or ())

@@ -1,4 +1,4 @@
-"""The runs of a worker: its slots, the leases that wait for one, and the active runs.
+"""The runs of a worker: its slots, the leases that wait for a slot, and the active runs.
 
 A worker never runs an execution twice at the same time. An execution may be claimed again while its former run is
 still cleaning up after a wait. The new lease is then deferred until that run ends; if that takes too long, the lease

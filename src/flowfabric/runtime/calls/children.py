@@ -153,10 +153,10 @@ class RunChild(SubmitChild, _EndCall):
         return self.read_value(record)
 
     async def _find_child(self) -> UUID | None:
-        """Return the recorded child.
+        """Return the id of the recorded child, or None if a new child must be submitted.
 
-        A child kept by a replay may have been cancelled at the end of its generation. It then counts as never
-        submitted.
+        A replay can keep the record of a child from an earlier generation. If that child was cancelled, submit a new
+        one.
         """
         child = None if self.record is None else UUID(self.record.facts["child"])
         if child is None or child == self.child_id:

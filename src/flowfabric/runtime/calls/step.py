@@ -1,7 +1,7 @@
-"""Steps: functions whose results are recorded, so that they run once however often the task runs again.
+"""Steps: functions whose results are recorded, so that they do not run again when the task runs again.
 
-The policy of a step combines the call's options, the function's `@step.policy` and the settings of the task, in this
-order.
+The policy of a step combines three sources. The call's options take precedence over the function's `@step.policy`, and
+both over the settings of the task.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class StepCall(DurableCall[Any]):
 
 
 def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
-    """Return the error for a recorded failure, the same in every run."""
+    """Return the error to raise for a recorded failure. Every run gets an equal error."""
     document = record.facts["error"]
     error = failures.rebuild(document, raises)
     if error is None:
@@ -341,7 +341,7 @@ def _interrupted_error(path: str) -> ErrorInfo:
 
 
 def _call_function(call: Callable[[], Any]) -> Any:
-    """Call the function. A future cannot carry StopIteration, so raise RuntimeError instead, as coroutines do."""
+    """Call the function. If it raises StopIteration, raise RuntimeError, since a future cannot hold StopIteration."""
     try:
         return call()
     except StopIteration as error:
@@ -399,7 +399,7 @@ def step_name(fn: Callable[..., Any], options: StepPolicy = NO_POLICY) -> str:
 
 
 def unwrap_partial(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside partials."""
+    """Return the function inside any `functools.partial` objects."""
     while isinstance(fn, partial):
         fn = fn.func
     return fn

@@ -1,4 +1,4 @@
-"""Steps in a transaction of the store: their rows and their record commit together, or neither."""
+"""Steps in a transaction of the store. Their rows and their record are committed together, or not at all."""
 
 from __future__ import annotations
 
