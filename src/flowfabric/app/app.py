@@ -55,13 +55,13 @@ class TaskDecorator(Protocol):
 class App:
     """Tasks, and the store of their executions.
 
-    `store` is a path, `sqlite:///path`, `postgresql://…` or `:memory:`. It defaults to the variable FLOWFABRIC_STORE,
-    or else to `flowfabric.db` in the working directory. The store is opened on first use, once per event loop, and
-    closed at the end of `async with app` or of the loop. `url` is the address of `app.asgi()`, with which links begin.
-    Workers import the modules in `imports`, which contain more tasks. If a re-run makes a recorded call with different
-    arguments, `arguments` decides whether the app holds the execution (`hold`), warns (`warn`) or ignores it (`off`).
-    `options` are options of `flowfabric.engine.connect`, for example `{"pooler": True}` behind PgBouncer, `{"schema":
-    "jobs"}` or `{"key_file": …}`.
+    `store` is a path, `sqlite:///path`, `postgresql://…` or `:memory:`. It defaults to the environment variable
+    FLOWFABRIC_STORE, or else to `flowfabric.db` in the working directory. The store is opened on first use, once per
+    event loop. It is closed at the end of `async with app` or of the loop. `url` is the public address of `app.asgi()`;
+    all links begin with it. Workers import the modules in `imports`, which contain more tasks. `arguments` decides what
+    happens if a later run makes a recorded call with different arguments. The app holds the execution (`hold`), warns
+    (`warn`) or ignores the difference (`off`). `options` are options of `flowfabric.engine.connect`, for example
+    `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}` or `{"key_file": …}`.
     """
 
     def __init__(
@@ -151,10 +151,11 @@ class App:
     @overload
     def run(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def run(self, task: Task[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
-        """Run a worker in the foreground until SIGTERM, or, with a task, until an execution of that task has ended.
+        """Run a worker in the foreground until SIGTERM or SIGINT.
 
-        With a task, submit an execution, work on all tasks of the app, and return the result. If the program is
-        interrupted, the execution stays stored. A later `app.run` with the same key continues that execution.
+        With a task, submit an execution of it, run a worker for all tasks of the app until that execution has ended,
+        and return its result. If the program is interrupted, the execution stays stored. A later `app.run` with the
+        same key continues that execution.
         """
         loader.refuse_while_importing()
         if task is None:
@@ -171,14 +172,14 @@ class App:
         capabilities: Collection[str] = (),
         lease: Duration = DEFAULT_LEASE,
     ) -> AbstractAsyncContextManager[Worker]:
-        """Run a worker on the current loop while the block is entered.
+        """Run a worker on the current event loop inside the `async with` block.
 
         If its process dies, other workers take over its work after at most two `lease` periods.
         """
         return _enter_worker(self, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
 
     def submit_many(self, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
-        """Store many calls, each made by `task.call(…)`, in few statements. Return their handles in the same order."""
+        """Store many calls, each made by `task.call(…)`, in batches. Return their handles in the order of the calls."""
         return submit.submit_many(self, calls)
 
     def handle(self, id: UUID | str) -> Handle[Any]:
@@ -186,19 +187,19 @@ class App:
         return Handle(self, id)
 
     def make_handle(self, id: UUID, task: Task[..., R] | None) -> Handle[R]:
-        """Return the handle of an execution of `task`; a task's function gets the handles of its children here."""
+        """Return the handle of an execution of `task`. The runtime calls this for the children of a task."""
         return Handle(self, id, task)
 
     def signal(self, token: str, name: str, payload: object = None) -> Durable[Delivery]:
-        """Deliver a signal with this name and plain JSON to the waitpoint of the token."""
+        """Deliver a signal with this name and a JSON payload to the waitpoint of the token."""
         return signals.deliver(self.engine, token, name, payload)
 
     def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
-        """Approve on behalf of the token's approver. The first decision counts."""
+        """Approve on behalf of the token's approver. Only the first decision with a token counts."""
         return signals.send_decision(self.engine, token, APPROVE, comment)
 
     def reject(self, token: str, reason: str = "") -> Durable[Delivery]:
-        """Reject on behalf of the token's approver. The first decision counts."""
+        """Reject on behalf of the token's approver. Only the first decision with a token counts."""
         return signals.send_decision(self.engine, token, REJECT, reason)
 
     def flow(self, name: str | None = None) -> Flow:
@@ -206,7 +207,7 @@ class App:
         return Flow(self, name)
 
     def asgi(self) -> Any:
-        """Return an ASGI application for links and callbacks. Mount it at the address given as `url`."""
+        """Return an ASGI application for approval links and callbacks. Serve it at the app's `url`."""
         from flowfabric.web import asgi_app
 
         return asgi_app(self.engine, check_payload=partial(_payload_error, self), close=self.engines.close)
@@ -219,12 +220,12 @@ class App:
             _ = task.result_codec, [signal.payload_type for signal in task.settings.signals]
 
     async def engine(self) -> Engine:
-        """Return the engine of the running loop; the first call opens the engine."""
+        """Return the engine of the running event loop. The first call opens the engine."""
         return await self.engines.get(self.store)
 
     @property
     def sync(self) -> sync_client.App:
-        """The same methods for plain (not async) code."""
+        """The methods of this app for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.App(self)
@@ -244,7 +245,7 @@ class App:
 
 
 def current_app() -> App:
-    """Return the app whose task runs here, or else the only app of this process."""
+    """Return the app of the running task, or, outside of tasks, the only app of this process."""
     branch = BRANCH.get()
     if branch is not None:
         return cast(App, branch.run.app)
@@ -254,7 +255,7 @@ def current_app() -> App:
     raise InvalidRequest("app_unknown", message)
 
 
-# Workers of an app: in their own process, for one result, or on the caller's loop.
+# Workers of an app. They run until a signal, until one execution has ended, or inside a block on the caller's loop.
 
 
 def new_worker(
@@ -266,10 +267,10 @@ def new_worker(
     capabilities: Collection[str] = (),
     lease: Duration = DEFAULT_LEASE,
 ) -> Worker:
-    """Return a worker for the tasks of an app; the caller starts it.
+    """Return a worker for the tasks of an app. The caller must start the worker.
 
-    A thread with its own engine renews the leases, unless the store is in this process's memory, where a second engine
-    could not see it.
+    A thread with a second engine renews the leases. For a store in memory, which a second engine could not open, the
+    worker's own engine renews them.
     """
     from flowfabric.runtime.run import TaskRunner
     from flowfabric.runtime.threads import ThreadPools
@@ -304,7 +305,7 @@ async def _work_until_signalled(app: App, entering: AbstractAsyncContextManager[
 
 
 async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
-    """Submit an execution, and run a worker for every lane and capability of the app until it has ended."""
+    """Submit an execution, and run a worker for all lanes and capabilities of the app until the execution has ended."""
     async with app:
         app.check()
         handle = await task.submit(*args, **kwargs)
@@ -328,9 +329,9 @@ def _run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:
-    """Return the error in a callback's payload.
+    """Return the error message for a callback's payload, or None if no error was found.
 
-    The payload is checked only if a task in this process has waited for the callback.
+    The payload is checked only if a task in this process has made the callback, since only then its type is known.
     """
     codec = app.callbacks.get((kind, key))
     try:
@@ -346,17 +347,17 @@ def default_store() -> str:
     return os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
 
 
-# The engines of an app: one per event loop, opened on first use. The first use also imports the engine's modules, so
-# that a program that only declares tasks, or prints its help, starts sooner.
+# An app has one engine per event loop, opened on first use. The engine's modules are also imported only then, so that a
+# program that only declares tasks, or prints its help, starts sooner.
 
 
 _Loop = asyncio.AbstractEventLoop
 
 
 class _Forks:
-    """The number of forks between the first process and this one.
+    """Counts the forks between the first process and this one, to detect a fork.
 
-    Reading it is cheaper than a system call for the process id.
+    Reading this number is cheaper than a system call for the process id.
     """
 
     number = 0
@@ -372,8 +373,8 @@ os.register_at_fork(after_in_child=_Forks.count)
 class Engines:
     """The engines of one store, one per event loop.
 
-    A connection belongs to the loop and the process that opened it. So every loop has its own engine, and a forked
-    child starts with none.
+    A database connection belongs to the loop and the process that opened it. So every loop has its own engine, and a
+    forked child process starts without engines.
     """
 
     def __init__(self, namespace: str, options: StoreOptions) -> None:
@@ -401,7 +402,7 @@ class Engines:
         self._options = _validate_options({**self._options, **options})
 
     def opener(self, store: str, **instead: Unpack[StoreOptions]) -> EngineOpener:
-        """Return an engine to be opened with the app's options, overridden by `instead`."""
+        """Return an opener of an engine with the app's options, some of them replaced by the options in `instead`."""
         from flowfabric.engine.opener import connect
 
         options: StoreOptions = {**self._options, **instead}
@@ -427,9 +428,9 @@ class Engines:
             raise
 
     def adopt(self, engine: Engine | None) -> None:
-        """Use this engine for the running loop; its owner closes it.
+        """Use this engine for the running loop. The caller must close the engine.
 
-        With None, the loop uses an engine of this app again.
+        With None, the loop uses an engine that this app opens again.
         """
         self._drop_closed()
         loop = asyncio.get_running_loop()
@@ -475,14 +476,14 @@ class Engines:
 async def _keep_open(opener: EngineOpener) -> AsyncGenerator[Engine, None]:
     """Yield the engine, which stays open until the generator is closed.
 
-    A loop closes its generators when it ends, so a program without `async with app` leaves nothing open.
+    `asyncio.run` closes async generators when its loop ends, so a program without `async with app` leaves nothing open.
     """
     async with opener as engine:
         yield engine
 
 
 def _validate_options(options: object) -> StoreOptions:
-    """Return options that `connect` accepts. Errors are raised where the app is made, not where it is used."""
+    """Return the options if `connect` accepts them, else raise. So the error appears where the app is created."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):

@@ -28,16 +28,16 @@ class ClientThread:
         self.reset()
 
     def reset(self) -> None:
-        """Forget thread and loop.
+        """Forget the thread and its loop, after a fork.
 
-        Only the forking thread survives in a child process. There the loop would never run, and the lock might stay
-        taken.
+        In a child process only the thread that forked survives, so the old loop would never run there. The old lock
+        might also stay locked.
         """
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, started by the first call."""
+        """Return the loop. The first call starts the loop and its thread."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -80,7 +80,7 @@ def _wait_on(loop: asyncio.AbstractEventLoop, call: Durable[T]) -> T:
 
     Cancel the call if this thread is interrupted.
     """
-    # Use an empty context, because it was decided earlier whether the call is durable or part of a step.
+    # Use an empty context, so that the call does not see the caller's branch or step and become durable again.
     future: Future[T] = Context().run(asyncio.run_coroutine_threadsafe, _await_call(call), loop)
     try:
         return future.result()

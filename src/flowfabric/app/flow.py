@@ -63,7 +63,7 @@ class Node(Generic[R_co]):
 
 @dataclass(slots=True)
 class _MemberSpec:
-    """A member of a flow being built: its stored input, its upstream edges, and how they are joined."""
+    """A member of a flow that is being built: its stored input, its upstream edges, and the join of these edges."""
 
     task: Task[..., Any]
     payload: bytes
@@ -73,7 +73,7 @@ class _MemberSpec:
 
 
 class Flow:
-    """A graph of calls. `submit` stores the whole graph in one transaction; nothing is stored before."""
+    """A graph of calls of tasks. `submit` stores the whole graph in one transaction. Before that, nothing is stored."""
 
     def __init__(self, app: App, name: str | None = None) -> None:
         self.app = app
@@ -83,8 +83,8 @@ class Flow:
     def add(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Node[R]:
         """Add a call of the task as a member. The member runs when all members in its arguments have succeeded.
 
-        The member's name is the name from `task.options(name=…)`, or else the task's name, with a number if it is not
-        the first.
+        The member's name is the name from `task.options(name=…)`, or else the task's name. If another member already
+        has the task's name, a number is appended.
         """
         _check_options(task)
         newest = task.newest
@@ -99,7 +99,7 @@ class Flow:
     def after(
         self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
     ) -> None:
-        """Run a member only after the upstream members have succeeded, failed or ended, without using their results."""
+        """Run `node` only after all `upstream` members have ended as `on` says, without using their results."""
         if on not in _EDGES:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)
@@ -114,26 +114,26 @@ class Flow:
                 raise InvalidRequest("duplicate_edge", message, member=node.name, upstream=other.name)
 
     def first(self, *nodes: Node[R], cancel_rest: bool = True) -> R:
-        """Return a reference to the result of the first member that succeeds.
+        """Return a reference to the result of the first of these members that succeeds.
 
-        With `cancel_rest`, the other members are cancelled.
+        With `cancel_rest`, the others of these members are then cancelled.
         """
         return cast(R, self._make_reference("first", 1, nodes, cancel_rest=cancel_rest))
 
     def quorum(self, k: int, *nodes: Node[R], cancel_rest: bool = True) -> list[R]:
-        """Return a reference to the results of the first `k` members that succeed, in the order of their ends."""
+        """Return a reference to the results of the first `k` members that succeed, in the order in which they end."""
         needed = validation.integer(k, "k", 1, max(1, len(nodes)))
         return cast(list[R], self._make_reference("quorum", needed, nodes, cancel_rest=cancel_rest))
 
     def submit(self) -> Durable[FlowHandle]:
-        """Store all members and edges in one transaction, or nothing."""
+        """Store all members and edges in one transaction. If this fails, nothing is stored."""
         if is_in_task():
             return self._make_handle(as_step(f"flow:{self.name}", self._store_in_step))
         return self._make_handle(self._store(step_derived_id("flow")))
 
     @property
     def sync(self) -> sync_client.Flow:
-        """The same methods for plain (not async) code."""
+        """The methods of this flow for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.Flow(self)
@@ -203,7 +203,7 @@ class FlowHandle:
         return Handle(self.app, derive_id(self.id, node.name), node.task)
 
     def cancel(self, policy: Literal["cancel_all", "cancel_pending", "flow_only"] = "cancel_all") -> Durable[None]:
-        """Cancel the flow, and by `policy` all unfinished members, only the unstarted ones, or none of them."""
+        """Cancel the flow. By `policy`, also cancel all unfinished members, only the unstarted members, or none."""
         if is_in_task():
             return as_step("cancel_flow", _cancel, self.app, self.id, policy)
         return _cancel(self.app, self.id, policy)
@@ -211,7 +211,7 @@ class FlowHandle:
     def wait(self, timeout: Duration | None = None) -> Durable[FlowState | None]:
         """Wait until all members have ended.
 
-        Return None if the timeout passes first. Raise inside a task, whose function must await the members instead.
+        Return None if the timeout passes first. Inside a task this raises, because a task must await single members.
         """
         if is_in_task():
             message = "a task waits for members of a flow, for example `await handle[node]`, not for the whole flow"
@@ -219,12 +219,12 @@ class FlowHandle:
         return _wait(self.app, self.id, timeout)
 
     def status(self) -> Durable[FlowDescription]:
-        """Return the flow as it is now, with its graph."""
+        """Return the current state of the flow and its graph."""
         return _status(self.app, self.id)
 
     @property
     def sync(self) -> sync_client.FlowHandle:
-        """The same methods for plain (not async) code."""
+        """The methods of this handle for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.FlowHandle(self)
@@ -256,7 +256,7 @@ def _check_options(task: Task[..., Any]) -> None:
 
 
 def _join(name: str, references: Sequence[ResultReference]) -> Join:
-    """Return the join of a member: that of its only `first` or `quorum`, or else `all_of`."""
+    """Return the join of a member. It is `all_of`, unless the member takes the result of a `first` or `quorum`."""
     joined = {reference for reference in references if reference.mode != "result"}
     if not joined:
         return all_of()

@@ -65,7 +65,7 @@ class Handle(Generic[R_co]):
         return self.result().__await__()
 
     def __durable_call__(self) -> DurableCall[R_co]:
-        """Return the wait for the result as a durable call; groups such as `gather` call this method."""
+        """Return a durable call that waits for the result. Groups such as `gather` call this method."""
         from flowfabric.runtime.calls.children import await_result
 
         return await_result(self.id, self.task)
@@ -92,7 +92,10 @@ class Handle(Generic[R_co]):
     def outcome(
         self, timeout: Duration | None = None
     ) -> Durable[Completed[R_co] | Failed | Cancelled | Expired | Skipped | TimedOut]:
-        """Wait until the execution has ended and return how: completed, failed, cancelled, expired or skipped."""
+        """Wait until the execution has ended. Return whether it completed, failed, was cancelled, expired or skipped.
+
+        Return `TimedOut` if `timeout` passes first.
+        """
         if current_branch() is not None:
             from flowfabric.runtime.calls.children import await_outcome
 
@@ -102,8 +105,8 @@ class Handle(Generic[R_co]):
     def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Durable[Delivery]:
         """Send a signal.
 
-        If the task declares the signal, the store keeps it until the task awaits it. Otherwise it is delivered to the
-        wait that is open now. A second signal with the same `key` is reported as a duplicate.
+        If the task declares the signal, the store keeps the signal until the task awaits it. Otherwise a wait for this
+        signal must be open now. A second signal with the same `key` is reported as a duplicate.
         """
         if not isinstance(signal, Signal):
             message = f"signal must be a Signal, not {type(signal).__name__}"
@@ -135,7 +138,7 @@ class Handle(Generic[R_co]):
         return _status(self)
 
     def replay(self, *, from_step: str | None = None) -> Durable[None]:
-        """Run an ended execution again: from its start, or from a recorded step while keeping the records before it."""
+        """Run an ended execution again, from its start or from a recorded step. The records before that step stay."""
         return _replay(self, from_step)
 
     def unhold(self) -> Durable[None]:
@@ -143,7 +146,7 @@ class Handle(Generic[R_co]):
         return _unhold(self)
 
     def history(self) -> Durable[list[Event]]:
-        """Return the events of the execution in order, with the submits and ends of its children."""
+        """Return the events of the execution in order, including those for submitted and ended children."""
         return _history(self)
 
     def explain(self) -> Durable[str]:
@@ -152,7 +155,7 @@ class Handle(Generic[R_co]):
 
     @property
     def sync(self) -> sync_client.Handle[R_co]:
-        """The same methods for plain (not async) code."""
+        """The methods of this handle for plain (not async) code."""
         from flowfabric.app import sync_client
 
         return sync_client.Handle(self)
@@ -200,7 +203,7 @@ async def _wait_for_end(handle: Handle[Any], timeout: Duration | None) -> result
 
 
 async def _find_task(app: App, engine: Engine, id_: UUID) -> Task[..., Any] | None:
-    """Return the task of an execution, if the app knows it."""
+    """Return the task of an execution, or None if the app has no such task."""
     return app.tasks.get((await engine.executions.describe(id_)).kind)
 
 

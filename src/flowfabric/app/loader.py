@@ -1,4 +1,4 @@
-"""Importing modules that contain tasks, and apps by their address."""
+"""Importing of modules that contain tasks, and of apps by addresses such as `shop.tasks:app`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def import_all(modules: Sequence[str]) -> None:
 
 
 def load_app(address: str) -> App:
-    """Return the app at an address such as `shop.tasks:app`. The working directory is searched too.
+    """Return the app at an address such as `shop.tasks:app`. Also look for the module in the working directory.
 
-    Without a colon, the address means the only app of that module.
+    An address without a colon names only a module, and means the only app in that module.
     """
     from flowfabric.app.app import App
 
@@ -51,7 +51,7 @@ def load_app(address: str) -> App:
 
 
 def refuse_while_importing() -> None:
-    """Raise if a worker is importing the module that called `app.run`."""
+    """Raise if a worker is importing a module, which must not call `app.run` at its top level."""
     module = _importing.get()
     if module is not None:
         message = f"app.run was called while a worker imports {module!r}; guard it with `if __name__ == '__main__'`"

@@ -1,4 +1,4 @@
-"""Submitting executions: single or many, standalone, as children, or in a transaction of the caller."""
+"""Submitting of executions: one or many, as standalone executions or children, or in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def submit_sync(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle[R]:
-    """Store an execution from plain code. If the caller passes a transaction, use it on the caller's own thread."""
+    """Store an execution from plain code. If the task has a `connection` option, use it in the caller's own thread."""
     if task.call_options.connection is None or (BRANCH.get() is not None and STEP.get() is None):
         return run_on_client_thread(lambda: submit(task, args, kwargs))
     submission = _with_key(task, task.submission(args, kwargs))
@@ -67,7 +67,7 @@ def make_call(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def submit_many(app: App, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
-    """Store all calls in batches. Inside a task, the new executions are its children."""
+    """Store all calls in batches. Inside a task, the new executions are children of the task's execution."""
     valid_calls = _validate_calls(app, calls)
     if is_in_task():
         return _submit_children(valid_calls)
@@ -119,7 +119,8 @@ async def _submit_many(app: App, calls: Sequence[Call[R]], submissions: Sequence
 async def _submit_batch(engine: Engine, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
     """Store one batch.
 
-    Calls that cannot share a statement run concurrently, so that they can at least share commits.
+    Calls with a key or declared signals cannot share a statement. Submit them concurrently, so that they can at least
+    share commits.
     """
     if not any(submission.key is not None or submission.signals for submission in submissions):
         return await engine.executions.submit_many(submissions)
@@ -158,7 +159,10 @@ def _validate_calls(app: App, calls: Iterable[Call[R]]) -> list[Call[R]]:
 
 
 def _with_key(task: Task[..., Any], submission: Submission) -> Submission:
-    """Add the caller's key, or, inside a step, a key that is the same in every try of the step."""
+    """Add the key from the call options to the submission.
+
+    If there is none inside a step, add a key that is the same in every try of the step.
+    """
     key = idempotency_key("submit", task.call_options.key)
     return submission if key is None else replace(submission, key=key)
 

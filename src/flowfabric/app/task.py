@@ -132,7 +132,7 @@ class Task(Generic[P, R]):
 
     @property
     def sync(self) -> sync_client.Task[P, R]:
-        """The same methods for plain (not async) code. Each returns the value instead of an awaitable."""
+        """The methods of this task for plain (not async) code. Each returns a value instead of an awaitable."""
         from flowfabric.app import sync_client
 
         return sync_client.Task(self)
@@ -151,7 +151,7 @@ class Task(Generic[P, R]):
         return Task(self.app, newest.base, newest.fn, newest._codecs, newest.settings, self.call_options)
 
     def submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
-        """Return the submission of a call to the newest version, without id and key."""
+        """Return the submission of a call of the newest version, without an id or a key."""
         newest = self.newest
         return newest.submission_of(newest.inputs.pack(args, dict(kwargs)))
 
@@ -161,7 +161,7 @@ class Task(Generic[P, R]):
 
     @cached_property
     def _common_submission(self) -> Submission:
-        """The part of a submission that all calls share; it is validated only once."""
+        """The part of a submission that is the same for all calls, so that it is validated only once."""
         settings, options = self.settings, self.call_options
         return Submission(
             kind=self.name,
@@ -196,7 +196,7 @@ class TaskCodecs:
 
 
 class Registry:
-    """The tasks of an app by kind, and the newest version of each."""
+    """The tasks of an app by kind, and the newest version of each task."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -204,7 +204,7 @@ class Registry:
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
 
     def add(self, task: Task[..., Any]) -> None:
-        """Add a task. If its kind is taken, raise an error that names both locations."""
+        """Add a task. If another task has the same kind, raise an error that names the locations of both functions."""
         other = self._tasks.get(task.name)
         if other is not None:
             message = (
@@ -218,14 +218,14 @@ class Registry:
             self._newest[task.base] = task
 
     def newest(self, base: str) -> Task[..., Any] | None:
-        """Return the newest version of the task with this name."""
+        """Return the newest version of the task with this name, or None."""
         return self._newest.get(base)
 
 
 def codecs_for(fn: Callable[..., Any], names: Namespace | None) -> TaskCodecs:
     """Return the codecs of a function's inputs and result.
 
-    `names` are the names in the frame that defines the function.
+    `names` are the variables of the code that defines the function, in which annotations are resolved.
     """
     inputs = inputs_for(fn, names)
     outer = fn.__qualname__.rpartition(".")[0]
@@ -237,7 +237,7 @@ def codecs_for(fn: Callable[..., Any], names: Namespace | None) -> TaskCodecs:
 
 
 def task_name(fn: Callable[..., Any], name: str | None) -> str:
-    """Return the name of a task without its version; the default is the function's name."""
+    """Return the name of a task without its version. It defaults to the function's name."""
     base = validation.name(fn.__name__ if name is None else name, "name of the task")
     if "@" in base:
         message = f"{base!r} holds an @, which separates name and version; use version="
@@ -252,7 +252,7 @@ def source_location(fn: Callable[..., Any]) -> str:
 
 
 def validate_settings(settings: Mapping[str, Any]) -> TaskSettings:
-    """Return the settings of a task, validated."""
+    """Return the validated settings of a task."""
     values = {word: value for word, value in settings.items() if value is not None}
     values["signals"] = tuple(values.get("signals", ()))
     values["raises"] = validate_raises(values.get("raises", ()))

@@ -1,4 +1,4 @@
-"""Branches: the lines of execution of a task, and which branch or step the running code belongs to.
+"""Branches: the lines of execution of a task. This module also finds the branch or step that the running code is in.
 
 A branch is the task's function, or one member of a group. It makes its durable calls one after another, so their order
 never depends on timing. A branch is active while its code runs, and idle while it waits. When no branch of a run is
@@ -55,12 +55,12 @@ class Branch:
 
     @property
     def is_dropped(self) -> bool:
-        """True once its group no longer needs this branch."""
+        """True once the group of this branch, or of an outer branch, no longer needs the branch."""
         return self._is_dropped or (self.parent is not None and self.parent.is_dropped)
 
     @property
     def is_replaying(self) -> bool:
-        """True while its code only repeats recorded calls."""
+        """True while the code of this branch only repeats recorded calls."""
         return self.run.calls.is_replaying or (self.segment is not None and self.segment.is_replaying)
 
     @property
@@ -69,25 +69,25 @@ class Branch:
         return 0 if self.parent is None else self.parent.depth + 1
 
     def add_child(self, child: UUID) -> None:
-        """Note a child execution that this branch waits for, here and in the parent branches."""
+        """Note, in this branch and its parent branches, a child execution that this branch waits for."""
         self.children.add(child)
         if self.parent is not None:
             self.parent.add_child(child)
 
     def remove_child(self, child: UUID) -> None:
-        """Forget a child that has ended."""
+        """Remove a child that has ended from this branch and its parent branches."""
         self.children.discard(child)
         if self.parent is not None:
             self.parent.remove_child(child)
 
     def add_waitpoints(self, waitpoints: Collection[str]) -> None:
-        """Note the keys of waitpoints that exist for this branch alone."""
+        """Note the keys of waitpoints that were opened only for this branch."""
         self.waitpoints.update(waitpoints)
         if self.parent is not None:
             self.parent.add_waitpoints(waitpoints)
 
     def remove_waitpoints(self, waitpoints: Collection[str]) -> None:
-        """Forget waitpoints that this branch no longer waits at."""
+        """Forget the keys of waitpoints at which this branch no longer waits."""
         self.waitpoints.difference_update(waitpoints)
         if self.parent is not None:
             self.parent.remove_waitpoints(waitpoints)
@@ -99,14 +99,14 @@ class Branch:
     def match_next(
         self, name: str, kind: str, *, key: str | None = None, digest: str | None = None
     ) -> tuple[CallId, Record | None]:
-        """Return the identity of the next call, and its record if there is one."""
+        """Return the identity of the next call, and the record of that call, or None if it is not recorded."""
         self.run.calls.check_alive(self)
         if self.scope.failures:
             self.scope.raise_recorded()
         return self.run.calls.match(self.scope, self.scope.next(name, kind, key=key, digest=digest))
 
     def check_caller(self) -> None:
-        """Raise unless the call comes from the branch's own line of execution."""
+        """Raise unless the durable call is made in the asyncio task or thread of this branch."""
         if self.is_plain:
             if threading.get_ident() != self.thread:
                 raise _other_thread_error()
@@ -125,7 +125,7 @@ def _running_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
     except RuntimeError:
-        # No loop runs here, as in a thread that the function has started.
+        # No event loop runs in this thread: for example, the task's function has started the thread itself.
         raise _other_thread_error() from None
 
 
@@ -135,10 +135,10 @@ def _other_thread_error() -> InvalidRequest:
 
 
 class StepContext:
-    """The running step. Client calls inside it get their idempotency keys here, so that a retry repeats them
-    harmlessly.
+    """The running step.
 
-    The thread of a step cannot be stopped. `is_abandoned` is True once the result of the step is no longer needed.
+    It gives client calls inside the step their idempotency keys, so that a retry repeats these calls harmlessly. The
+    thread of a step cannot be stopped. `is_abandoned` is True once the result of the step is no longer needed.
     """
 
     __slots__ = ("_uses", "is_abandoned", "path", "run")
@@ -151,16 +151,16 @@ class StepContext:
 
     @property
     def key(self) -> str:
-        """The same key for every try of this step.
+        """The idempotency key of this step, which is the same in every try.
 
-        A replay or a continued execution gets a different key, and repeats the effect.
+        After a replay or `continue_with`, the step has a different key, so its effect is repeated.
         """
         lease = self.run.lease
         turn = f"@{lease.generation}" if lease.generation else ""
         return f"{lease.execution_id}{turn}/{self.path}"
 
     def idempotency_key(self, verb: str) -> str:
-        """Return the key of the next client call in this step."""
+        """Return the idempotency key of the next client call in this step."""
         self._uses += 1
         return f"{self.key}/{verb}#{self._uses}"
 
@@ -170,7 +170,10 @@ STEP: ContextVar[StepContext | None] = ContextVar("flowfabric_step", default=Non
 
 
 def current_branch() -> Branch | None:
-    """Return the branch of this code, or None outside of tasks. Raise where durable calls are not allowed."""
+    """Return the branch that the running code is in, or None outside of tasks.
+
+    Raise where durable calls are not allowed.
+    """
     branch = BRANCH.get()
     if branch is None:
         return None
@@ -189,7 +192,7 @@ def require_branch(what: str) -> Branch:
     return branch
 
 
-# The body: a coroutine on the worker's loop, or a plain function in one of its threads.
+# The body of a task runs as a coroutine on the worker's loop, or as a plain function in one of the worker's threads.
 
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -204,7 +207,7 @@ class BranchResult:
 
 
 async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
-    """Run the body from its top, and return how it ended."""
+    """Run the task's function from its top, and return how it ended."""
     try:
         arguments = await _arguments(run)
     except InputMismatch as error:
@@ -218,7 +221,7 @@ async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
     try:
         await ended
     except asyncio.CancelledError:
-        # The worker has cancelled the run, so the body must not continue without it.
+        # The worker has cancelled the run, so the body must end too.
         run.abandon()
         raise
     if not body.done():
@@ -228,7 +231,7 @@ async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
 
 
 def branch_result(body: asyncio.Future[BranchResult]) -> BranchResult:
-    """Return how a body or branch ended. A task that was cancelled before it started ended with `CancelledError`."""
+    """Return how a body or branch ended. One that was cancelled before it started has ended with `CancelledError`."""
     return BranchResult(error=asyncio.CancelledError()) if body.cancelled() else body.result()
 
 
@@ -239,9 +242,9 @@ def drop_body(run: TaskRun) -> None:
 
 
 def cancel_code(run: TaskRun, branches: set[Branch]) -> None:
-    """Cancel the running steps of branches, and other awaiting code in them.
+    """Cancel the running steps of `branches`, and all other code in these branches that awaits something.
 
-    Waiting branches, and the code that calls this function, unwind at their durable call instead.
+    Do not cancel branches in a durable wait, nor the caller of this function: they unwind at their durable call.
     """
     busy = {*run.in_flight, asyncio.current_task()}
     for task, branch in list(run.in_flight.items()):
@@ -301,7 +304,7 @@ def run_in_thread(branch: Branch, body: Callable[[], Any]) -> BranchResult:
 
 
 async def _arguments(run: TaskRun) -> Arguments:
-    """Return the stored arguments; a flow's member gets the results of its upstream members."""
+    """Return the stored arguments. In a flow's member, they include the results of its upstream members."""
     if run.lease.encoding != ENCODING:
         return run.task.inputs.unpack(run.lease.payload)
     from flowfabric.runtime.flow_inputs import resolve_inputs
@@ -309,8 +312,8 @@ async def _arguments(run: TaskRun) -> Arguments:
     return await resolve_inputs(run)
 
 
-# Raw tasks: asyncio tasks that a body starts. On the worker's own loop they end with the body, since their results
-# would be lost and they can make no durable calls. On the user's loop they continue.
+# Raw tasks are asyncio tasks that a body starts. If the worker has its own loop, they are cancelled when the body
+# ends, since their results would be lost and they can make no durable calls. On the user's loop they continue.
 
 
 LOG = logging.getLogger("flowfabric")
@@ -320,7 +323,7 @@ _MAX_NAMES = 5
 
 
 def track_raw_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Make the loop note the asyncio tasks that bodies start."""
+    """Make the loop keep a list of the asyncio tasks that each body starts."""
     loop.set_task_factory(_create_task)
 
 
@@ -328,7 +331,7 @@ def _create_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
     branch = BRANCH.get()
     if branch is not None and STEP.get() is None and not _is_ours(coroutine):
-        # Tasks that a library starts for the store do not belong to the body, and may serve other callers too.
+        # Ignore asyncio tasks that the store's libraries start, which may serve other callers than this body.
         raw, parent = branch.run.raw_tasks, asyncio.current_task(loop)
         if parent is branch.task or parent in raw:
             raw.add(task)

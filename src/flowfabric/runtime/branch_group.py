@@ -1,7 +1,7 @@
-"""Branches of a group: started up to a limit, and observed one by one as they end.
+"""Branches of a group. At most `limit` of them run at a time, and the group handles each one as it ends.
 
-The branch that waits for a group is idle. An ended member counts as active until its group has seen it, so
-that the run is never suspended in between.
+The branch that waits for a group is idle. An ended member counts as active until the group handles its result, so
+that the run is not suspended before that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BranchGroup:
         self._wait_group = None if limit is not None else WaitGroup(GroupNeed(group.call_id.kind))
 
     async def results(self, only: int | None = None) -> AsyncIterator[tuple[int, BranchResult]]:
-        """Yield the result of each member in the order in which they end. With `only`, run that member alone."""
+        """Yield the index and result of each member as it ends. With `only`, run only the member with that index."""
         if only is not None:
             self.skip_waiting(but=only)
         async for recorded in self._replay_recorded():
@@ -55,12 +55,12 @@ class BranchGroup:
                 self._start(self._waiting.popleft())
             index = await self._next_ended()
             branch, future = self._running.pop(index)
-            branch.task = None  # The task's context refers to the branch, which would be a reference cycle.
+            branch.task = None  # The task's context refers to the branch, so this breaks a cycle.
             self.run.suspender.branch_idle()
             yield index, self._check_result(branch, branch_result(future))
 
     async def _replay_recorded(self) -> AsyncIterator[tuple[int, BranchResult]]:
-        """Yield the results of recorded members, which need no branch."""
+        """Yield the results of members whose outcome is recorded, without starting branches for them."""
         for index in tuple(self._waiting):
             member = self._members[index]
             if isinstance(member, DurableCall) and member.has_outcome:
@@ -89,7 +89,7 @@ class BranchGroup:
             self._wakeup.set_result(None)
 
     async def _next_ended(self) -> int:
-        """Return the next member that ends. The group's own branch is idle until then."""
+        """Return the index of the next member that ends. The branch that awaits the group is idle until then."""
         if not self._ended:
             self._wakeup = self.run.loop.create_future()
             self.run.suspender.branch_idle()
@@ -102,8 +102,8 @@ class BranchGroup:
     def _check_result(self, branch: Branch, ending: BranchResult) -> BranchResult:
         """Return the result of a branch, after checking that it reached every call that was recorded in it.
 
-        Once the run unwinds, the result of a branch may only be a consequence of the unwinding. So the branch then
-        counts as unwound.
+        Once the run unwinds, a branch may have ended only because of the unwinding. So return `Unwind` as its error,
+        whatever its result was.
         """
         if self.run.calls.has_unwound and not isinstance(ending.error, Unwind):
             return BranchResult(error=Unwind())
@@ -116,12 +116,12 @@ class BranchGroup:
         return ending
 
     def skip(self, index: int) -> None:
-        """Do not run this member. It counts as awaited."""
+        """Do not run the member with this index. Mark it as awaited."""
         self._waiting.remove(index)
         mark_awaited(self._members[index])
 
     def skip_waiting(self, but: int | None = None) -> None:
-        """Do not start the members that are not running yet. They count as awaited."""
+        """Do not start the members that are not running yet, except `but`. Mark them as awaited."""
         for index in self._waiting:
             if index != but:
                 mark_awaited(self._members[index])
@@ -133,9 +133,10 @@ class BranchGroup:
         return bool(self._waiting or self._running)
 
     async def drop(self, *, cancel_steps: bool) -> None:
-        """End the members that still run: nothing new happens in them.
+        """End the members that still run, and allow no new durable calls in them.
 
-        Running steps are awaited or cancelled, children are cancelled and waitpoints closed.
+        Cancel their running steps if `cancel_steps` is True, otherwise wait for these steps. Cancel the members'
+        children and close their waitpoints.
         """
         branches = self.running_branches()
         for branch in branches:
@@ -150,7 +151,7 @@ class BranchGroup:
         await self.cancel_children(children)
         await self.close_waitpoints(waitpoints)
         await self._drain()
-        # Children whose submit was still in progress exist only now.
+        # Cancel the children whose submit was still in progress at the first cancellation.
         await self.cancel_children([child for branch in branches for child in branch.children])
 
     async def release(self) -> None:
@@ -170,8 +171,10 @@ class BranchGroup:
             pass
 
     async def _run_to_end(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Await the coroutine to its end, even if the caller is cancelled. A cancellation then only cancels running
-        code."""
+        """Await the coroutine to its end, even if the caller is cancelled.
+
+        If the caller is cancelled, cancel only the running code of the members.
+        """
         task = self.run.loop.create_task(ending)
         while not task.done():
             try:
@@ -182,7 +185,7 @@ class BranchGroup:
                 self.cancel_code()
 
     def cancel_code(self) -> None:
-        """Cancel the running steps of members, and other awaiting code in them."""
+        """Cancel the running steps of members, and all other code in the members that awaits something."""
         cancel_code(self.run, set(self.running_branches()))
 
     def running_branches(self) -> list[Branch]:
@@ -190,19 +193,19 @@ class BranchGroup:
         return [branch for branch, _ in self._running.values()]
 
     def open_children(self) -> list[UUID]:
-        """Return the children that members wait for."""
+        """Return the ids of the children that running members wait for."""
         return [child for branch in self.running_branches() for child in branch.children]
 
     def open_waitpoints(self) -> list[str]:
-        """Return the keys of the waitpoints that exist for members alone."""
+        """Return the keys of the waitpoints that were opened only for running members."""
         return [key for branch in self.running_branches() for key in branch.waitpoints]
 
     async def close_waitpoints(self, keys: Collection[str]) -> None:
-        """Close waitpoints of members, since signals sent there would be lost."""
+        """Close waitpoints of ended members, since nothing would read signals that arrive there."""
         await close_waitpoints(self.run, keys, f"{self._group.path} has ended")
 
     async def cancel_children(self, children: Sequence[UUID]) -> None:
-        """Cancel children of members. Children that have ended stay as they are."""
+        """Cancel these children of members. Leave children that have already ended as they are."""
         engine, fence, reason = self.run.engine, self.run.lease.fence, f"{self._group.path} has ended"
         for start in range(0, len(children), MAX_BATCH):
             some = children[start : start + MAX_BATCH]

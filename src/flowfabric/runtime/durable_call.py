@@ -1,4 +1,4 @@
-"""Durable calls: each gets its identity when it is made, runs when it is awaited, and is matched with the journal."""
+"""Durable calls. A call gets its identity and is matched with the journal when it is made; it runs when awaited."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Decide: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class UnrecordedFailures:
-    """Groups of a run that failed with an unrecorded error, each with a function that decides the group.
+    """Groups of a run that failed with an error that is not recorded yet, each with a function that records it.
 
-    Whether such a failure decides its group depends on the task's function. If the function fails too, its next attempt
-    runs the whole group again, so the waits of the other members must stay. If the function continues, the group has
-    failed like any other: the failure is recorded and the members are ended. Code that still handles the failure may
-    raise it again, so it has not continued yet.
+    What happens next depends on the task's function. If the function fails too, its next attempt runs the whole group
+    again, so the waits of the other members must stay open. If the function continues, the group's failure is recorded
+    and its members are ended. Code inside an `except` block for the failure may still raise it again, so that code
+    does not count as continuing.
     """
 
     def __init__(self) -> None:
@@ -41,15 +41,18 @@ class UnrecordedFailures:
         return bool(self._failures)
 
     def add(self, branch: Branch, error: BaseException, decide: Decide) -> None:
-        """Note a failed group that this branch waited for."""
+        """Note the failure of a group that this branch awaited. `decide` records the failure later."""
         self._failures.append((branch, error, decide))
 
     def discard(self, branch: Branch) -> None:
-        """Forget the failures of a branch whose code starts over."""
+        """Forget the failures of a branch whose code runs again from its top."""
         self._failures = [failure for failure in self._failures if not _is_within(failure[0], branch)]
 
     def take_passed(self, branch: Branch | None = None) -> list[Decide]:
-        """Remove the failures after which this branch, or any branch if None, has continued. Return their functions."""
+        """Remove the failures after which the code of `branch` has continued, and return their `decide` functions.
+
+        If `branch` is None, do this for all branches.
+        """
         handled = _handled_errors()
         passed = [failure for failure in self._failures if _is_within(failure[0], branch) and failure[1] not in handled]
         self._failures = [failure for failure in self._failures if failure not in passed]
@@ -63,7 +66,7 @@ def _is_within(branch: Branch | None, outer: Branch | None) -> bool:
 
 
 def _handled_errors() -> list[BaseException]:
-    """Return the errors that the running code has caught and still handles."""
+    """Return the errors whose `except` or `finally` blocks are running now."""
     errors, error = list[BaseException](), sys.exc_info()[1]
     while error is not None and error not in errors:
         errors.append(error)
@@ -79,7 +82,7 @@ _ADVICE = "use poll for polling, continue_with for endless work, children for ma
 
 
 class CallTracker:
-    """Gives each call of a run its identity and record, and stops the run where it must not continue."""
+    """Finds the record of each call of a run, and raises `Unwind` where the run must not continue."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
@@ -103,7 +106,7 @@ class CallTracker:
     def remember(self, record: Record) -> None:
         """Add a record of an earlier run."""
         self.journal.add(record)
-        # Inputs of a flow's member and consumed signals are recorded without a call.
+        # The inputs of a flow's member and the consumed signals are recorded although no call was made.
         self._has_records = self._has_records or record.kind not in ("inputs", "signals")
         self._has_warned_records = len(self.journal) > WARN_RECORDS
         if record.facts.get("cancel_requested"):
@@ -112,7 +115,7 @@ class CallTracker:
             self.consumed[name] = max(seq, self.consumed.get(name, 0))
 
     def match(self, scope: Scope, call_id: CallId) -> tuple[CallId, Record | None]:
-        """Match a call with the journal. If it does not fit, unwind the run."""
+        """Return the call with its record. If the call does not match the journal, hold the execution."""
         try:
             record = self.journal.expect(scope, call_id, check_digest=self._run.app.arguments == "hold")
         except Mismatch as mismatch:
@@ -136,7 +139,7 @@ class CallTracker:
         """Raise if nothing durable may happen any longer in this run or branch."""
         self.check_over()
         if self._run.is_draining:
-            # Steps in flight finish and are recorded first.
+            # Running steps must finish and be recorded before the run unwinds.
             if not self._run.in_flight:
                 self._run.unwind()
             raise self.unwind_reason(branch)
@@ -150,12 +153,12 @@ class CallTracker:
 
     @property
     def has_unwound(self) -> bool:
-        """True once some code of the body was made to unwind."""
+        """True once `Unwind` was raised in any code of the body."""
         return bool(self._unwinds)
 
     def unwind_reason(self, branch: Branch | None) -> Unwind:
-        """Return the exception that makes a branch unwind. Abandon code that keeps swallowing it."""
-        # Count per branch, since each of many branches unwinds at least once.
+        """Return the exception that makes a branch unwind. Abandon the body if its code keeps catching `Unwind`."""
+        # Count for each branch separately, since every branch of a run unwinds at least once.
         times = self._unwinds[branch] = self._unwinds.get(branch, 0) + 1
         if times >= MAX_UNWINDS:
             self.is_cut_off = True
@@ -166,25 +169,28 @@ class CallTracker:
         return self._run.unwind_error()
 
     def warn_swallowed(self) -> None:
-        """Warn once about code that continues after it was made to unwind."""
+        """Warn once that the code of this task caught `Unwind` and continued."""
         if not self._has_warned_swallowed:
             self._has_warned_swallowed = True
             name = self._run.task.name
             LOG.warning("%s swallowed Unwind, so its result is ignored; let BaseException pass", name)
 
     def check_cancel(self, call: DurableCall[Any]) -> None:
-        """Deliver a request to cancel, once, at the first call without a recorded outcome."""
+        """Raise `CancelRequested` at the first call without a recorded outcome, if a cancellation was requested.
+
+        Each request is delivered only once.
+        """
         if self._run.cancel_due_at is not None and not self.cancel_delivered:
             self.deliver_cancel(call)
             raise CancelRequested
 
     def deliver_cancel(self, call: DurableCall[Any]) -> None:
-        """Record that the request was delivered at this call, so that every later run raises it there again."""
+        """Record that the request to cancel was delivered at this call, so that every later run raises it here too."""
         self.cancel_delivered = True
         self._run.record_writer.enqueue(call.call_id.record(StepStatus.CANCELLED, cancel_requested=True))
 
     def find_never_awaited(self) -> InvalidRequest | None:
-        """Return an error that names the calls that were made but never awaited. Dropped branches do not count."""
+        """Return an error that names the calls that were made but never awaited, except calls of dropped branches."""
         paths = tuple(call.path for call in self.made_calls if not call.is_awaited and not call.branch.is_dropped)
         if not paths:
             return None
@@ -201,7 +207,7 @@ class CallTracker:
 
 
 def _continues(branch: Branch) -> bool:
-    """Return True in the branch's own code, unless it only cleans up while unwinding."""
+    """Return True if the branch's own code calls this, and not just from cleanup while it unwinds."""
     is_own = threading.get_ident() == branch.thread if branch.is_plain else asyncio.current_task() is branch.task
     error = sys.exc_info()[1]
     while error is not None and not isinstance(error, Unwind):
@@ -240,7 +246,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
     @property
     def has_outcome(self) -> bool:
-        """True if its outcome is recorded. An abandoned call has no outcome."""
+        """True if the outcome of this call is recorded. An abandoned call has no outcome."""
         record = self.record
         return record is not None and record.is_final and record.status is not StepStatus.ABANDONED
 
@@ -251,7 +257,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
             if record.facts.get("cancel_requested"):
                 raise CancelRequested
             if record.status is StepStatus.ABANDONED:
-                # The code cancelled this call before, and must take that path again. Wait to be cancelled.
+                # In an earlier run the code cancelled this call, and it must do so again. Wait for that.
                 await asyncio.Event().wait()
             return self.replay(record)
         calls.check_alive(awaiting_branch(self))
@@ -267,7 +273,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         raise NotImplementedError
 
     def open_wait(self, timeout: timedelta | None, **facts: Any) -> datetime | None:
-        """Return the due time of a wait. The first run that reaches the call sets and records it."""
+        """Return the due time of a wait. The first run that reaches the call sets and records the due time."""
         if self.record is not None:
             due = self.record.facts.get("due")
             return None if due is None else datetime.fromisoformat(due)
@@ -278,9 +284,9 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         return due_at
 
     async def await_verdict(self, wait: Wait) -> Verdict:
-        """Wait together with the other waiting branches.
+        """Wait until `wait` ends, and return how. If all branches wait, the run is suspended and this call unwinds.
 
-        Only a branch of the task can wait. An asyncio task of the user's own would be gone when the wait is over.
+        Only a branch of the task may wait. An asyncio task that the user started would not survive the suspension.
         """
         branch = awaiting_branch(self)
         if asyncio.current_task() is not branch.task:
@@ -293,12 +299,12 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         verdict = await suspender.wait(branch, wait)
         branch.remove_waitpoints(opened)
         if opened and isinstance(verdict, DueTimeReached) and (suspender.waiting or suspender.active > 1):
-            # A timed-out suspension closes its waitpoints, but here only one of several waits has timed out.
+            # A suspension that times out closes its waitpoints. Here only one of several waits has timed out.
             await close_waitpoints(self.run, opened, f"{self.path} has timed out")
         return verdict
 
     def begin(self) -> Coroutine[Any, Any, T_co]:
-        """Start the call. Raise if it was awaited before."""
+        """Start the call. Raise if the call was awaited before."""
         if self.is_awaited:
             message = f"{self.path} has been awaited already; keep its result"
             raise InvalidRequest("awaited_twice", message, path=self.path)
@@ -308,7 +314,7 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         return _never_return() if self.is_stuck else self.resolve()
 
     async def _begin_after(self, decides: Sequence[Decide]) -> T_co:
-        """Decide the groups that failed before this call, then start it."""
+        """Record the failures of the groups that failed before this call, then start the call."""
         for decide in decides:
             await decide()
         return await self.resolve()
@@ -334,10 +340,10 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 async def _never_return() -> Any:
     """Never return: the code around this call has swallowed `Unwind` too often.
 
-    That code swallows everything that would end it. If it were cancelled at the end of its loop, its task would
-    continue, and the loop would never end. If the garbage collector closed the task, it would run forever right there.
-    So the task must not be collected. Objects that a daemon thread's frame references are never collected, even when
-    the process ends.
+    That code catches every exception that would end it. If the closing event loop cancelled its asyncio task, the task
+    would continue, and the loop would never close. If the garbage collector closed the task, the code would run forever
+    inside the collector. So a daemon thread keeps a reference to the task. What such a thread refers to is never
+    collected, even when the process ends.
     """
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"

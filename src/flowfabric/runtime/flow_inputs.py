@@ -1,4 +1,4 @@
-"""The inputs of a flow's members: stored with placeholders, and filled with upstream results when a member runs."""
+"""The inputs of a flow's members, stored with placeholders that upstream results replace when a member runs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def build_inputs(
     task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[bytes, str, list[ResultReference]]:
-    """Return the stored input of a call, its encoding, and the references in it.
+    """Return the input to store for a call, its encoding, and the references to upstream results in its arguments.
 
-    Arguments without references are validated like those of any call. In an argument with references, only the values
-    that exist already are validated, each by its own type.
+    Arguments without references are validated like those of any call. In an argument with references, each of the other
+    values is validated only by its own type, not by the annotation of the argument.
     """
     bound = task.inputs.bind(args, kwargs)
     references = list(find_references(bound))
@@ -56,9 +56,9 @@ def build_inputs(
 
 
 async def resolve_inputs(run: TaskRun) -> Arguments:
-    """Return the arguments of a flow's member. Raise `InputMismatch` if they do not fit the function.
+    """Return the arguments of a flow's member. Raise `InputMismatch` if they do not fit the member's function.
 
-    The member reads the results of its upstream members once and records them, so that later runs see the same.
+    The first run reads the results of the upstream members and records them, so that later runs get the same arguments.
     """
     record = run.calls.journal.get(INPUTS_PATH)
     if record is None:
@@ -69,7 +69,10 @@ async def resolve_inputs(run: TaskRun) -> Arguments:
 
 
 def _encode_value(value: object, name: str) -> Any:
-    """Return a value with placeholders as JSON: lists and dicts as they are, everything in them by its own type."""
+    """Return a value that contains references as JSON, with null for each reference.
+
+    Lists and dicts keep their structure, and every other value in them is encoded by its own type.
+    """
     if isinstance(value, ResultReference):
         return None
     if isinstance(value, list | tuple):
@@ -96,7 +99,7 @@ def _find_value(placeholder: Placeholder, results: Mapping[str, Input]) -> Any:
         message = f"the results of {', '.join(placeholder.members)} no longer exist; replay the flow from there"
         raise InputMismatch(message, members=placeholder.members)
     if len(completed) > 1:
-        # The results are in the order in which the members ended.
+        # The function gets the results in the order in which the members ended.
         completed.sort(key=lambda upstream: (upstream.ended_at, upstream.execution_id))
     values = [json.loads(upstream.result or b"null") for upstream in completed[: placeholder.needed]]
     return values if placeholder.mode == "quorum" else values[0]

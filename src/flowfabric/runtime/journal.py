@@ -1,10 +1,10 @@
-"""The journal: the records of a run, and the check that the code still makes the same calls.
+"""The journal: the records of an execution, and the check that the code still makes the same calls.
 
-A durable call has a path: its scope and its label. The label is the name of the call, `name#2` for the second call of
-that name in its scope, or `name[key]`. A call without a key also has an index, its position in the scope. A call must
-find its record under the same path, with the same kind, index and argument digest. If it finds none, no other call may
-be recorded at its index. Both checks are needed: with the index alone, code that lost an unfinished call would run a
-recorded call again.
+A durable call has a path, which consists of its scope and its label. The label is the name of the call, `name#2` for
+the second call of that name in its scope, or `name[key]`. A call without a key also has an index, its position in the
+scope. The record under the path of a call must have the same kind, index and argument digest. If there is no such
+record, no other call may be recorded at the index of the call. Both checks are needed. With the index alone, a recorded
+call would run again after the code drops an unfinished call before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_FACTS: Mapping[str, Any] = {}
 
 @fast_dataclass.record(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One recorded call. `value` is the JSON of its result, and `facts` holds further data of its kind."""
+    """One recorded call. `value` is the JSON of its result, and `facts` holds data that depends on `kind`."""
 
     path: str
     scope: str
@@ -54,7 +54,7 @@ class Record:
 
     @classmethod
     def from_step(cls, step: RecordedStep) -> Record:
-        """Return the record of a stored step."""
+        """Return the record that is stored as this step of the engine."""
         text = step.payload.decode()
         head, end = _DECODER.raw_decode(text, 1)
         return cls(
@@ -71,7 +71,7 @@ class Record:
 
 @fast_dataclass.record(frozen=True, slots=True)
 class CallId:
-    """The identity of a call."""
+    """The identity of a durable call, by which a later run finds its record."""
 
     path: str
     scope: str
@@ -94,12 +94,12 @@ class CallId:
 
 
 class Mismatch(Exception):
-    """The code no longer matches the journal. The message shows both side by side."""
+    """The code no longer matches the journal. The message shows the recorded and the current calls side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedFailure:
-    """A failure that was recorded after `calls` calls of a scope, and is raised there again."""
+    """A failure that was recorded after `calls` calls of a scope. Later runs raise it again after that many calls."""
 
     calls: int
     make_error: Callable[[], Exception]
@@ -117,22 +117,22 @@ class Scope:
 
     @property
     def number(self) -> int:
-        """The number of calls made."""
+        """The number of calls that this scope has made so far."""
         return len(self.paths) + len(self.keyed)
 
     def raise_recorded(self) -> None:
-        """Raise the failure that is recorded at this point, if any."""
+        """Raise the recorded failure if the scope has made as many calls as before that failure."""
         for halt in self.failures:
             if self.number >= halt.calls:
                 raise halt.make_error()
 
     def label(self, name: str) -> str:
-        """Return the label of the next call of this name that has no index: `now`, `now#2`, …"""
+        """Return the label of the next call of this name without a key, such as `now` or `now#2`."""
         number = self.names[name] = self.names.get(name, 0) + 1
         return self._validate(name if number == 1 else f"{name}#{number}")
 
     def next(self, name: str, kind: str, *, key: str | None = None, digest: str | None = None) -> CallId:
-        """Return the identity of the next call of this name."""
+        """Return the identity of the next call of this name in the scope."""
         if key is None:
             label, index = self.label(name), len(self.paths)
             self.paths.append(self.prefix + label)
@@ -145,7 +145,7 @@ class Scope:
         return CallId(self.prefix + label, self.prefix, KEYED, kind, digest)
 
     def unordered(self, label: str, kind: str) -> CallId:
-        """Return the identity of a call that has no index."""
+        """Return the identity of a call with this label and no index, whose position in the scope is not checked."""
         return CallId(self.prefix + self._validate(label), self.prefix, KEYED, kind)
 
     def _validate(self, label: str) -> str:
@@ -168,13 +168,13 @@ class Journal:
         return self._by_path.get(path)
 
     def add(self, record: Record) -> None:
-        """Add a record. It replaces an open record of the same path."""
+        """Add a record. A new record replaces an open record of the same path."""
         self._by_path[record.path] = record
         if record.index != KEYED:
             self._by_place[record.scope, record.index] = record.path
 
     def expect(self, scope: Scope, call_id: CallId, *, check_digest: bool = True) -> Record | None:
-        """Return the record of a call. Raise `Mismatch` if another call was recorded in its place."""
+        """Return the record of a call, or None. Raise `Mismatch` if a different call was recorded in its place."""
         record = self._by_path.get(call_id.path)
         if record is None:
             if (call_id.scope, call_id.index) in self._by_place:
@@ -187,12 +187,12 @@ class Journal:
         return record
 
     def has_later_call(self, scope: Scope) -> bool:
-        """Return True if a call after the current point of the scope is recorded."""
+        """Return True if the journal has a record of a call that this scope has not made yet."""
         prefix, place = scope.prefix, len(scope.paths)
         return any(where == prefix and index >= place for where, index in list(self._by_place))
 
     def report_unreached(self, scope: Scope) -> str | None:
-        """Return a report if the scope ended before calls that were recorded in it."""
+        """Return a report if the scope ended without making all calls that were recorded in it, else None."""
         if any(where == scope.prefix and index >= len(scope.paths) for where, index in self._by_place):
             return self.report(scope, None, "it ended before calls that were recorded")
         return None

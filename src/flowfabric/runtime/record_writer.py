@@ -1,4 +1,4 @@
-"""Writing records: simultaneous records share a commit, and records that can wait go with the next one."""
+"""Writing of records. Records of concurrent calls share a commit, and records that can wait join the next commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_PAUSE_S = 2.0
 
 @fast_dataclass.record(frozen=True, slots=True)
 class EncodedRecord:
-    """A record with its stored form."""
+    """A record, and the same record as the step that the engine stores."""
 
     record: Record
     step: Step
@@ -46,19 +46,22 @@ class RecordWriter:
         self._next: asyncio.Task[None] | None = None
 
     def enqueue(self, record: Record) -> EncodedRecord:
-        """Write the record with the next commit. A record that cannot be stored raises here, without harm to others."""
+        """Add the record to the next commit.
+
+        Raise here if the record cannot be stored, so that the other records of that commit are not affected.
+        """
         encoded = EncodedRecord(record, record.to_step())
         self._run.calls.journal.add(record)
         self._unwritten[record.path] = encoded
         return encoded
 
     def discard(self, record: Record) -> None:
-        """Note that the record is stored already, and drop an unwritten record of the same path."""
+        """Add a record that is already stored to the journal, and drop an unwritten record of the same path."""
         self._run.calls.journal.add(record)
         self._unwritten.pop(record.path, None)
 
     async def write(self, record: Record) -> None:
-        """Return once the record is stored."""
+        """Store the record, and return when it is stored."""
         mine = self.enqueue(record)
         if len(self._unwritten) == 1 and not self._children and self._is_idle and self._run.loss is None:
             await self._write_alone(mine)
@@ -69,7 +72,7 @@ class RecordWriter:
         self._run.calls.check_over()
 
     async def submit(self, child: ChildSubmission, record: Record) -> UUID:
-        """Store a child together with its record, and return the child's id."""
+        """Store a child together with the record of its submit, and return the child's id."""
         self.enqueue(record)
         child_id: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
         self._children.append((child, child_id))
@@ -79,7 +82,7 @@ class RecordWriter:
         return child_id.result()
 
     async def flush(self) -> None:
-        """Return when every record is written."""
+        """Write all unwritten records, and return when they are stored."""
         while self._unwritten and self._run.loss is None:
             await shield(self._start_flush())
 
@@ -93,8 +96,8 @@ class RecordWriter:
     ) -> T | None:
         """Run an operation that also stores the unwritten records. Return its outcome, or None if the lease was lost.
 
-        Records that do not fit into its commit are written before it. `keeps_lease` is True if the operation does not
-        give up the lease.
+        Records that do not fit into the operation's commit are written before the operation. `keeps_lease` is True if
+        the operation does not give up the lease.
         """
         await self.wait_idle()
         while len(self._unwritten) > MAX_BATCH - 1:
@@ -107,10 +110,10 @@ class RecordWriter:
         return stored.result()
 
     async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
-        """Run the operation that ends the run, after writing all records. Return None if the lease was lost.
+        """Write all records, then run the operation that ends the run. Return None if the lease was lost.
 
-        An end without records shares its statement with other runs. It needs no task of its own: if it is cancelled, it
-        is simply repeated.
+        Without records, the operation can share a database statement with those of other runs. It also needs no asyncio
+        task of its own, since it can be repeated if it is cancelled.
         """
         await self.flush()
         if self._is_idle:
@@ -125,9 +128,9 @@ class RecordWriter:
         return self._next is None and (self._last is None or self._last.done())
 
     async def _write_alone(self, mine: EncodedRecord) -> None:
-        """Write a single record without a separate task, as for a function that runs one step after another.
+        """Write a single record without a new asyncio task, which is faster if a function runs one step after another.
 
-        If this is cancelled or the store refuses, the record stays unwritten.
+        If this call is cancelled or the store refuses the record, the record stays unwritten.
         """
         run = self._run
         run.hooks.record_starting(run, mine.record)
@@ -162,7 +165,7 @@ class RecordWriter:
             await self._write(records, lambda steps: leases.checkpoint(fence, steps))
 
     def _take(self, first: set[str]) -> list[EncodedRecord]:
-        """Remove and return as many unwritten records as fit into a commit, starting with the `first` paths."""
+        """Remove and return as many unwritten records as fit into a commit, first those with the paths in `first`."""
         paths = sorted(self._unwritten, key=lambda path: path not in first)[:MAX_BATCH]
         return [self._unwritten.pop(path) for path in paths]
 
@@ -173,7 +176,7 @@ class RecordWriter:
         try:
             outcomes = await self._write(records, lambda steps: leases.submit_children(fence, submissions, steps=steps))
         except FlowFabricError:
-            # Write no record of a child that does not exist.
+            # The children were not stored, so drop the records of their submits.
             for child in submissions:
                 self._unwritten.pop(child.key, None)
             raise
@@ -187,7 +190,7 @@ class RecordWriter:
         *,
         keeps_lease: bool = True,
     ) -> T | None:
-        """Run an operation that stores these records. If it is refused, they stay unwritten."""
+        """Run an operation that stores these records. If the store refuses it, the records stay unwritten."""
         run = self._run
         for encoded in records:
             run.hooks.record_starting(run, encoded.record)
@@ -208,7 +211,7 @@ async def retry_while_owned(
 ) -> T | None:
     """Run an operation, and repeat it while the store is unavailable. Return None if the run has lost its lease.
 
-    With `needs_lease`, a refusal of the operation can mean the loss of the lease.
+    With `needs_lease`, treat a refusal as the loss of the lease if its error code says so.
     """
     pause_s = INITIAL_PAUSE_S
     while run.loss is None:

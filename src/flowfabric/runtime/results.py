@@ -1,4 +1,4 @@
-"""How an execution ended, as records and errors, and how results are stored in the journal."""
+"""Outcomes of executions, as records and errors, and the storage of results in the journal."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _HELD_BY_CODE = ("diverged", "input_mismatch")
 
 @dataclass(frozen=True, slots=True)
 class FinalOutcome:
-    """How an execution ended, and the declared error to raise if there is one."""
+    """How an execution ended. `declared` is the error to raise if the task declares its class in `raises`."""
 
     outcome: Outcomes
     declared: Exception | None = None
 
     def value(self) -> Any:
-        """Return the result, or raise the error for any other end."""
+        """Return the result, or raise an error if the execution did not complete."""
         match self.outcome:
             case Completed(value=value):
                 return value
@@ -61,14 +61,14 @@ class FinalOutcome:
 async def wait_for_end(engine: Engine, id_: UUID, timeout: Duration | None) -> Outcome | None:  # noqa: ASYNC109
     """Wait until the execution has ended. Return None if the timeout passes first.
 
-    Raise `Diverged` if the execution is held because its code diverged: it would never end without help.
+    Raise `Diverged` if the execution is held because its code diverged, since it cannot end until it is unheld.
     """
     snapshot = await engine.executions.wait_until(id_, _is_held_by_code, timeout)
     return None if snapshot is None else await _read_outcome(engine, id_, snapshot, timeout)
 
 
 async def run_to_end(engine: Engine, submission: Submission) -> tuple[UUID, Outcome]:
-    """Submit an execution, and return its id and how it ended."""
+    """Submit an execution and wait until it has ended. Return its id and how it ended."""
     id_, snapshot = await engine.executions.submit_and_wait(submission, _is_held_by_code)
     outcome = snapshot.outcome or await _read_outcome(engine, id_, snapshot, None)
     assert outcome is not None, "there was no timeout"
@@ -78,7 +78,7 @@ async def run_to_end(engine: Engine, submission: Submission) -> tuple[UUID, Outc
 async def _read_outcome(engine: Engine, id_: UUID, snapshot: StateSnapshot, limit: Duration | None) -> Outcome | None:
     if snapshot.outcome is None:
         refuse_if_diverged(await engine.executions.describe(id_))
-        return await wait_for_end(engine, id_, limit)  # The execution was unheld in between.
+        return await wait_for_end(engine, id_, limit)  # The execution has been unheld since then.
     return snapshot.outcome
 
 
@@ -87,7 +87,7 @@ def _is_held_by_code(snapshot: StateSnapshot) -> bool:
 
 
 def refuse_if_diverged(description: Description) -> None:
-    """Raise the report of an execution that is held because its code no longer matches its journal."""
+    """Raise `Diverged` with the report if the execution is held because its code no longer matches its journal."""
     is_held = (
         description.state is State.BLOCKED and description.vector.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
     )
@@ -116,7 +116,7 @@ async def read_end(
 
 
 def untyped_codec() -> ValueCodec[Any]:
-    """Return the codec for results of unknown tasks: any JSON."""
+    """Return the codec for results of unknown tasks, which accepts any JSON."""
     codec: ValueCodec[Any] = codec_for(Any, what="the result")
     return codec
 
@@ -124,8 +124,10 @@ def untyped_codec() -> ValueCodec[Any]:
 def recorded_failure(
     failure: Mapping[str, Any] | None, detail: Mapping[str, Any] | None, task: TaskSpec | None
 ) -> FinalOutcome:
-    """Return a failure from its message, category and the detail that a run recorded. Failures of the engine have no
-    detail."""
+    """Return a failure from its message and category, and from the detail that a run recorded.
+
+    Failures that the engine itself recorded have no detail.
+    """
     if detail is None:
         document = failure or {}
         category = str(document.get("category", ""))
@@ -138,7 +140,7 @@ def recorded_failure(
 
 
 def parse_object(text: bytes | None) -> dict[str, Any] | None:
-    """Return the JSON object in a text, or None if there is something else."""
+    """Return the JSON object in a text, or None if the text is not a JSON object."""
     try:
         document = json.loads(text or b"null")
     except ValueError:
@@ -153,10 +155,10 @@ _warned: set[tuple[str, str]] = set()
 
 
 def store_result(value: Any, codec: ValueCodec[Any], call: DurableCall[Any]) -> StoredValue[Any]:
-    """Store and restore the result of a call. The first run sees the stored value.
+    """Encode the result of a call for storage, and decode it again, so that the first run sees the stored value.
 
-    A result that changes on the way is an error in tests. Elsewhere it is a warning, once per step: the effect has
-    happened and must not be repeated.
+    If the decoded value differs from the result, raise an error in tests. Elsewhere only warn, once per step, because
+    the effect of the step has happened and must not be repeated.
     """
     stored = codec.store_value(value)
     if stored.difference is not None:

@@ -3,7 +3,7 @@
 body ── durable calls (durable_call) ──► the journal returns the outcome, or the call runs and is recorded
   └─ every branch waits (suspension) ──► one suspend with all open waits ──► Unwind at the waiting awaits
 
-After the commit that gives up the lease, nothing durable happens and the outcome of the body is ignored.
+After the commit that gives up the lease, durable calls raise `Unwind`, and the outcome of the body is ignored.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class RunHooks:
-    """Callbacks of a run, which do nothing here. A test may override them.
+    """Callbacks of a run. In this class they do nothing; a test kit overrides them.
 
-    They may call `run.restart()` or `run.lease_lost(…)` at any point. Strict hooks also turn lossy results and changed
-    arguments into errors.
+    A hook may call `run.restart()` or `run.lease_lost(…)` at any point. With `is_strict`, a run also raises an error
+    if storing changes a result, or if a step changes its arguments.
     """
 
     is_strict = False
@@ -68,7 +68,7 @@ _CONSUMED = "@signals"
 
 
 class TaskRun:
-    """The run of one lease."""
+    """One run of a task's function under one lease."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class TaskRun:
             LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
             await end_refused(self, error)
         finally:
-            # Take the run apart, so that none of it waits for the garbage collector.
+            # Remove the parts of the run, so that no reference cycle keeps them until the next garbage collection.
             self.is_over = True
             del self.calls, self.record_writer, self.suspender, self._body
 
     def __getattr__(self, name: str) -> Any:
-        """Raise `Unwind` for the parts that were removed at the end of the run: nothing durable happens any longer."""
+        """Raise `Unwind` for a part that was removed at the end of the run, so that late durable calls unwind."""
         if name in ("calls", "record_writer", "suspender"):
             raise self.unwind_error()
         raise AttributeError(name)
@@ -153,7 +153,7 @@ class TaskRun:
             self.abandon()
 
     def abandon(self) -> None:
-        """Leave the body at any point, and cancel the code in it. Any thread may call this."""
+        """Cancel the code of the body, wherever it is, and unwind its waits. Any thread may call this."""
         self.is_over = True
         self.on_loop(self._abandon)
 
@@ -167,7 +167,7 @@ class TaskRun:
         self.suspender.deliver_cancel()
 
     def drain(self) -> None:
-        """Unwind at the next durable call. Steps in flight finish and are recorded first."""
+        """Unwind at the next durable call. Running steps finish and are recorded before that."""
         self.is_draining = True
         if self.suspender.active == 0 and self.suspender.waiting:
             self.unwind()
@@ -182,12 +182,12 @@ class TaskRun:
         self.unwind()
 
     def unwind(self) -> None:
-        """Leave the body, so that nothing durable happens in it from now on. A thread of the body may call this."""
+        """Unwind the body and refuse further durable calls in it. A thread of the body may call this."""
         self.is_over = True
         self.on_loop(self._unwind_branches)
 
     def on_loop(self, call: Callable[..., object], *args: Any) -> None:
-        """Call the function on the loop: immediately on the loop's own thread, otherwise soon."""
+        """Call the function in the loop's thread: immediately if this is that thread, otherwise soon."""
         if threading.get_ident() == self._thread:
             call(*args)
         else:
@@ -209,13 +209,13 @@ class TaskRun:
 
 
 async def _load(run: TaskRun, *, may_be_new: bool) -> None:
-    """Read the journal. Under the first lease there is none yet."""
+    """Read the journal from the store. Under the first lease of an execution there is nothing to read."""
     if may_be_new and run.lease.epoch <= 1:
         return
     steps = await retry_while_owned(run, lambda: run.engine.leases.journal(run.lease.fence)) or ()
     for step in steps:
         run.calls.remember(Record.from_step(step))
-    # Records kept by a replay stay valid, so random values must stay those of their generation.
+    # A replay can keep records of an earlier generation, so use the random values of that generation again.
     run.seed = steps[0].generation if steps else run.lease.generation
 
 
@@ -228,7 +228,7 @@ async def _restart(run: TaskRun) -> None:
 
 
 async def end_lease(run: TaskRun, ending: BranchResult) -> None:
-    """End the lease according to how the body ended. Do nothing if the lease is gone already."""
+    """End the lease according to how the body ended. Do nothing if the lease was already given up or lost."""
     if run.is_suspended or run.loss is not None:
         if run.calls.has_unwound and not isinstance(ending.error, Unwind | asyncio.CancelledError):
             run.calls.warn_swallowed()
@@ -251,7 +251,8 @@ async def end_lease(run: TaskRun, ending: BranchResult) -> None:
 async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
     """End a lease that the store refused to end normally.
 
-    Invalid requests fail for good. Other errors are retried after a pause, so that the run does not loop.
+    After an invalid request, fail the execution permanently. After other errors, delay it, so that it does not run
+    again immediately.
     """
     leases, fence = run.engine.leases, run.lease.fence
     try:
@@ -264,7 +265,7 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
 
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
-    """Return True if a retry cannot help: the failure is recorded already, or can never succeed."""
+    """Return True if a retry cannot help, because the failure is recorded, or because every retry would fail too."""
     return bool(getattr(error, FINAL_MARK, False)) or all(_is_final(leaf, raises) for leaf in iter_leaves(error))
 
 
@@ -280,7 +281,7 @@ async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
 
 
 async def _continue(run: TaskRun, payload: bytes) -> None:
-    """Restart the execution with new input. The new journal holds only which signals were consumed."""
+    """Restart the execution with new input. Its new journal contains only a record of the consumed signals."""
     used, steps, fence = run.calls.consumed, list[Step](), run.lease.fence
     if used:
         facts = {"used": used}
@@ -313,7 +314,7 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
     document = failures.to_json(info) | (failures.encode_declared(error, raises) or {})
     fence, detail = run.lease.fence, json.dumps(document).encode()
     message = f"{info.type}: {info.message}"[:1000]
-    # The engine knows only categories, so a failure of a retried class is reported under the name of that class.
+    # The engine knows only categories, so if `retry_on` names an exception class, its failures get the class name.
     category = retry_category(error, info.category, run.task.settings.retry_on) or info.category or kind.value
     await run.record_writer.commit_with(
         lambda steps: run.engine.leases.fail(
@@ -323,7 +324,7 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
 
 
 def _as_failure(error: BaseException) -> BaseException:
-    """Return a cancellation that was not requested as an ordinary failure."""
+    """Return the error. Replace a cancellation by the function's own code with an ordinary failure."""
     if isinstance(error, asyncio.CancelledError):
         failure = RuntimeError("the function was cancelled by its own code")
         failure.__cause__ = error
@@ -332,7 +333,7 @@ def _as_failure(error: BaseException) -> BaseException:
 
 
 class TaskRunner:
-    """The runner of an app's tasks."""
+    """Creates the runs for leases of an app's tasks."""
 
     def __init__(self, app: Host, threads: ThreadPools, hooks: RunHooks = NO_HOOKS) -> None:
         self._app, self._threads, self._hooks = app, threads, hooks
@@ -343,12 +344,12 @@ class TaskRunner:
         return tuple(self._app.tasks)
 
     def begin(self, engine: Engine, lease: Lease) -> TaskRun:
-        """Return the run of a lease."""
+        """Return a new run for a lease, without starting the run."""
         return TaskRun(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks)
 
 
 def continue_with(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
-    """End the run. The same execution starts over with these arguments and an empty journal."""
+    """End the run. The same execution then starts again with these arguments and an empty journal."""
     branch = require_branch("continue_with")
     branch.run.calls.check_alive(branch)
     if task.name != branch.run.task.name:

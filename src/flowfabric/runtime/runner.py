@@ -1,4 +1,4 @@
-"""The protocols around a run: the calls of a worker, and the needs of a run from its app and task.
+"""The protocols around a run: what a worker calls, and what a run needs from its app and task.
 
 worker: claim ──► begin(engine, lease) ──► run() ──────────────────────► the slot is free
                                              ▲
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """One lease being worked on. The worker calls all methods on its event loop.
+    """The work under one lease. The worker calls all methods on its event loop.
 
-    A notice can arrive after the run has already acted: a renewal in progress may report a lease as lost that the run
-    has just ended. After `run` has returned, the worker calls nothing more.
+    A notice can arrive late. For example, a renewal may report a lease as lost that the run has just ended. After
+    `run` has returned, the worker calls no other method.
     """
 
     async def run(self) -> None:
@@ -44,7 +44,7 @@ class Run(Protocol):
         """Stop, and write nothing more: the lease no longer belongs to this worker."""
 
     def cancel_requested(self, due_at: datetime) -> None:
-        """Note a request to cancel. The engine cancels the execution at `due_at` if it has not ended by then."""
+        """Receive a request to cancel. The engine cancels the execution at `due_at` if it has not ended by then."""
 
     def drain(self) -> None:
         """Unwind at the next durable call, then release the lease: the process is about to end."""
@@ -61,7 +61,7 @@ class Runner(Protocol):
         """The kinds to claim. The worker begins no executions of other kinds."""
 
     def begin(self, engine: Engine, lease: Lease) -> Run:
-        """Return the run of a lease without starting it. The worker calls it on its event loop."""
+        """Return a new run for a lease, without starting the run. The worker calls this on its event loop."""
 
 
 class Host(Protocol):
@@ -72,7 +72,7 @@ class Host(Protocol):
 
     @property
     def arguments(self) -> str:
-        """What to do if a recorded call has other arguments now: `hold`, `warn` or `off`."""
+        """What to do if the arguments of a call differ from the recorded arguments: `hold`, `warn` or `off`."""
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]:
@@ -99,14 +99,14 @@ class TaskSpec(Protocol):
 
     @property
     def result_codec(self) -> ValueCodec[Any]:
-        """How results are stored and restored."""
+        """The codec that stores and restores results of the task."""
 
     @property
     def newest(self) -> TaskSpec:
-        """The newest registered version, with the same call options."""
+        """The newest registered version of this task, with the same call options."""
 
     def submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
-        """Return the submission of a call to the newest version."""
+        """Return the submission of a call of the newest version of this task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The options of `.options(…)` for one execution. Absent options default to the task's settings."""
+    """The options that `task.options(…)` sets for one execution. Omitted options default to the task's settings."""
 
     key: str | None = None
     name: str | None = None
@@ -158,7 +158,7 @@ class CallOptions:
 
 
 def validate_raises(raises: Collection[Any]) -> tuple[type[Exception], ...]:
-    """Return the exception classes, or raise if there is anything else among them."""
+    """Return the exception classes as a tuple. Raise if `raises` contains anything else."""
     classes = tuple(raises)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
@@ -167,14 +167,14 @@ def validate_raises(raises: Collection[Any]) -> tuple[type[Exception], ...]:
     return classes
 
 
-# Which failures are retried: all, or only those of certain categories and classes.
+# `retry_on` lists the categories and exception classes of failures that are retried. By default all are retried.
 
 
 Retryable: TypeAlias = str | type[Exception]
 
 
 def validate_retry_on(retry_on: object) -> tuple[Retryable, ...]:
-    """Return the categories and exception classes, or raise if there is anything else among them."""
+    """Return the categories and exception classes as a tuple. Raise if `retry_on` contains anything else."""
     if isinstance(retry_on, str | bytes) or not isinstance(retry_on, Collection):
         message = "retry_on must be a collection of categories and classes of exceptions"
         raise InvalidRequest("invalid_type", message, field="retry_on")
@@ -191,7 +191,7 @@ def _validate_retryable(retryable: object) -> Retryable:
 
 
 def retry_categories(retry_on: Collection[Retryable]) -> tuple[str, ...]:
-    """Return the categories that the engine retries. It knows no classes, so a class becomes its name."""
+    """Return the categories that the engine retries. The engine knows no classes, so use the name of each class."""
     named = {retryable if isinstance(retryable, str) else retryable.__name__ for retryable in retry_on}
     if any(isinstance(retryable, type) and issubclass(TimeoutError, retryable) for retryable in retry_on):
         named.add(ATTEMPT_TIMEOUT)

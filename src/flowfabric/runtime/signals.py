@@ -1,8 +1,8 @@
-"""Signals: typed names, their delivery, decisions and callbacks by token, and the links that contain a token.
+"""Signals: their typed names and delivery, decisions and callbacks with a token, and links that contain a token.
 
-A token decides once: all decisions of a waitpoint have the same key, so the engine accepts the first and reports the
-others as duplicates. The id of a decision's signal follows from the waitpoint and the word. So a duplicate shows what
-the first decision was without a read.
+Only the first decision with a token counts. All decisions at a waitpoint have the same key, so the engine accepts the
+first and reports the others as duplicates. The id of a decision's signal is derived from the waitpoint and the word
+`approve` or `reject`. So the id that the engine reports for a duplicate shows what the first decision was.
 
 Links lead to `app.asgi()`. A link contains its token, so it is as secret as the token.
 
@@ -76,9 +76,9 @@ async def deliver(opening: EngineFactory, token: str, name: str, payload: object
 async def send(
     engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None, *, by: str | None = None
 ) -> Delivery:
-    """Deliver to the declared signal of this name, or else to the oldest open wait for it.
+    """Deliver a signal to the waitpoint that the task declares for this name, or else to the oldest open wait for it.
 
-    `by` names the sender if it is not a program.
+    `by` names the operator who sends the signal. Without `by`, the sender is the current execution or a program.
     """
     kind, identity = _current_sender() if by is None else (OPERATOR, by)
     return await engine.signals.send(
@@ -104,7 +104,10 @@ DECISION_KEY = "decision"
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The first decision with a token, or None if it is unknown. `repeated` is True if an earlier call made it."""
+    """The first decision with a token. `word` is None if that decision is unknown.
+
+    `repeated` is True if an earlier call, and not this one, made the decision.
+    """
 
     word: DecisionWord | None
     repeated: bool
@@ -133,7 +136,7 @@ async def decide(
 async def deliver_decision(
     engine: Engine, token: str | Secret, word: DecisionWord, comment: str, source_type: str, by: str = "unknown"
 ) -> Accepted | DuplicateSignal:
-    """Deliver the decision as a signal. The first decision with a token counts, however it arrives."""
+    """Deliver the decision as a signal. Only the first decision with a token counts, by whatever route it arrives."""
     waitpoint = read_token(token).unverified.waitpoint_id
     return await engine.signals.deliver(
         token,
@@ -150,8 +153,8 @@ async def deliver_decision(
 async def call_back(engine: Engine, token: str | Secret, payload: bytes, *, key: str | None = None) -> None:
     """Deliver the payload of a callback.
 
-    Without a key, equal payloads count as the same call. A sender that repeats a call after a lost reply gets the same
-    reply.
+    Without a key, requests with equal payloads count as the same request. A sender that repeats a request after a lost
+    reply gets the same reply.
     """
     same = f"sha256 {hashlib.sha256(payload).hexdigest()}" if key is None else key
     await engine.signals.deliver(token, CALLBACK, payload, category="callback", source_type="callback", key=same)
@@ -173,7 +176,7 @@ def callback_url(base_url: str, token: str | Secret) -> str:
 
 
 def validate_base_url(base_url: str) -> str:
-    """Return the URL of `app.asgi()` without trailing slashes. Raise unless it is http or https without a query."""
+    """Return the base URL without trailing slashes. Raise unless it is an http or https URL without a query."""
     try:
         parts = urlsplit(base_url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and base_url.isprintable()
@@ -189,22 +192,22 @@ def _token_text(token: str | Secret) -> str:
     return token.reveal() if isinstance(token, Secret) else token
 
 
-# Client calls inside tasks. A client call in a step is part of that step, with a key that is equal in every try. A
-# client call in the function of a task runs as a step.
+# Client calls inside tasks. A client call in a step is part of that step, and has the same key in every try. A client
+# call in the task's function itself runs as a step of its own.
 
 
 def is_in_task() -> bool:
-    """Return True in the function of a task itself, where effects must be recorded."""
+    """Return True if the caller is a task's function and not a step, so that effects must be recorded."""
     return STEP.get() is None and current_branch() is not None
 
 
 def idempotency_key(verb: str, key: str | None) -> str | None:
-    """Return the caller's key. If it is None, return a key that is equal in every try of the step, if any."""
+    """Return `key`. If it is None inside a step, return a key that is the same in every try of the step."""
     step = STEP.get()
     return step.idempotency_key(verb) if key is None and step is not None else key
 
 
 def step_derived_id(verb: str) -> UUID | None:
-    """Return an id for a new object of a step that is equal in every try. None outside of steps."""
+    """Return an id for an object that a step creates, the same id in every try. Return None outside of steps."""
     step = STEP.get()
     return None if step is None else derive_id(step.run.lease.execution_id, step.idempotency_key(verb))

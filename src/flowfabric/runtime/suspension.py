@@ -1,4 +1,4 @@
-"""The waits of a run: each is resolved as soon as it ends, and all are suspended together when no branch is active."""
+"""The waits of a run. A branch continues as soon as its wait ends. When all branches wait, the run is suspended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 
 async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
-    """Give up the lease until one of the waits ends. Return True if a wait has ended already and the lease is kept."""
+    """Give up the lease until one of the waits ends.
+
+    If a wait has already ended, keep the lease and return True.
+    """
     writer, leases, fence = run.record_writer, run.engine.leases, run.lease.fence
     if all(wait.condition() is None for wait in waits):
         due = earliest_due(waits)
@@ -44,7 +47,7 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
         return False
     if len(waits) > MAX_OPEN_WAITS and (family := child_waits(waits)) is not None:
         children, join, edge = family
-        with suppress(NotFound):  # Not all are children of this execution, so suspend below.
+        with suppress(NotFound):  # Some of them are not children of this execution: suspend below.
             waiting = await writer.commit_with(
                 lambda steps: leases.wait_children(fence, children, join=join, edge=edge, steps=steps)
             )
@@ -94,9 +97,9 @@ LOG = logging.getLogger("flowfabric")
 
 
 class StallDetector:
-    """Logs a warning once if a run neither works nor can be suspended for the time of a whole lease.
+    """Logs a warning once if a run makes no progress, but cannot be suspended, for the time of a whole lease.
 
-    An example is a branch that needs a lock which a waiting branch holds.
+    This happens, for example, if one branch needs a lock that another branch holds during a durable wait.
     """
 
     def __init__(self, run: TaskRun) -> None:
@@ -122,7 +125,7 @@ RECHECK_S = 0.5
 
 
 class Suspender:
-    """The waits of a run. `active` counts the branches whose code runs. At zero the run gives up its lease."""
+    """The waits of a run. `active` counts the branches whose code runs. When it is zero, the run gives up its lease."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
@@ -145,10 +148,10 @@ class Suspender:
             return await wait.future
         finally:
             if self.waiting.pop(wait, None) is not None:
-                self.active += 1  # The code around the call cancelled the wait and continues.
+                self.active += 1  # The branch's own code cancelled the wait and continues.
 
     def resolve(self, wait: Wait, verdict: Verdict | BaseException) -> None:
-        """Resume the branch of this wait."""
+        """End the wait with this verdict or error, so that its branch continues."""
         if wait.future.done():
             return
         self.waiting.pop(wait, None)
@@ -165,7 +168,10 @@ class Suspender:
                 self.resolve(wait, Unwind())
 
     def deliver_cancel(self) -> None:
-        """Deliver a request to cancel at the first wait. While the run is being suspended, leave it to the next run."""
+        """Deliver a request to cancel at the oldest open wait.
+
+        While the run is being suspended, do nothing, because the next run delivers the request.
+        """
         run = self._run
         is_due = run.cancel_due_at is not None and not run.calls.cancel_delivered
         if is_due and self.waiting and not self.is_suspending and not run.is_over:
@@ -178,24 +184,24 @@ class Suspender:
         self.active += 1
 
     def branch_idle(self) -> None:
-        """Count one active branch less: it has ended or waits for others."""
+        """Count one active branch less, because it has ended or waits for the members of its group."""
         self.active -= 1
         self.schedule_check()
 
     def recheck(self) -> None:
-        """Read all waits again."""
+        """Read the stored state of all waits again."""
         for wait in self.waiting:
             wait.needs_read = True
         self.schedule_check()
 
     def schedule_check(self) -> None:
-        """Check the waits as soon as the running code pauses."""
+        """Check the waits as soon as the running code returns to the event loop."""
         if self.waiting and not self._is_scheduled:
             self._is_scheduled = True
             self._run.loop.call_soon(self._start_check)
 
     async def wait_idle(self) -> None:
-        """Return when no check and no commit is in progress."""
+        """Return when no check of the waits is in progress."""
         if self._timer is not None:
             self._timer.cancel()
         if self._checking is not None and not self._checking.done():
@@ -213,7 +219,7 @@ class Suspender:
             if await self._resolve_ended(read=any(wait.needs_read for wait in checked)) or not self.waiting:
                 return
             if self.active == 0 and not checked.issuperset(self.waiting):
-                return  # New waits may have ended too, so read them first.
+                return  # Waits that began during this check may have ended too, so check again before suspending.
             if self.active == 0 and self._run.is_draining:
                 self._run.unwind()
             elif self.active == 0:
@@ -233,9 +239,9 @@ class Suspender:
                 self.schedule_check()
 
     def _schedule_timer(self) -> None:
-        """Free idle threads, and schedule the next check while other branches are active.
+        """Free the threads of waiting branches, and schedule the next check while other branches are active.
 
-        The check comes at the next due time, or after a pause.
+        The next check runs at the earliest due time, or after a fixed pause if that is sooner.
         """
         leave_threads(self.waiting.values())
         due = earliest_due(list(self.waiting))
@@ -250,9 +256,9 @@ class Suspender:
         self._timer = self._run.loop.call_later(max(0.0, pause_s), callback)
 
     async def _resolve_ended(self, *, read: bool) -> bool:
-        """Resolve the waits that have ended. Return False if no wait has ended."""
+        """Resume the branches whose waits have ended. Return False if no wait has ended."""
         waits, now = list(self.waiting), self._run.now()
-        # Signals accepted before the due time count, so read them before a wait times out.
+        # A signal that was accepted before the due time still ends its wait, so read signals before a wait times out.
         read = read or any(wait.condition() is not None and wait.is_due(now) for wait in waits)
         snapshot = await read_waits(self._run, waits) if read else None
         now, decided = now if snapshot is None else max(snapshot.now, self._run.now()), set[object]()
@@ -263,13 +269,13 @@ class Suspender:
             if verdict is not None:
                 any_ended = True
                 if race is not None and not is_bad_end(verdict):
-                    # The losers of a race must not consume their signals too.
+                    # The other members of a decided race must not consume signals.
                     decided.add(race)
                 self.resolve(wait, verdict)
         return any_ended
 
     async def _suspend(self) -> None:
-        """Give up the lease until one branch can continue. If one can already, keep the lease."""
+        """Give up the lease until a branch can continue. If a branch can continue already, keep the lease."""
         self.is_suspending = True
         try:
             is_kept = await suspend_run(self._run, list(self.waiting))

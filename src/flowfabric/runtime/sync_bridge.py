@@ -1,11 +1,11 @@
-"""Plain functions: their durable calls run on the worker's loop, and their branches hold no thread while they wait.
+"""Plain functions. Their durable calls run on the worker's loop, and their branches hold no thread while they wait.
 
 A branch that waits while others are active leaves its thread by `Unwind`, as every branch does when a run is suspended.
-The call that it waits in runs to its end on the loop. Then the code runs again from its top, in any free thread, and
-finds the outcome recorded.
+The call that the branch waits for continues on the loop. When the call has ended, the code of the branch runs again
+from its top, in any free thread, and finds the outcome of the call in the journal. Each such stretch is a segment.
 
-A segment unwinds only after the call at which the previous segment unwound, never at that call. Otherwise code would
-not see an unrecorded failure of a group the second time.
+A segment never unwinds at the call at which the previous segment unwound, only at later calls. If it could unwind
+there again, the code might never see a group's failure that is not recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_SWALLOWED = 100
 
 
 class ThreadSegment:
-    """One stretch of a branch in a thread, and the call that the thread waits for."""
+    """One segment of a branch, from the top of its code until it ends or leaves its thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, after: int = 0) -> None:
         self._loop = loop
@@ -50,7 +50,7 @@ class ThreadSegment:
         return self.calls < self._replayed_calls
 
     def run_call(self, call: Coroutine[Any, Any, BranchResult]) -> BranchResult:
-        """Run a call on the loop while the thread waits, and return how it ended. It may end with `Unwind`."""
+        """Run a call on the loop while this thread waits, and return how the call ended, possibly with `Unwind`."""
         self.calls += 1
         self._reply = reply = Future[BranchResult]()
         self._loop.call_soon_threadsafe(self._start_call, call, reply)
@@ -61,7 +61,7 @@ class ThreadSegment:
         self._call_task.add_done_callback(partial(_set_reply, reply))
 
     def unwind(self) -> None:
-        """Make the code leave its thread, if it waits for a call at which no segment has unwound before."""
+        """Make the code leave its thread, if it waits for a call that no earlier segment has reached."""
         if self._reply is not None and not self._reply.done() and self.calls > self._replayed_calls:
             self.has_unwound = True
             self._reply.set_result(BranchResult(error=Unwind()))
@@ -72,7 +72,7 @@ class ThreadSegment:
         await asyncio.wait([self._call_task])
 
     def unwind_again(self) -> Unwind:
-        """Return the exception for code that continues after `Unwind`. Abandon the thread if the code never stops."""
+        """Return `Unwind` again for code that caught it and continued. If the code never stops, abandon its thread."""
         self._swallowed += 1
         if self._swallowed >= MAX_SWALLOWED:
             LOG.error("A branch keeps swallowing Unwind, and its thread is abandoned; let BaseException pass")
@@ -82,7 +82,7 @@ class ThreadSegment:
         return Unwind()
 
     def end(self, ending: BranchResult) -> None:
-        """Report, from its thread, how the code ended."""
+        """Report to the loop how the code ended. The thread of the code calls this."""
         self._loop.call_soon_threadsafe(self._end, ending)
 
     def _end(self, ending: BranchResult) -> None:
@@ -96,19 +96,19 @@ def _set_reply(reply: Future[BranchResult], task: asyncio.Task[BranchResult]) ->
 
 
 async def run_in_segments(branch: Branch, body: Callable[[], Any]) -> BranchResult:
-    """Run a plain function as a branch, again after each of its waits, until it ends."""
+    """Run a plain function as a branch. After each wait at which it left its thread, run it again, until it ends."""
     segment = await _run_segment(branch, body, after=0)
     while segment.has_unwound:
         await segment.wait_call()
         if not _is_over(branch):
             _reset_branch(branch, segment)
         segment = await _run_segment(branch, body, after=segment.calls)
-    branch.segment = None  # The segment's call refers to the branch, which would be a reference cycle.
+    branch.segment = None  # The segment's call refers to the branch, so this breaks a cycle.
     return segment.ended.result()
 
 
 async def _run_segment(branch: Branch, body: Callable[[], Any], *, after: int) -> ThreadSegment:
-    """Run one segment to its end and return it."""
+    """Run one segment of the branch in a thread, and return the segment when it has ended."""
     branch.segment = segment = ThreadSegment(branch.run.loop, after)
     if _is_over(branch):
         segment.ended.set_result(BranchResult(error=Unwind()))
@@ -130,7 +130,7 @@ def _is_over(branch: Branch) -> bool:
 
 
 def _reset_branch(branch: Branch, segment: ThreadSegment) -> None:
-    """Forget the calls of the segment, which the code will make again."""
+    """Forget the calls of the segment, because the code will make the same calls again."""
     branch.scope = Scope(branch.scope.prefix)
     branch.run.calls.unrecorded_failures.discard(branch)
     for call in segment.durable_calls:
@@ -138,7 +138,7 @@ def _reset_branch(branch: Branch, segment: ThreadSegment) -> None:
 
 
 def leave_threads(parked: Collection[Branch]) -> None:
-    """Make waiting branches leave their threads, including branches whose whole group waits."""
+    """Make waiting branches leave their threads, and also branches that await a group in which every member waits."""
     idle = level = set(parked)
     while level:
         for branch in level:
@@ -153,7 +153,7 @@ def leave_threads(parked: Collection[Branch]) -> None:
         idle = idle | level
 
 
-# Durable calls of plain functions: made in the thread of the task, run on the worker's loop.
+# Durable calls of plain functions are made in the thread of the task, and run on the worker's loop.
 
 
 T = TypeVar("T")
@@ -169,8 +169,8 @@ class Thunk(Generic[T]):
 def make_branch(thunk: Callable[[], T]) -> Any:
     """Return a plain function as a branch of a group.
 
-    `handle.result` becomes a wait instead: there is nothing to run, so it waits with the other members and needs no
-    thread.
+    If the function is `handle.result`, return the handle instead. The group then waits for the handle's execution
+    without a thread.
     """
     if not callable(thunk):
         message = f"a branch is a function without arguments, not {type(thunk).__name__}; write lambda: sync.step(…)"
@@ -180,7 +180,7 @@ def make_branch(thunk: Callable[[], T]) -> Any:
 
 
 def call(make: Callable[[], Awaitable[T]]) -> T:
-    """Make a durable call, and return its outcome while the thread waits."""
+    """Make a durable call, wait in this thread until the call has ended, and return its value."""
     branch = _require_plain_branch()
     awaitable = call_plain(make)
     performing = _await_call(branch, awaitable)
@@ -195,7 +195,7 @@ def call(make: Callable[[], Awaitable[T]]) -> T:
 
 
 def call_plain(make: Callable[[], T]) -> T:
-    """Make a call whose value needs no await, and return the value."""
+    """Call `make` in this thread and return its value, without waiting for a durable call that it returns."""
     branch = _require_plain_branch()
     branch.is_bridging = True
     try:

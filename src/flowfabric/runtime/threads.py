@@ -1,8 +1,8 @@
 """Threads for plain functions.
 
-Bodies of tasks, their branches and steps have separate pools. A body that waits for its step holds a thread, so in a
-single pool the bodies could occupy all threads and wait for each other indefinitely. The threads are daemons: a
-function that never returns cannot be stopped, and must not keep the process from ending.
+Bodies of tasks, their branches and steps have separate pools. A body that waits for its step holds a thread. In a
+single pool, bodies could occupy all threads, and no step could run. The threads are daemons, because a function that
+never returns cannot be stopped, and must not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Job = tuple[Future[Any], Callable[[], Any]]
 class DaemonThreads(Executor):
     """An executor with at most `max_threads` daemon threads, started on demand.
 
-    Idle threads stay if `keep_idle` is True. Otherwise they end.
+    If `keep_idle` is True, idle threads wait for the next call. Otherwise they end.
     """
 
     def __init__(self, max_threads: int, name: str, *, keep_idle: bool = True) -> None:
@@ -35,7 +35,7 @@ class DaemonThreads(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run the call in one of the threads as soon as one is free, and return its future."""
+        """Run the call as soon as a thread is free. Return the future of the call immediately."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -48,7 +48,7 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Refuse further calls. Running calls continue, and nothing waits for them."""
+        """Refuse further calls. Do not wait for running calls, which continue."""
         with self._lock:
             self._closed = True
             threads = self._threads
@@ -75,7 +75,7 @@ class DaemonThreads(Executor):
     def _run(self, future: Future[Any], call: Callable[[], Any]) -> None:
         runs = future.set_running_or_notify_cancel()
         result, error = _call(call) if runs else (None, None)
-        # Count before publishing the result, so that a caller who submits again finds this thread free.
+        # Update the count before setting the result, so that a caller who then submits again finds this thread free.
         with self._lock:
             self._pending -= 1
         if error is not None:
@@ -103,8 +103,8 @@ class ThreadPools:
     def branches(self, depth: int) -> DaemonThreads:
         """Return the threads for branches inside `depth` groups.
 
-        A branch may wait for the branches of a group inside it, so the depths do not share threads. A minimum number
-        lets races start all of their members.
+        A branch may wait for the branches of a group inside it, so each depth has its own threads. Each depth may have
+        at least `MIN_BRANCH_THREADS` threads, so that a race can start all of its members.
         """
         if depth not in self._branches:
             self._branches[depth] = DaemonThreads(
@@ -113,7 +113,7 @@ class ThreadPools:
         return self._branches[depth]
 
     def close(self) -> None:
-        """End the idle threads now, and the others when their call returns."""
+        """End the idle threads now, and each busy thread when its call returns."""
         self.tasks.shutdown()
         self.steps.shutdown()
         for branches in self._branches.values():

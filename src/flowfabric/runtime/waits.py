@@ -1,4 +1,4 @@
-"""What waiting branches wait for, and the suspension that wakes one of them.
+"""What branches wait for, and the suspension that resumes the execution when one of the waits ends.
 
 The outcome of a wait follows from stored data: the signals at its waitpoints, the ends of its children, and its due
 time. So any run can determine the outcome, and a suspension only serves to wake the execution.
@@ -37,7 +37,7 @@ _BAD_ENDS = (State.FAILED.value, State.CANCELLED.value, State.EXPIRED.value, Sta
 
 
 class GroupNeed(StrEnum):
-    """The ends of direct members that a group needs before the code around it can continue."""
+    """Which of its direct members must end, and how, before the code that awaits a group can continue."""
 
     ALL_WELL = "gather"
     ALL_ENDED = "settle"
@@ -84,7 +84,7 @@ Verdict: TypeAlias = DueTimeReached | SignalsArrived | ChildEnded | Override
 
 
 def is_bad_end(verdict: Verdict) -> bool:
-    """Return True if an execution ended without success."""
+    """Return True if the wait ended because an execution ended without success."""
     return isinstance(verdict, ChildEnded) and verdict.outcome.state is not State.COMPLETED
 
 
@@ -105,27 +105,30 @@ class Wait:
 
     @property
     def wakes_at(self) -> datetime | None:
-        """The time at which the branch continues, or None if the engine does something else at the due time."""
+        """The time at which the branch continues without signals.
+
+        None if there is no due time, or if the engine does something else at the due time, such as fail the execution.
+        """
         return self.due if self.on_timeout is None else None
 
     def keys(self) -> Mapping[str, int]:
-        """Return the waitpoints to read, each with the sequence number after which signals count."""
+        """Return the keys of the waitpoints to read. The value of each is the number of the last signal to ignore."""
         return {}
 
     def bindings(self) -> Sequence[Bound]:
-        """Return the bindings of this wait in a suspension."""
+        """Return the waitpoints and children that a suspension must observe for this wait."""
         return ()
 
     def own_waitpoints(self) -> list[str]:
-        """Return the keys of waitpoints that exist for this wait alone."""
+        """Return the keys of waitpoints that are opened only for this wait."""
         return [binding.key for binding in self.bindings() if isinstance(binding, NewWaitpoint)]
 
     def condition(self) -> Condition | None:
-        """Return the condition that ends the wait, apart from its due time."""
+        """Return the condition that ends the wait, or None if only its due time ends it."""
         return None
 
     def find_end(self, snapshot: WaitSnapshot | None, now: datetime) -> Verdict | None:
-        """Return how the wait ended, or None if it is open. Without a snapshot, only its due time can end it."""
+        """Return how the wait ended, or None if it is open. Without a snapshot, check only the due time."""
         verdict = None if snapshot is None else self.find_verdict(snapshot)
         if verdict is not None:
             return verdict
@@ -137,7 +140,7 @@ class Wait:
         return self.wakes_at is not None and now >= self.wakes_at
 
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
-        """Return how the wait has ended according to the snapshot, or None."""
+        """Return how the wait has ended according to the snapshot, or None if it is still open."""
         return None
 
     def _is_in_time(self, signal: StoredSignal) -> bool:
@@ -164,7 +167,7 @@ class ChildWait(Wait):
 
 @dataclass(frozen=True, slots=True)
 class SuspendRequest:
-    """The arguments of a suspension."""
+    """The arguments of the engine's `suspend` operation."""
 
     bindings: tuple[Bound, ...]
     condition: Condition
@@ -174,12 +177,15 @@ class SuspendRequest:
 
 
 def earliest_due(waits: Sequence[Wait]) -> datetime | None:
-    """Return the time at which the first of the waits continues."""
+    """Return the earliest time at which one of the waiting branches continues by time, or None."""
     return min((wait.wakes_at for wait in waits if wait.wakes_at is not None), default=None)
 
 
 def child_waits(waits: Sequence[Wait]) -> tuple[list[UUID], Join, EdgeKind] | None:
-    """Return the children, and which of their ends resume a branch. None if the branches also wait for other things."""
+    """Return the awaited children, and the join and edge kind that resume a branch.
+
+    Return None if a branch waits for something other than a child, or has a due time.
+    """
     children = [wait.child for wait in waits if wait.child is not None and wait.due is None]
     if len(children) != len(waits):
         return None
@@ -207,10 +213,10 @@ def suspend_request(waits: Sequence[Wait]) -> SuspendRequest:
 
 
 def _limit_waits(waits: Sequence[Wait], maximum: int) -> Sequence[Wait]:
-    """Return the waits, or as many of them as the engine accepts.
+    """Return the waits. If the engine does not accept so many, omit some waits for children.
 
-    Omit children of groups that need the ends of all members, since all of them must end anyway. The failure of an
-    omitted child is found when the others have ended.
+    Omit only children of groups that need all members to end. The run checks the omitted children after the others
+    have ended, so it notices a failure of an omitted child only then.
     """
     number = sum(len(wait.bindings()) for wait in waits)
     if number <= maximum:
@@ -236,13 +242,13 @@ def _single_request(wait: Wait, bindings: tuple[Bound, ...]) -> SuspendRequest:
 
 
 def _timeout(waits: Sequence[Wait]) -> tuple[datetime | None, OnTimeout]:
-    """Return when the engine acts because a wait took too long, and how."""
+    """Return the earliest time at which a wait takes too long, and what the engine does then."""
     ends = [(wait.due, wait.on_timeout) for wait in waits if wait.due is not None and wait.on_timeout is not None]
     return min(ends, default=(None, OnTimeout.AUTO_RESUME))
 
 
 def _groups(waits: Sequence[Wait]) -> list[list[Wait]]:
-    """Return the waits with a condition. Waits that count together share a list."""
+    """Return the waits with a condition, in lists. Waits of a group that needs all members to end share a list."""
     groups: dict[object, list[Wait]] = {}
     for wait in waits:
         if wait.condition() is not None:
@@ -251,7 +257,10 @@ def _groups(waits: Sequence[Wait]) -> list[list[Wait]]:
 
 
 def _group_conditions(group: list[Wait]) -> list[Condition]:
-    """Return the conditions of waits that count together: all have ended, or a child has failed if that matters."""
+    """Return the conditions that resume the execution for the waits of one list.
+
+    One condition is that all waits have ended. In a `gather`, the failure of any child is another.
+    """
     conditions = [condition for wait in group if (condition := wait.condition()) is not None]
     children = [wait.path for wait in group if wait.child is not None]
     if len(children) == len(group) > 1:
@@ -265,13 +274,13 @@ def _group_conditions(group: list[Wait]) -> list[Condition]:
 
 
 def _timers(waits: Sequence[Wait]) -> list[Timer]:
-    """Return one timer for the earliest due time."""
+    """Return one timer for the earliest due time, or no timer if no wait has a due time."""
     first = earliest_due(waits)
     return [] if first is None else [Timer(f"timer:{first.isoformat()}", first)]
 
 
 async def close_waitpoints(run: TaskRun, keys: Collection[str], reason: str) -> None:
-    """Close the waitpoints of the execution with these keys. Signals sent there would be lost unnoticed."""
+    """Close the waitpoints of the execution with these keys, so that the engine refuses later signals to them."""
     retry = partial(retry_while_owned, run, needs_lease=False)
     waitpoints = run.engine.waitpoints
     after: UUID | None = None

@@ -19,7 +19,7 @@ from flowfabric.values.aliases import T
 class Deliveries:
     """Sends signals and decisions, each of them twice if `is_duplicating` is set.
 
-    As with tokens, only the first decision of each approver counts. A later, different decision returns
+    As with tokens, only the first decision of each approver counts. For a later decision, `decide` returns
     `DuplicateSignal`.
     """
 
@@ -51,7 +51,7 @@ class Deliveries:
 
 
 async def decide(engine: Engine, waitpoint: WaitpointView, by: str, word: DecisionWord, comment: str) -> Delivery:
-    """Send a decision to an approval. Return `DuplicateSignal` if the approver has already sent the same decision."""
+    """Send a decision of `by` to an approval. Return `DuplicateSignal` if `by` has already sent the same decision."""
     payload = json.dumps({"comment": comment}).encode()
     return await engine.signals.approve(
         waitpoint.execution_id, waitpoint.key, word, payload, suffix=DECISION_KEY, principal=by

@@ -49,7 +49,7 @@ class _StrictHooks(RunHooks):
 
 
 class _DirectBranch(Branch):
-    """The branch of all calls in a `direct` block. It makes a new run when it is used on a different event loop."""
+    """The branch of all calls in a `direct` block. On each new event loop, it makes a new run."""
 
     __slots__ = ("_app", "_run", "_threads")
 
@@ -65,8 +65,8 @@ class _DirectBranch(Branch):
     def run(self) -> TaskRun:  # type: ignore[override]
         loop = running_loop()
         if self._run is None or loop not in (None, self._run.loop):
-            # Without an event loop, the run belongs to the loop of the client thread. The call runs in an empty
-            # context, because this branch would turn it into a durable call of a task.
+            # Without a running event loop, create the run on the loop of the client thread. Use an empty context for
+            # this, because inside this branch the creation would become a durable call.
             make_run = self._make_run
             self._run = (
                 Context().run(run_on_client_thread, make_run) if loop is None else _DirectRun(self._app, self._threads)

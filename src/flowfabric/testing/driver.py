@@ -98,7 +98,7 @@ class Driver:
     async def _renew_leases(self) -> None:
         """Renew the leases of all runs.
 
-        Then tell each run whether it has lost its lease, must cancel, or must read its waits again.
+        Then tell each run to check its waits again. Also tell it if its lease is lost or a cancellation is requested.
         """
         runs = list(self._running.values())
         outcomes = await self._engine.leases.renew_many([run.lease.fence for run in runs]) if runs else []
@@ -121,7 +121,7 @@ class Driver:
             return False
         last, now = max(lease.expires_at for lease in held), self._clock.now()
         self._clock.advance_to(now + (last - now) / 2)
-        # The other runs are alive, so renew their leases before the killed ones expire.
+        # The other runs are alive, so renew their leases before the leases of killed runs expire.
         await self._renew_leases()
         self._clock.advance_to(last + _ONE_MS)
         return True
@@ -137,7 +137,7 @@ class Driver:
         if due > self._clock.now():
             self._clock.advance_to(due)
         else:
-            # The reconciler has run and the work is still overdue, for example because it failed and waits to retry.
+            # The reconciler has run and its work is still overdue, for example because it failed and will retry later.
             self._clock.advance(1)
 
     async def stop(self) -> None:

@@ -18,7 +18,7 @@ Moment: TypeAlias = Literal["before", "after"]
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """The run of a step, identified by the kind of its execution and its path."""
+    """One call of a step, identified by the kind of the execution and the path of the step."""
 
     kind: str
     path: str
@@ -26,14 +26,14 @@ class ObservedRun:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A planned crash, before or after the next record with `path` or the record with `number`."""
+    """A planned crash, before or after a record is stored: the next record with `path`, or the record with `number`."""
 
     moment: Moment
     path: str | None = None
     number: int | None = None
 
     def matches(self, moment: Moment, path: str, number: int) -> bool:
-        """Return whether the run must crash at this record."""
+        """Return whether this crash is planned for this moment of this record."""
         return self.moment == moment and (self.path == path or self.number == number)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class KitHooks(RunHooks):
         self.interrupted: Counter[ObservedRun] = Counter()
 
     def body_starting(self, run: TaskRun) -> None:
-        """Count one start of a body."""
+        """Count that a body runs from its top."""
         self.runs += 1
 
     def step_starting(self, run: TaskRun, path: str) -> None:
@@ -72,11 +72,14 @@ class KitHooks(RunHooks):
         self._running_steps[run.lease.execution_id, path] += 1
 
     def record_starting(self, run: TaskRun, record: Record) -> None:
-        """Kill the run before the record is stored, if a crash is planned."""
+        """Kill the run before the record is stored, if a crash is planned for this moment."""
         self._crash(run, record, "before")
 
     def record_stored(self, run: TaskRun, record: Record) -> None:
-        """Kill the run after the record is stored, if a crash is planned. Restart the body if replays are forced."""
+        """Kill the run after the record is stored, if a crash is planned for this moment.
+
+        With `replay="every record"`, restart the body.
+        """
         if record.is_final:
             self._running_steps.pop((run.lease.execution_id, record.path), None)
         self._note_begun(run, record)
@@ -86,7 +89,7 @@ class KitHooks(RunHooks):
             self._restart(run)
 
     def suspending(self, run: TaskRun) -> None:
-        """Restart the body before it suspends, unless it was already restarted with the same number of records."""
+        """With `replay`, restart the body before the run suspends, if it has new records since the last restart."""
         id_, number = run.lease.execution_id, len(run.calls.journal)
         if self._replay is not None and self._replayed_lengths.get(id_) != number:
             self._replayed_lengths[id_] = number
@@ -94,17 +97,17 @@ class KitHooks(RunHooks):
             self._restart(run)
 
     def _note_begun(self, run: TaskRun, record: Record) -> None:
-        """Track the steps that run at most once, which are in flight as soon as their start is recorded."""
+        """Track the running steps with `at_most_once`. They count as running as soon as their start is recorded."""
         begun = self._begun_steps.setdefault(run.lease.execution_id, set())
         begun.discard(record.path)
         if record.facts.get("begun") and not record.is_final:
             begun.add(record.path)
 
     def _restart(self, run: TaskRun) -> None:
-        """Restart the body if a restart is due and no step is in flight.
+        """Restart the body if a restart is due and no step is running.
 
-        A restart would repeat a step in flight, which no real replay does. In that case the restart waits for the next
-        record.
+        A restart would repeat a running step, which no real replay does. So while a step runs, the restart stays due
+        until the next record.
         """
         in_flight = run.in_flight or self._begun_steps.get(run.lease.execution_id)
         if run.lease.execution_id in self._restart_due and not in_flight and not run.is_over:

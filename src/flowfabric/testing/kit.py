@@ -44,8 +44,8 @@ class Kit:
     """A runner of the tasks of an app in a test. `store` may be any address, and `options` are passed to `connect`.
 
     With `replay="suspensions"`, each body runs again from its top before it suspends. With `"every record"`, it also
-    runs again after every record. At most `concurrency` executions run at the same time. With 1, their order is the
-    same in every test run.
+    runs again after every record. At most `concurrency` executions run at the same time. If it is 1, they run in the
+    same order in every test run.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Kit:
         self.app.check()
         engine = await self._opener.__aenter__()
         self.engine = engine.with_ids(_make_repeatable_ids(self.clock)) if self._has_own_store else engine
-        # A store that was used before may be ahead of the clock, and its time must not go back.
+        # A store that was used before may have a later time than the clock, and its time must not go back.
         self.clock.advance_to(await self.engine.reconcilers.now())
         self.app.engines.adopt(self.engine)
         self._driver = Driver(self.app, self.engine, self.clock, self.hooks, self.concurrency)
@@ -182,5 +182,5 @@ class Kit:
 
 
 def _make_repeatable_ids(clock: VirtualClock) -> IdMinter:
-    """Return a minter that makes the same ids in every test run, so that work of the same age keeps its order."""
+    """Return a minter that makes the same ids in every test run, so that equally old executions keep their order."""
     return IdMinter(lambda: int(clock.now().timestamp() * 1000), Random(0).getrandbits)

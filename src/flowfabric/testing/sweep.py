@@ -20,7 +20,11 @@ _MOMENTS: tuple[Moment, ...] = ("after", "before")
 
 @dataclass(frozen=True, slots=True)
 class SweepResult(Generic[T]):
-    """The result of every run, the effects of the run without crashes, in order, and the number of crashes."""
+    """The outcome of a sweep.
+
+    `result` is the value that every run returned, `effects` are the effects of the run without crashes in their order,
+    and `crashes` is the number of crashes.
+    """
 
     result: T
     effects: tuple[Any, ...]
@@ -28,12 +32,12 @@ class SweepResult(Generic[T]):
 
 
 async def sweep(make: App | MakeKit, program: Program[T], *, effects: list[Any] | None = None) -> SweepResult[T]:
-    """Run the program normally, with forced replays, and with a crash after and before every record. Compare the runs.
+    """Run the program without crashes, with forced replays, and with a crash before and after each record; compare all.
 
     `make` is an app, or a function that takes the `replay` argument of `Kit` and returns a kit. The program drives the
     kit and must return an equal value in every run. A step may be called again only if a crash interrupted it.
     `effects` is a list that the steps append to. It is cleared before each run, and no effect may be missing. Extra
-    effects are allowed only for repeated steps. Otherwise `sweep` raises `AssertionError`.
+    effects are allowed only for repeated steps. If a run breaks one of these rules, `sweep` raises `AssertionError`.
     """
     plain = await _run(make, program, effects, "without replays or crashes", None, None)
     plain_effects = tuple(effects or ())
@@ -76,8 +80,8 @@ async def _run(
         async with kit:
             result = await program(kit)
             has_crashed = crash is not None and not kit.hooks.crashes
-            # Concurrent executions may write fewer records this time, so a planned crash that does not happen is no
-            # error.
+            # Concurrent executions may write fewer records than in the run without crashes. So it is no error if a
+            # planned crash does not happen.
             kit.hooks.crashes.clear()
     except Exception as error:
         error.add_note(f"while the program ran {label}")

@@ -51,10 +51,10 @@ def asgi_app(
 ) -> ASGIApp:
     """Return an ASGI application. It calls `get_engine` for every request.
 
-    `check_payload(kind, waitpoint key, payload)` describes the problem with a callback's payload. It returns None if
-    the payload is valid or the kind is unknown. `title(kind, waitpoint key)` returns the title of an approval page.
-    `close` is called when a server that runs only this application shuts down. `now` is the clock of the pages, and
-    `body_timeout_s` limits the time to receive a body.
+    `check_payload(kind, waitpoint key, payload)` returns a message about an invalid payload of a callback. It returns
+    None if the payload is valid or its type is unknown. `title(kind, waitpoint key)` returns the title of an approval
+    page. `close` is called when a server that runs only this application shuts down. `now` returns the current time,
+    and `body_timeout_s` limits the time to receive a request body.
     """
     links = LinkApp(get_engine, check_payload, title, now or partial(datetime.now, UTC), body_timeout_s)
 
@@ -96,7 +96,7 @@ async def _respond(links: LinkApp, scope: Mapping[str, Any], request: Request, r
     except (ClientDisconnected, HTTPError):
         raise
     except FlowFabricError as error:
-        # The store is down, closed or not set up, which concerns only the operator.
+        # The store is unavailable, closed or not set up. Tell this only to the operator, not to the client.
         _log.warning("Request for a link or callback failed: %s", error.code)
         raise HTTPError(503, "The service is not available at the moment. Try again soon.", _RETRY_AFTER) from None
     except Exception as error:

@@ -39,7 +39,7 @@ _PURPOSE = re.compile(r"(?:^|/)(approval|callback):")
 
 @dataclass(frozen=True, slots=True)
 class TokenLookup:
-    """The waitpoint of a genuine token. `is_open` means that it probably accepts signals."""
+    """The waitpoint of a genuine token. `is_open` means that the waitpoint probably still accepts signals."""
 
     kind: str
     key: str
@@ -48,22 +48,22 @@ class TokenLookup:
     is_open: bool
 
     def is_for(self, purpose: str) -> bool:
-        """Return False if the key names a different purpose. A key that names no purpose is valid for every purpose."""
+        """Return False if the waitpoint's key names a different purpose. A key without a purpose allows any purpose."""
         match = _PURPOSE.search(self.key)
         return match is None or match[1] == purpose
 
     @property
     def title(self) -> str:
-        """The name in the key, without purpose and approver."""
+        """The name in the waitpoint's key, without the purpose and the approver."""
         match = _PURPOSE.search(self.key)
         name = self.key if match is None else self.key[match.end() :]
         return name.removesuffix(f"[{self.approver}]") or self.key
 
 
 async def look_up_token(engine: Engine, token: Secret, now: datetime) -> TokenLookup | None:
-    """Return the waitpoint of a token, without changing anything; None if the token is not genuine.
+    """Return the waitpoint of a token, or None if the token is not genuine. Change nothing.
 
-    The store has a hash of each issued token, so the claims of a forged token are never trusted.
+    The store has a hash of each issued token. A token without a matching hash is not genuine, whatever it claims.
     """
     try:
         claims = read_token(token).unverified
@@ -82,7 +82,7 @@ async def look_up_token(engine: Engine, token: Secret, now: datetime) -> TokenLo
 
 
 async def _find_waitpoint(engine: Engine, claims: TokenClaims) -> WaitpointView | None:
-    # The list starts after the id in `after`, so pass the id before the one to find.
+    # The list starts after the id in `after`, so pass the id that precedes the waitpoint's id.
     before = UUID(int=max(claims.waitpoint_id.int - 1, 0))
     views = await engine.waitpoints.list(claims.execution_id, after=before, limit=1)
     return views[0] if views and views[0].id == claims.waitpoint_id else None
@@ -102,7 +102,7 @@ _WORDS: dict[str | None, DecisionWord] = {APPROVE: APPROVE, REJECT: REJECT}
 
 @dataclass(frozen=True, slots=True)
 class LinkApp:
-    """The settings that all handlers share."""
+    """The settings that all request handlers share."""
 
     get_engine: Callable[[], Awaitable[Engine]]
     check_payload: PayloadCheck | None
@@ -112,7 +112,7 @@ class LinkApp:
 
 
 async def show_approval(links: LinkApp, token: Secret) -> Response:
-    """Return the approval page. Showing it changes nothing, because mail scanners follow links."""
+    """Return the approval page. Do not decide anything here, because mail scanners follow links too."""
     lookup = await look_up_token(await links.get_engine(), token, links.now())
     if lookup is None or not lookup.is_open or not lookup.is_for(APPROVAL):
         raise link_not_usable()
@@ -121,7 +121,7 @@ async def show_approval(links: LinkApp, token: Secret) -> Response:
 
 
 async def receive_decision(links: LinkApp, request: Request, receive: Receive, token: Secret) -> Response:
-    """Record a decision. Only the first decision of a token counts, and the response shows that decision."""
+    """Record a decision. Only the first decision with a token counts, and the response shows that decision."""
     fields = read_form(request, await read_body(request, receive, links.body_timeout_s))
     word, comment = _WORDS.get(fields.get("decision")), read_comment(fields)
     if word is None or set(fields) - {"decision", "comment", "reason"}:
@@ -137,12 +137,12 @@ async def receive_decision(links: LinkApp, request: Request, receive: Receive, t
 
 
 async def receive_callback(links: LinkApp, request: Request, receive: Receive, token: Secret) -> Response:
-    """Deliver the payload of a callback, after checking it if its type is known."""
+    """Deliver the payload of a callback. If the type of the payload is known, check the payload first."""
     payload = read_payload(request, await read_body(request, receive, links.body_timeout_s))
     key = read_key(request)
     engine = await links.get_engine()
     lookup = await _require_genuine(links, engine, token, CALLBACK)
-    # A closed waitpoint still acknowledges a repeated callback, so only payloads for open ones are checked.
+    # Check only payloads for open waitpoints, because a closed waitpoint must still acknowledge a repeated callback.
     if lookup.is_open and links.check_payload is not None:
         problem = links.check_payload(lookup.kind, lookup.key, payload)
         if problem is not None:
@@ -155,7 +155,7 @@ async def receive_callback(links: LinkApp, request: Request, receive: Receive, t
 
 
 def link_not_usable() -> HTTPError:
-    """Return the error for an unusable token, which is the same for every cause."""
+    """Return the error for an unusable token. It is the same error whatever the reason is."""
     return HTTPError(404, "This link cannot be used. It may be incomplete, already used, or expired.")
 
 

@@ -1,4 +1,4 @@
-"""Reading of requests that may be hostile: sizes, times and shapes are bounded before the content is parsed.
+"""Reading of requests that may be hostile. Their size, duration and shape are limited before the content is parsed.
 
 This module never looks at tokens, so its errors reveal nothing about them.
 """
@@ -33,14 +33,17 @@ class ClientDisconnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Method, path below the mount point, and headers by lower-case name. The path contains the token."""
+    """A request with its method, path below the mount point, and headers by lower-case name.
+
+    The path contains the token.
+    """
 
     method: str
     path: str = field(repr=False)
     headers: Mapping[bytes, list[bytes]] = field(repr=False)
 
     def header(self, name: bytes) -> str | None:
-        """Return the value of a header; raise HTTPError if it is repeated."""
+        """Return the value of a header. Raise HTTPError if the request has this header more than once."""
         values = self.headers.get(name, [])
         if len(values) > 1:
             raise HTTPError(400, f"The header {name.decode()} is repeated.")
@@ -48,13 +51,13 @@ class Request:
 
     @property
     def sends_json(self) -> bool:
-        """True if the body is JSON, so that the client is a program."""
+        """True if the body is JSON, which means that the client is a program and not a browser form."""
         values = self.headers.get(b"content-type", [b""])
         return _media_type(values[0].decode("latin-1")) == _JSON
 
 
 def parse_request(scope: Mapping[str, Any]) -> Request:
-    """Return the request of an ASGI scope. The prefix of a mounted application is removed from the path."""
+    """Return the request of an ASGI scope. Remove the prefix at which the application is mounted from the path."""
     headers: dict[bytes, list[bytes]] = {}
     for name, value in scope.get("headers", ()):
         headers.setdefault(bytes(name).lower(), []).append(bytes(value))
@@ -73,7 +76,7 @@ def check_header_size(scope: Mapping[str, Any]) -> None:
 
 
 async def read_body(request: Request, receive: Receive, timeout_s: float) -> bytes:
-    """Return the whole body; raise HTTPError if it is too large, too slow, or not as long as announced."""
+    """Return the whole body. Raise HTTPError if it is too large, too slow, or not as long as its header says."""
     length = _content_length(request)
     if length is not None and length > MAX_BODY_BYTES:
         raise _too_large()
@@ -110,7 +113,7 @@ def read_form(request: Request, body: bytes) -> dict[str, str]:
 
 
 def read_payload(request: Request, body: bytes) -> bytes:
-    """Return the body unchanged, if it is one JSON value."""
+    """Return the body unchanged. Raise HTTPError unless the body is one JSON value."""
     kind = _media_type(request.header(b"content-type") or "")
     if kind != _JSON and not (kind.startswith("application/") and kind.endswith("+json")):
         raise HTTPError(415, f"The body must be {_JSON}.")
@@ -120,7 +123,7 @@ def read_payload(request: Request, body: bytes) -> bytes:
 
 
 def read_json(body: bytes) -> Any:
-    """Return the value of an unambiguous JSON text: UTF-8, finite numbers, bounded depth, no repeated names."""
+    """Return the value of a JSON text. It must be UTF-8 with finite numbers, bounded depth and no repeated names."""
     text = _decode(body)
     try:
         value = json.loads(
@@ -133,7 +136,7 @@ def read_json(body: bytes) -> Any:
 
 
 def read_comment(fields: Mapping[str, str]) -> str:
-    """Return the comment or the reason of a decision."""
+    """Return the comment of a decision, which the client may send as `comment` or `reason`."""
     comment = (fields.get("comment") or fields.get("reason") or "").replace("\r\n", "\n").strip()
     if len(comment) > MAX_COMMENT_CHARACTERS:
         raise HTTPError(400, f"The comment must have at most {MAX_COMMENT_CHARACTERS} characters.")

@@ -46,7 +46,7 @@ _SECURITY_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A status, a body with its type, and headers besides the security headers."""
+    """A response with its status, body, content type, and headers other than the security headers."""
 
     status: int
     body: bytes
@@ -86,7 +86,7 @@ def error_response(error: HTTPError, *, as_json: bool) -> Response:
 
 
 async def send_response(send: Send, response: Response, *, with_body: bool = True) -> None:
-    """Send a response; a HEAD request gets no body."""
+    """Send a response. Omit the body in reply to a HEAD request."""
     headers = [
         (b"content-type", response.content_type),
         (b"content-length", b"%d" % len(response.body)),
@@ -127,5 +127,5 @@ def _page(title: str, content: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a text for HTML, and replace characters that could hide or reorder what follows."""
+    """Escape a text for HTML, and replace characters that could hide or reorder the text after them."""
     return escape("".join(letter if letter.isprintable() else " " for letter in text), quote=True)

@@ -1,4 +1,4 @@
-"""The runs of a worker: its slots, the leases that wait for one, and the active runs.
+"""The runs of a worker: its slots, the leases that wait for a slot, and the active runs.
 
 A worker never runs an execution twice at the same time. An execution may be claimed again while its former run is
 still cleaning up after a wait. The new lease is then deferred until that run ends; if that takes too long, the lease
@@ -33,7 +33,7 @@ _MAX_PREFETCH = 256
 _LINGER_S = 0.005
 _LINGER_SHARE = 4
 _MEAN_WEIGHT = 0.1
-# After an unexpected error the run would probably fail again immediately, here or on another worker.
+# Wait after an unexpected error, because the run would probably fail again immediately, here or on another worker.
 _ERROR_PAUSE_S = 5.0
 _log = logging.getLogger("flowfabric.worker")
 P = ParamSpec("P")
@@ -42,8 +42,9 @@ P = ParamSpec("P")
 class Slots:
     """Counts active runs and pending leases, and decides how many leases to claim.
 
-    Beyond its free slots a worker prefetches as many leases as will start within a moment, judging by recent run times.
-    So slots need not wait for the store. Slow work is hardly prefetched, because another worker may be free for it.
+    A worker also claims leases for which it has no free slot yet, so that free slots need not wait for the store. It
+    prefetches as many as it expects to start within a moment, judging by recent run times. If runs are slow, it
+    prefetches few or none, because another worker may be free for them.
     """
 
     def __init__(self, total: int, lease_ttl_s: float) -> None:
@@ -57,12 +58,12 @@ class Slots:
 
     @property
     def is_free(self) -> bool:
-        """True if a run can start."""
+        """True if there is a free slot, so that a run can start."""
         return self.busy < self.total
 
     @property
     def prefetch(self) -> int:
-        """How many leases to hold beyond the active runs, bounded so that all of them can be released."""
+        """How many leases to hold beyond the number of slots. The number is bounded so that all can be released."""
         if self._mean_run_s is None:
             return 0
         expected = self.total * self._prefetch_s / max(self._mean_run_s, 1e-6)
@@ -78,13 +79,13 @@ class Slots:
         self.busy += 1
 
     def end_run(self, seconds: float) -> None:
-        """Free a slot after a run of `seconds`."""
+        """Free a slot after a run that took `seconds`, and update the mean run time."""
         self.busy -= 1
         mean = seconds if self._mean_run_s is None else self._mean_run_s
         self._mean_run_s = mean + _MEAN_WEIGHT * (seconds - mean)
 
     def slow_down(self) -> None:
-        """Prefetch less, because prefetched leases could not start in time."""
+        """Stop prefetching for a while, because prefetched leases could not start in time."""
         self._mean_run_s = max(self._mean_run_s or 0.0, 2 * self.total * self._prefetch_s)
 
     def notify_claimer(self) -> None:
@@ -106,7 +107,7 @@ class Slots:
                 await self._is_claimable.wait()
             if self.claimable < self._good_share() and self._more_soon():
                 await self._linger()
-            # A slower run may have reduced the number during the pause.
+            # During the pause, a slow run may have ended, which reduces how many leases to claim.
             if claimable := self.claimable:
                 return claimable
 
@@ -132,10 +133,10 @@ class _ActiveRun:
 
 
 class ActiveRuns:
-    """Starts a run for each lease as slots become free, and forwards lease events to it.
+    """Starts a run for each lease as slots become free, and tells each run about renewals and loss of its lease.
 
-    `_pending` are the leases that wait for a slot, in order. `_deferred` are the leases, by execution, that wait until
-    a former run of their execution ends. Only the worker's loop uses these objects.
+    `_pending` holds the leases that wait for a slot, in order. `_deferred` holds, by execution id, the leases that wait
+    until a former run of the same execution ends. Use this object only on the worker's loop.
     """
 
     def __init__(self, engine: Engine, runner: Runner, slots: Slots, lease_table: LeaseTable) -> None:
@@ -151,7 +152,7 @@ class ActiveRuns:
         self._idle.set()
 
     def accept(self, leases: Sequence[Lease], requested_at: float) -> None:
-        """Hold these leases, and start as many as there are free slots."""
+        """Take over these leases, and start as many of them as there are free slots."""
         self._pending.extend(self._lease_table.add(leases, requested_at))
         self._start_pending()
 
@@ -172,14 +173,14 @@ class ActiveRuns:
                 _forward_renewal(active, renewed)
 
     def drain(self) -> list[Fence]:
-        """Start nothing more, ask active runs to unwind, and return the unstarted leases."""
+        """Start no more runs, ask active runs to unwind, and return the unstarted leases."""
         self._is_draining = True
         for active in list(self._active.values()):
             _notify(active.run.drain)
         return self.take_unstarted()
 
     def take_unstarted(self) -> list[Fence]:
-        """Remove and return the unstarted leases; the caller is responsible for them."""
+        """Remove and return the unstarted leases. The caller must release them."""
         fences = [lease.fence for lease in (*self._pending, *self._deferred.values())]
         self._pending.clear()
         self._deferred.clear()
@@ -195,7 +196,7 @@ class ActiveRuns:
         await self._idle.wait()
 
     def abandon(self, error: FlowFabricError) -> list[Fence]:
-        """Notify all active runs of the loss of their lease, and return the leases to release for them."""
+        """Tell all active runs that their lease is lost, and return these leases, which the caller must release."""
         remaining = list(self._active.values())
         for active in remaining:
             _log.warning("%s did not end in time, releasing its lease", _name(active.lease))
@@ -221,7 +222,7 @@ class ActiveRuns:
         self._slots.notify_claimer()
 
     def _end_former(self, former: _ActiveRun) -> None:
-        """Notify a run of the loss of its lease, which the newer lease proves even before a renewal fails."""
+        """Tell a former run that its lease is lost. The newer lease of the same execution proves this loss."""
         if self._lease_table.remove(former.lease.fence.lease_id):
             _notify(former.run.lease_lost, Refused("stale_lease", "the execution was claimed again"))
 
@@ -292,7 +293,7 @@ def _forward_renewal(active: _ActiveRun, renewed: Renewed) -> None:
 
 
 def _notify(callback: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call a method of a run; log an exception, so that other runs are still notified."""
+    """Call a method of a run. If it raises, log the exception, so that the other runs are still notified."""
     try:
         callback(*args, **kwargs)
     except Exception:

@@ -36,7 +36,7 @@ async def run_background_jobs(
     ttl_s: float,
     on_report: Callable[[RenewalReport], None],
 ) -> AsyncIterator[None]:
-    """Renew leases and watch the event loop inside the block. `on_report` receives the reports in this loop.
+    """Renew leases and watch the event loop inside the block. `on_report` gets each renewal report in this loop.
 
     Without `open_engine`, the worker's own engine renews the leases in this loop.
     """
@@ -76,7 +76,7 @@ def _call_in_loop(
 
 
 class BackgroundThread:
-    """A thread with an event loop that runs endless jobs until it is closed. A job that fails is restarted."""
+    """A thread with its own event loop, which runs jobs until `close` is called. A job that fails is restarted."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
@@ -129,7 +129,7 @@ class LoopWatchdog:
         self._thread_id = threading.get_ident()
 
     async def run(self) -> None:
-        """Probe the loop twice a second, and log once each time that it does not respond within a second."""
+        """Probe the watched loop every half second. Each time that it is blocked for a second, log one warning."""
         while True:
             responded = asyncio.Event()
             if not self._probe(responded):
@@ -154,7 +154,10 @@ class LoopWatchdog:
 
 
 async def _responds_in_time(responded: asyncio.Event) -> bool:
-    """Return False if the loop did not respond although this thread ran; if the whole process slept, wait again."""
+    """Return False if the watched loop did not respond in time.
+
+    If the timeout itself came much too late, the whole process was paused, so wait again.
+    """
     while True:
         started_at = time.monotonic()
         try:

@@ -1,7 +1,7 @@
-"""The claim loop: one claim at a time while slots are free; without work it waits for a notification.
+"""The claim loop. It makes one claim at a time while slots are free. If there is no work, it waits for a notification.
 
-A claim that was sent is never cancelled, because its leases would be held by no worker until they expire. If the reply
-of a claim is lost, the claimer reads from the store which leases this worker holds.
+A claim that was sent is never cancelled, because no worker would run its leases until they expire. If the reply to a
+claim is lost, the claimer reads from the store which leases this worker holds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AcceptLeases = Callable[[Sequence[Lease], float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCriteria:
-    """Which executions a worker claims, and under which id."""
+    """Which executions a worker claims, and under which worker id."""
 
     worker: WorkerId
     lanes: tuple[str, ...]
@@ -41,7 +41,7 @@ class ClaimCriteria:
 
 
 class Claimer:
-    """Claims leases for free slots. `accept` receives them with the local time at which they were requested."""
+    """Claims leases for free slots. `accept` gets the leases and the local time at which they were requested."""
 
     def __init__(
         self, engine: Engine, criteria: ClaimCriteria, slots: Slots, lease_table: LeaseTable, accept: AcceptLeases
@@ -60,7 +60,7 @@ class Claimer:
         self._task = asyncio.create_task(self._run(), name="flowfabric-claims")
 
     async def stop(self) -> None:
-        """Stop claiming. A claim that was already sent is accepted first, unless the store is too slow."""
+        """Stop claiming. If a claim was already sent, wait for its leases, unless the store is too slow."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -68,8 +68,8 @@ class Claimer:
             await asyncio.wait([self._sent], timeout=_LAST_CLAIM_TIMEOUT_S)
 
     async def find_unknown_leases(self) -> list[Lease]:
-        """Return the leases that this worker holds in the store, but whose claim lost its reply."""
-        # The table is read first, so that a lease that ends during the query does not count as unknown.
+        """Return the leases that this worker holds in the store but does not know, because a reply was lost."""
+        # Read the lease table before the store, so that a lease that ends during the query does not count as unknown.
         known = self._lease_table.lease_ids()
         held = await self._engine.leases.held(self._criteria.worker.instance)
         return [lease for lease in held if lease.fence.lease_id not in known]
@@ -85,11 +85,12 @@ class Claimer:
                 elif not claimed:
                     await work.wait()
                 elif claimed < limit:
-                    # The queue is probably empty. Locked rows send no notification, so wait only briefly.
+                    # The queue is probably empty. But the claim may have skipped locked rows, for which no notification
+                    # follows, so wait only briefly.
                     await work.wait(_PARTIAL_CLAIM_PAUSE_S)
 
     async def _claim(self, limit: int) -> int:
-        """Claim leases and return how many; an error is logged and never ends the worker."""
+        """Claim leases and return their number. Log an error instead of raising it, so that the worker continues."""
         try:
             if self._failures:
                 await self._accept_unknown()
@@ -105,7 +106,7 @@ class Claimer:
         return len(leases)
 
     async def _accept_unknown(self) -> None:
-        """Accept leases of failed claims. They are renewed first, because their remaining time is unknown."""
+        """Accept leases of claims whose reply was lost. Renew them first, because their remaining time is unknown."""
         leases = (await self.find_unknown_leases())[:MAX_BATCH]
         if leases:
             requested_at = time.monotonic()

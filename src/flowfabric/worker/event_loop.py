@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from flowfabric.runtime import branch
 
-# Hundreds of active runs consist of many small objects that are not garbage, and runs leave no reference cycles.
-# Collecting as often as Python does by default takes a third of the time of a busy worker.
+# Active runs consist of many small objects that are not garbage, and runs leave no reference cycles. Garbage collection
+# as often as by default would take a third of the time of a busy worker.
 _GC_THRESHOLD = 20_000
 
 
@@ -32,7 +32,7 @@ def event_loop_runner() -> Iterator[asyncio.Runner]:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a uvloop event loop if uvloop is installed, else an asyncio one; for `asyncio.Runner`."""
+    """Return a new uvloop event loop if uvloop is installed, otherwise a new asyncio event loop."""
     try:
         import uvloop
     except ImportError:

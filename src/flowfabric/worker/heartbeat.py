@@ -23,7 +23,7 @@ _MAX_HOST_CHARACTERS = 60
 
 
 def new_worker_id(name: str | None) -> WorkerId:
-    """Return a new worker id; the name defaults to the host, and the instance is unique."""
+    """Return a new worker id with a unique instance. The name defaults to the host name."""
     host = (socket.gethostname() or "unknown")[:_MAX_HOST_CHARACTERS]
     return WorkerId(name or host, f"{host}-{os.getpid()}-{os.urandom(4).hex()}")
 
@@ -39,7 +39,7 @@ class WorkerHeartbeat:
         self._registered_kinds: tuple[str, ...] | None = None
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled; a failed one is retried at the next beat."""
+        """Send heartbeats at a fixed interval until cancelled, even if some of them fail."""
         while True:
             try:
                 await self._beat()
@@ -50,7 +50,7 @@ class WorkerHeartbeat:
             await asyncio.sleep(_BEAT_S)
 
     async def leave(self) -> None:
-        """Remove the registration; if the store is slow or unavailable, it expires."""
+        """Remove the registration. If the store is slow or unavailable, leave the registration to expire."""
         id_ = self._criteria.worker
         with suppress(FlowFabricError, TimeoutError):
             async with asyncio.timeout(_LEAVE_WITHIN_S):
@@ -59,7 +59,7 @@ class WorkerHeartbeat:
     async def _beat(self) -> None:
         kinds = tuple(self._criteria.kinds())
         if not kinds:
-            return  # No task kinds yet, so don't register.
+            return  # No tasks are registered yet, so do not register the worker.
         if self._registered_kinds == kinds:
             with suppress(NotFound):
                 await self._engine.workers.heartbeat(self._criteria.worker.instance, busy=self._busy())

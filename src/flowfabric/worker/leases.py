@@ -7,10 +7,10 @@
                 ▼                   ▼
              released              lost
 
-The worker's loop and the renewal thread share the table; the one that removes a lease is responsible for it. A TTL
-counts from before the request to the store, so a lease counts as lost before it expires in the store. Only the local
-clock decides when a lease is lost, so an unavailable store cannot hide the loss. A renewal is tried up to four times
-per TTL.
+The worker's loop and the renewal thread share the lease table. Whichever of them removes a lease must also release it
+or report its loss. The TTL of a lease is measured from before the request to the store, so the lease counts as lost
+here before it expires in the store. Only the local clock decides when a lease is lost, so an unavailable store cannot
+hide the loss. A renewal is tried up to four times per TTL.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LeaseTable:
             return set(self._held)
 
     def add(self, leases: Sequence[Lease], requested_at: float) -> list[Lease]:
-        """Add leases that were requested at `requested_at`, and return the new ones."""
+        """Add leases that were requested at `requested_at`, and return those that were not in the table."""
         with self._lock:
             fresh = [lease for lease in leases if lease.fence.lease_id not in self._held]
             for lease in fresh:
@@ -68,7 +68,7 @@ class LeaseTable:
         return fresh
 
     def start(self, lease_id: UUID) -> bool:
-        """Mark a lease as started. Return False if the worker no longer holds it."""
+        """Mark a lease as started. Return False if the worker no longer holds the lease."""
         with self._lock:
             held = self._held.get(lease_id)
             if held is not None:
@@ -86,7 +86,7 @@ class LeaseTable:
         return self._take(lambda held: held.extended_at + held.ttl_s <= now)
 
     def take_idle(self) -> list[Fence]:
-        """Remove and return the leases that were not started in time, since another worker may be free for them."""
+        """Remove and return the leases that were not started in time, so that another worker can have them."""
         now = self._clock()
         return self._take(lambda held: not held.is_started and held.taken_at + held.ttl_s * START_WITHIN <= now)
 
@@ -128,7 +128,7 @@ OpenEngine = Callable[[], AbstractAsyncContextManager[Engine]]
 
 @dataclass(slots=True)
 class RenewalReport:
-    """The result of a renewal round, for the worker's loop."""
+    """The leases that were lost, released and renewed in one round. The worker's loop receives this report."""
 
     lost: dict[Fence, FlowFabricError] = field(default_factory=dict)
     released: list[Fence] = field(default_factory=list)
@@ -139,7 +139,7 @@ class RenewalReport:
 
 
 class LeaseRenewer:
-    """Renews the leases of a table. `on_report` receives its reports in the loop that it runs in."""
+    """Renews the leases of a table. It calls `on_report` in the event loop in which `run` runs."""
 
     def __init__(
         self, lease_table: LeaseTable, ttl_s: float, open_engine: OpenEngine, on_report: Callable[[RenewalReport], None]
@@ -157,7 +157,7 @@ class LeaseRenewer:
             group.create_task(self._renew())
 
     async def renew_once(self, engine: Engine) -> RenewalReport:
-        """Release idle leases, renew due ones in batches and return the report."""
+        """Release the leases that were not started in time, renew the due leases in batches, and return the report."""
         report = RenewalReport()
         idle = self._lease_table.take_idle()
         if idle:
@@ -169,7 +169,7 @@ class LeaseRenewer:
         return report
 
     async def _renew(self) -> None:
-        """Renew in rounds; after an error, open the engine again."""
+        """Renew leases in rounds. After an error, open a new engine."""
         while True:
             try:
                 async with self._open_engine() as engine:

@@ -17,7 +17,7 @@ _CLEANUP_S = 1.0
 
 
 async def drain(engine: Engine, claimer: Claimer, runs: ActiveRuns, grace_over: asyncio.Event) -> None:
-    """Stop claiming, release unstarted leases, and let active runs unwind until the grace is over."""
+    """Stop claiming, release unstarted leases, and let active runs unwind until the grace period is over."""
     await claimer.stop()
     await release_leases(engine, runs.drain())
     await wait_for_first(runs.wait_until_idle(), grace_over.wait())
@@ -39,7 +39,7 @@ async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _abandon(engine: Engine, runs: ActiveRuns) -> None:
-    """Release the leases of runs that did not end in time, and cancel those runs soon after."""
+    """Release the leases of runs that did not end in time. Cancel the runs that have not ended a moment later."""
     await release_leases(engine, runs.abandon(Refused("execution_not_active", "the worker has stopped")))
     await wait_for_first(runs.wait_until_idle(), asyncio.sleep(_CLEANUP_S))
     tasks = runs.cancel()

@@ -1,11 +1,11 @@
-"""A worker: claims executions, runs them, and leaves no lease behind when it stops.
+"""A worker claims executions, runs them, and leaves no lease behind when it stops.
 
     async with Worker(engine, runner) as worker:    # works from here on
         await worker.run()                          # … until `worker.stop()` is called
 
-When it stops, it makes no further claims and releases unstarted leases. It asks active runs to unwind within the grace
-period. After that it notifies the remaining runs that their lease is lost, and releases the lease for them. No attempt
-is used up. `run_until_signal` stops a worker by SIGTERM or SIGINT.
+When a worker stops, it makes no further claims and releases unstarted leases. It asks active runs to unwind within the
+grace period. After that it tells the remaining runs that their lease is lost, and releases their leases. A released
+lease uses up no attempt. `run_until_signal` runs a worker until SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Worker:
     """Runs executions of an engine inside its `async with` block.
 
     `open_renewal_engine` opens a second engine for the thread that renews leases, so that a blocked event loop loses no
-    leases. Without it leases are renewed in the worker's loop, as a store with a single connection requires.
-    `reconcile` also runs the engine's reconcilers; one worker per process is enough. `threads` run plain functions and
-    are closed with the worker. `grace` is the time that active runs have to unwind when the block ends.
+    leases. Without it, leases are renewed in the worker's loop, as a store with a single connection requires. With
+    `reconcile`, the worker also runs the engine's reconcilers; one such worker per process is enough. `threads` run
+    plain functions and are closed with the worker. `grace` is the time that active runs have to unwind when the block
+    ends.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Worker:
         await self._stopped.wait()
 
     async def stop(self, grace: validation.Duration | None = None) -> None:
-        """Drain the worker and wait until it has stopped. If called again, the shortest grace counts."""
+        """Drain the worker and wait until it has stopped. If this is called again, the grace that ends first counts."""
         seconds = (self._grace if grace is None else validation.duration(grace, "grace")).total_seconds()
         timer = asyncio.get_running_loop().call_later(seconds, self._grace_over.set)
         if self._stop_task is None:
@@ -142,7 +143,7 @@ async def run_until_signal(entering: AbstractAsyncContextManager[Worker]) -> Non
 
 @contextmanager
 def stop_on_signals(worker: Worker) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop the worker inside the block; a second SIGINT ends the process immediately.
+    """Stop the worker on SIGTERM or SIGINT inside the block. A second SIGINT ends the process immediately.
 
     The handlers are set by `signal.signal`, not on the event loop, so that they work while the loop is blocked.
     """

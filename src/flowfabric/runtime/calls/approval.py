@@ -67,9 +67,10 @@ def approval(
 ) -> Approval[Any]:
     """Wait for people to decide. Each approver in `by` gets a token, and the first decision with that token counts.
 
-    `need` approvals are required, by default all. With `veto`, the first rejection ends the approval; without `veto`,
-    the approval ends when `need` can no longer be reached. `notify` is called as a step, once for each approver.
-    Without `by` there are no tokens, and any user of the command line or of an inbox may decide.
+    `need` is the number of approvals that are required, by default from all approvers. With `veto`, the first rejection
+    ends the approval; without `veto`, the approval ends when `need` can no longer be reached. `notify` is called as a
+    step, once for each approver. Without `by` there are no tokens, and any user of the command line or of an inbox may
+    decide.
     """
     approvers = _validate_approvers(by)
     ask = _ApprovalRule(approvers, _required_approvals(need, approvers), veto=validation.boolean(veto, "veto"))
@@ -83,19 +84,22 @@ def callback(name: str, payload_type: TypeForm[T], /, *, timeout: None = None) -
 @overload
 def callback(name: str, payload_type: TypeForm[T], /, *, timeout: Duration) -> Callback[Received[T] | TimedOut]: ...
 def callback(name: str, payload_type: TypeForm[T], /, *, timeout: Duration | None = None) -> Callback[Any]:
-    """Return a callback, which waits for one payload from outside. Hand out its `token` or `url` before the wait."""
+    """Return a callback, which waits for one payload from an outside sender.
+
+    Give the sender the callback's `token` or `url` before you await the callback.
+    """
     return Callback(require_branch("callback"), validation.name(name, "name"), payload_type, timeout)
 
 
 class _ApprovalRule:
-    """Who decides, and when the approval is decided."""
+    """The approvers, and the numbers of approvals and rejections that decide an approval."""
 
     def __init__(self, by: tuple[str, ...] | None, need: int, *, veto: bool) -> None:
         self.by, self.need = by, need
         self.max_rejections = 1 if veto or by is None else len(by) - need + 1
 
     def decide(self, decisions: Sequence[ApprovalDecision]) -> Approved | Rejected | None:
-        """Return the outcome of the decisions in their order, or None if the approval is still open."""
+        """Apply the decisions in their order, and return the outcome, or None if the approval is still open."""
         for number in range(1, len(decisions) + 1):
             so_far = tuple(decisions[:number])
             yes = tuple(decision.by for decision in so_far if decision.approve)
@@ -108,7 +112,7 @@ class _ApprovalRule:
 
 
 class _TokenWait(WaitCall[R_co]):
-    """A wait whose waitpoints, with tokens, are opened before it is awaited."""
+    """A wait that can open its waitpoints and return their tokens before it is awaited."""
 
     is_open = False
 
@@ -117,7 +121,10 @@ class _TokenWait(WaitCall[R_co]):
         raise NotImplementedError
 
     async def open(self) -> tuple[datetime | None, dict[str, str]]:
-        """Return the due time, and the token of each waitpoint by key. Repeated calls return the same tokens."""
+        """Open the waitpoints, and return the due time and the token of each waitpoint by its key.
+
+        Repeated calls return the same tokens.
+        """
         self.run.calls.check_over()
         record = self.run.calls.journal.get(self.path)
         self.record = record if self.record is None else self.record
@@ -138,7 +145,7 @@ class _TokenWait(WaitCall[R_co]):
 
 
 class Approval(_TokenWait[R_co]):
-    """A requested approval. Hand out its tokens or links if needed, then await it."""
+    """A requested approval. If needed, send its tokens or links to the approvers, then await the approval."""
 
     def __init__(
         self, branch: Branch, name: str, rule: _ApprovalRule, notify: Notify | None, ends: _TimeoutSettings
@@ -149,11 +156,11 @@ class Approval(_TokenWait[R_co]):
         self.timeout, self.on_timeout = ends
 
     def tokens(self) -> Durable[dict[str, str]]:
-        """Return the token of each approver. The holder of a token decides for that approver."""
+        """Return the token of each approver. Whoever has a token can decide for its approver."""
         return self._tokens()
 
     def links(self) -> Durable[dict[str, str]]:
-        """Return the URL of each approver's decision page. Needs `App(url=…)`."""
+        """Return the URL of each approver's decision page. This requires `App(url=…)`."""
         return self._links()
 
     async def _tokens(self) -> dict[str, str]:
@@ -174,7 +181,7 @@ class Approval(_TokenWait[R_co]):
         return await super().execute()
 
     async def _notify(self, notify: Notify) -> None:
-        """Notify each approver in a separate step. Tokens are created for the approvers who were not notified yet."""
+        """Notify each approver in a separate step, but skip the approvers whom an earlier run has notified."""
         base, journal = self.run.app.url, self.run.calls.journal
         name, by = f"{self.path}/{step_name(notify)}", self.rule.by or ()
         notified = {who for who in by if (record := journal.get(f"{name}[{who}]")) and record.status is StepStatus.OK}
@@ -199,8 +206,8 @@ class Approval(_TokenWait[R_co]):
     def decisions(self, signals: Iterable[StoredSignal]) -> list[ApprovalDecision]:
         """Return the decisions in the order of acceptance.
 
-        A token decides once. If an operator later decides otherwise, both decisions count, as they do for the engine's
-        condition.
+        With a token, only the first decision counts. If an operator also makes the opposite decision for the same
+        approver, both decisions count, in this list and in the engine's condition.
         """
         decisions: dict[tuple[str, str], ApprovalDecision] = {}
         for signal in signals:
@@ -268,7 +275,7 @@ class _ApprovalWait(Wait):
 
 
 class Callback(_TokenWait[R_co]):
-    """A callback: hand out its token or url, then await it."""
+    """A callback. Give its token or URL to the sender, then await the callback."""
 
     def __init__(self, branch: Branch, name: str, payload_type: Any, timeout: Duration | None) -> None:
         super().__init__(branch, f"callback:{name}", "callback")
@@ -281,7 +288,7 @@ class Callback(_TokenWait[R_co]):
         return self._token()
 
     def url(self) -> Durable[str]:
-        """Return the URL that accepts the payload. Needs `App(url=…)`."""
+        """Return the URL that accepts the payload. This requires `App(url=…)`."""
         return self._url()
 
     async def _token(self) -> str:

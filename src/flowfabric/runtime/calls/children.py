@@ -1,4 +1,4 @@
-"""Children: executions that a task submits, and waits for the ends of executions."""
+"""Children, which are executions that a task submits, and waits until executions end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WITH_REASON: Mapping[State, Any] = {State.CANCELLED: Cancelled, State.EXPIRED: 
 
 
 def submit_child(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Any]:
-    """Store a child and its record in one commit. Every later run finds the same child."""
+    """Store a child and the record of this call in one commit. Every later run returns the same child."""
     return SubmitChild(require_branch("submit"), task, args, kwargs)
 
 
@@ -44,12 +44,12 @@ def await_result(id_: UUID, task: TaskSpec | None, timeout: Duration | None = No
 
 
 def await_outcome(id_: UUID, task: TaskSpec | None, timeout: Duration | None = None) -> AwaitOutcome:
-    """Wait for the end of an execution and return how it ended."""
+    """Wait until an execution has ended, and return how it ended."""
     return AwaitOutcome(require_branch("outcome"), id_, task, timeout)
 
 
 class SubmitChild(DurableCall[Any]):
-    """The submit of a child."""
+    """A call that submits a child."""
 
     verb = "submit"
     task: TaskSpec | None
@@ -62,7 +62,7 @@ class SubmitChild(DurableCall[Any]):
 
     @property
     def child_id(self) -> UUID:
-        """The id of the child, derived from this execution and the path."""
+        """The id of the child, derived from the id and generation of this execution and the path of this call."""
         lease = self.run.lease
         return derive_id(lease.execution_id, "child", str(lease.generation), self.path)
 
@@ -79,12 +79,12 @@ class SubmitChild(DurableCall[Any]):
 
 
 class _EndCall(DurableCall[Any]):
-    """A call that waits for the end of an execution and records it."""
+    """A call that waits until an execution has ended, and records how it ended."""
 
     task: TaskSpec | None
 
     async def wait_end(self, id_: UUID, due: datetime | None, *, is_old: bool) -> Record:
-        """Wait for the end, and record it with the next commit."""
+        """Wait until the execution `id_` has ended, and record its outcome with the next commit."""
         verdict = await self.await_verdict(ChildWait(self, id_, due, is_old=is_old))
         match verdict:
             case ChildEnded(outcome=outcome):
@@ -108,7 +108,7 @@ class _EndCall(DurableCall[Any]):
         return self.call_id.record(StepStatus.FAILED, **facts)
 
     def read_end(self, record: Record) -> results.FinalOutcome | TimedOut:
-        """Return how the execution ended, from its record."""
+        """Return how the awaited execution ended, according to the record of this call."""
         facts = record.facts
         if "timed_out" in facts:
             return TimedOut(datetime.fromisoformat(facts["timed_out"]))
@@ -121,7 +121,7 @@ class _EndCall(DurableCall[Any]):
         return results.recorded_failure(facts.get("failure"), facts.get("detail"), self.task)
 
     def read_value(self, record: Record) -> Any:
-        """Return the result, or raise the error for any other end."""
+        """Return the result of the awaited execution, or raise an error if it did not complete."""
         end = self.read_end(record)
         if isinstance(end, TimedOut):
             late = TimeoutError(f"{self.path} has not ended by {end.at.isoformat()}")
@@ -153,10 +153,10 @@ class RunChild(SubmitChild, _EndCall):
         return self.read_value(record)
 
     async def _find_child(self) -> UUID | None:
-        """Return the recorded child.
+        """Return the id of the recorded child, or None if a new child must be submitted.
 
-        A child kept by a replay may have been cancelled at the end of its generation. It then counts as never
-        submitted.
+        A replay can keep the record of a child from an earlier generation. If that child was cancelled, submit a new
+        one.
         """
         child = None if self.record is None else UUID(self.record.facts["child"])
         if child is None or child == self.child_id:

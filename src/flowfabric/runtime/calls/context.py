@@ -44,7 +44,10 @@ def rng() -> Random:
 
 
 def changed(name: str, /) -> bool:
-    """Return True if the execution had not passed this point when the code changed. Guard new calls with it."""
+    """Return True if the execution had not passed this point when the code changed.
+
+    Put new durable calls under `if changed(…)`, so that older executions skip them.
+    """
     branch = require_branch("changed")
     branch.run.calls.check_alive(branch)
     scope, journal = branch.scope, branch.run.calls.journal
@@ -69,7 +72,10 @@ def progress(percent: float, message: str = "") -> None:
 
 
 def current() -> TaskContext:
-    """Return the current execution, attempt and epoch. Inside a step it includes the step's idempotency key."""
+    """Return the id, attempt, epoch and other data of the current execution.
+
+    Its `idempotency_key` is the key of the current step, or the id of the execution outside of steps.
+    """
     branch, step = BRANCH.get(), STEP.get()
     if branch is None:
         raise InvalidRequest("outside_of_task", "current works only inside a task or a step")
@@ -102,7 +108,7 @@ async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
 
 
 def _is_first_run(_: logging.LogRecord) -> bool:
-    """Return False while the code only repeats recorded calls: its messages were logged before."""
+    """Return False while the code only repeats recorded calls, since an earlier run has logged its messages."""
     branch = BRANCH.get()
     return branch is None or not branch.is_replaying
 

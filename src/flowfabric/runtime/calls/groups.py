@@ -1,4 +1,4 @@
-"""Groups of concurrent calls: all of them, each with its own outcome, or the first that succeeds."""
+"""Groups of concurrent calls: `gather` needs all results, `settle` all outcomes, and `race` the first success."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gather(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[T, .
 def gather(*calls: Awaitable[Any], limit: int | None = None) -> Any:
     """Return all results in the order of the calls. The first failure ends the other calls and is raised.
 
-    `limit` bounds how many run at the same time.
+    At most `limit` calls run at the same time.
     """
     return Gather(require_branch("gather"), "gather", calls, limit)
 
@@ -62,7 +62,7 @@ def settle(
 @overload
 def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
 def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
-    """Return how each call ended, in the order of the calls. No call ends another."""
+    """Return how each call ended, in the order of the calls. A failure does not end the other calls."""
     return Settle(require_branch("settle"), "settle", calls, limit)
 
 
@@ -73,9 +73,9 @@ def race(a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> Durable[Rac
 @overload
 def race(*calls: Awaitable[T]) -> Durable[RaceResult[T]]: ...
 def race(*calls: Awaitable[Any]) -> Any:
-    """Return the first call that succeeds. Raise `AllFailed` if none does.
+    """Return the index and value of the first call that succeeds. Raise `AllFailed` if no call succeeds.
 
-    The other calls are ended: their steps cancelled, their waits closed, their children cancelled.
+    The other calls are ended: their steps and children are cancelled, and their waits are closed.
     """
     if not calls:
         raise InvalidRequest("empty_race", "a race needs at least one call")
@@ -83,7 +83,10 @@ def race(*calls: Awaitable[Any]) -> Any:
 
 
 class CallGroup(DurableCall[Any]):
-    """Several concurrent calls. The member that decided the group is recorded, and later runs run only that member."""
+    """Several concurrent calls.
+
+    If one member decides the outcome of the group, that member is recorded, and later runs run only that member.
+    """
 
     def __init__(self, branch: Branch, name: str, calls: Sequence[Any], limit: int | None) -> None:
         self.limit = None if limit is None else validation.integer(limit, "limit", 1, validation.MAX_COUNT)
@@ -121,9 +124,9 @@ class CallGroup(DurableCall[Any]):
             raise InvalidRequest("group_in_raw_task", message, path=self.path)
 
     async def _abandon(self, group: BranchGroup) -> None:
-        """End the members after the code around the group has cancelled it, as `asyncio.timeout` does.
+        """End the members after the code around the group has cancelled the group, as `asyncio.timeout` does.
 
-        They end like the losers of a race. The cancellation is recorded first, since a later run has to repeat it.
+        The members end like the losers of a race. The cancellation is recorded first, since a later run must repeat it.
         """
         if self.is_left(asyncio.CancelledError()):
             await group.wait_ended()
@@ -131,7 +134,7 @@ class CallGroup(DurableCall[Any]):
             await self._end_members(group, StepStatus.ABANDONED, cancel_steps=True, given_up=True)
 
     async def _wait_for_cancel(self, group: BranchGroup) -> NoReturn:
-        """Run nothing until the code around the group cancels it again, as it did before."""
+        """Wait, without running members, until the code around the group cancels it, as it did in an earlier run."""
         group.skip_waiting()
         await self.cancel_again(group)
         self.remember(StepStatus.ABANDONED, **self._facts())
@@ -143,21 +146,21 @@ class CallGroup(DurableCall[Any]):
         raise NotImplementedError
 
     def deciding_member(self) -> int | None:
-        """Return the recorded member that decided the group, if any."""
+        """Return the index of the member that is recorded as deciding the group, or None."""
         return None if self.record is None else self.record.facts.get("member")
 
     def is_left(self, error: BaseException) -> bool:
-        """Return True if a member ended because the run or this branch unwinds.
+        """Return True if a member ended with this error only because the run or this branch unwinds.
 
-        Then the other members end too, but their children and waitpoints stay open.
+        The other members then end too, but their children and waitpoints stay open for the next run.
         """
         return isinstance(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
 
     async def conclude(self, group: BranchGroup, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
-        """End the other members once one has decided the group.
+        """End the other members after member `index` has decided the group.
 
-        First record the decision, with the children and waitpoints that will be ended. Otherwise a later run could
-        mistake the end of a child or waitpoint for the decision.
+        First record the decision, and which children and waitpoints will be ended. Without that record, a later run
+        could take the end of such a child or waitpoint for the event that decided the group.
         """
         if self.deciding_member() is not None:
             self.remember(status, **self._facts())
@@ -170,7 +173,7 @@ class CallGroup(DurableCall[Any]):
         self.remember(status, **facts)
 
     async def _record_decision(self, losers: Sequence[UUID], closed: Sequence[str], **why: Any) -> Mapping[str, Any]:
-        """Record what decided the group before its other members are ended, and return the recorded facts."""
+        """Record what decided the group, before the other members are ended. Return the facts of that record."""
         facts = {**why, "losers": [str(child) for child in losers], "closed": list(closed)}
         record = self.call_id.record(StepStatus.OPEN, **facts)
         if losers or closed:
@@ -180,13 +183,13 @@ class CallGroup(DurableCall[Any]):
         return facts
 
     async def cancel_again(self, group: BranchGroup) -> None:
-        """Repeat cancellations that an interrupted run may not have finished."""
+        """Cancel the recorded losers again, since an interrupted run may not have cancelled all of them."""
         if self.record is not None and not self.record.is_final:
             await group.cancel_children([UUID(child) for child in self._facts().get("losers", ())])
             await group.close_waitpoints(self._facts().get("closed", ()))
 
     def remember(self, status: StepStatus, **facts: Any) -> None:
-        """Record with the next commit that the group is decided."""
+        """Write the final record of the group with the next commit."""
         if self.record is None or not self.record.is_final:
             self.run.record_writer.enqueue(self.call_id.record(status, **facts))
 
@@ -239,10 +242,10 @@ class Gather(CallGroup):
 
 
 class TolerantGroup(CallGroup):
-    """A group that continues when a member fails."""
+    """A group whose other members continue when one member fails."""
 
     def restore_failures(self, group: BranchGroup) -> dict[int, ErrorInfo]:
-        """Return the recorded failures of branches, which are not run again."""
+        """Return the recorded failures of members by index. Do not run these members again."""
         journal, errors = self.run.calls.journal, dict[int, ErrorInfo]()
         for index in range(len(self.members)):
             record = journal.get(self._failure_id(index).path)
@@ -252,10 +255,10 @@ class TolerantGroup(CallGroup):
         return errors
 
     async def record_failure(self, group: BranchGroup, index: int, error: BaseException) -> ErrorInfo:
-        """Return the failure of a member, which does not decide the group.
+        """Return the failure of a member as a value, so that the group continues.
 
-        If nothing else has recorded the failure, record it here, since the function sees it. If the group is already
-        recorded as ended, raise the error, because the member did not fail in that run.
+        If no step or child has recorded the failure, record it here, since the task's function will see it. If an
+        earlier run recorded the group as ended, raise the error, because the member did not fail in that run.
         """
         info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
         if not is_final(error, self.run.task.settings.raises):
@@ -292,7 +295,7 @@ class Settle(TolerantGroup):
 
 
 class Race(TolerantGroup):
-    """The first success."""
+    """A group that returns the first success."""
 
     async def decide(self, group: BranchGroup) -> Any:
         await self.cancel_again(group)
@@ -305,8 +308,8 @@ class Race(TolerantGroup):
                 await group.wait_ended()
                 raise ending.error
             if isinstance(ending.error, asyncio.CancelledError):
-                # The cancellation decides the race. A member that still succeeds while it is ended must not win in a
-                # later run.
+                # The cancellation decides the race. Another member may still succeed while the members are ended, and
+                # must not win the race in a later run.
                 await self.conclude(group, index, StepStatus.FAILED, cancel_steps=True)
                 raise ending.error
             failed[index] = await self.record_failure(group, index, ending.error)

@@ -17,11 +17,11 @@ from flowfabric.values.errors import CancelRequested
 
 
 class SagaRecord:
-    """The recorded reason to run the compensations of a saga.
+    """The record of the failure that makes a saga run its compensations.
 
-    Steps inside the block stay recorded as done after they were undone, so the failure that ended the block is final.
-    If nothing else records that failure, it is recorded before anything is undone. A later run that no longer meets
-    the failure must still reach the same end.
+    Steps inside the block stay recorded as done after they were undone, so a retry of the block is not possible. If no
+    other record contains the failure, it is recorded before any step is undone. A later run then raises the recorded
+    failure even if the failure does not happen again.
     """
 
     def __init__(self, branch: Branch) -> None:
@@ -34,14 +34,14 @@ class SagaRecord:
             self._scope.failures.append(self._halt)
 
     def close(self) -> None:
-        """End the block: calls after it no longer raise the recorded failure."""
+        """End the block, so that calls after it do not raise the recorded failure."""
         if self._halt is not None:
             self._scope.failures.remove(self._halt)
 
     async def find_cause(self, error: BaseException | None, *, is_needed: bool) -> BaseException | None:
-        """Return the failure that causes the block to be undone, new or recorded, or None if there is none.
+        """Return the new or recorded failure for which the block must be undone, or None if it must not be undone.
 
-        `is_needed` is True if there are compensations.
+        `is_needed` is True if there are compensations to run.
         """
         if error is None:
             return None if self._record is None else self._restore_failure()
@@ -70,7 +70,7 @@ class Compensations:
         self._calls: list[Callable[[], Any]] = []
 
     def add(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call this function as a step if the saga is undone."""
+        """Register a function that is called as a step if the saga is undone."""
         self._calls.append(lambda: step(fn, *args, **kwargs))
 
     @property
@@ -79,7 +79,7 @@ class Compensations:
         return bool(self._calls)
 
     async def run_all(self) -> list[Exception]:
-        """Run the compensations, newest first, and return the failures among them."""
+        """Run the compensations, newest first, and return the errors of those that failed."""
         failed: list[Exception] = []
         while self._calls:
             try:
@@ -90,7 +90,7 @@ class Compensations:
 
 
 class Saga:
-    """A block that is undone if a failure or a request to cancel leaves it. A suspension does not undo it."""
+    """A block whose steps are undone if it ends with a failure or a request to cancel, but not by a suspension."""
 
     def __init__(self) -> None:
         self._compensations = Compensations()
@@ -119,5 +119,5 @@ class Saga:
 
 
 def saga() -> Saga:
-    """Open a saga: `async with saga() as undo`. For each step that was done, add to `undo` how to take it back."""
+    """Open a saga: `async with saga() as undo`. After each step, call `undo.add` with a function that undoes it."""
     return Saga()

@@ -1,4 +1,4 @@
-"""Sleeping and polling. Both record a due time, and hold no lease and no slot until then."""
+"""Sleeping and polling. Both record a due time, and the execution holds no lease and no slot until that time."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def poll(every: Duration, fn: Callable[P, T | None], /, *args: P.args, **kwargs:
 def poll(every: Duration, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function immediately and then every `every`, until it returns something other than None or False.
 
-    However often the function is called, there is only one record.
+    All of these calls share a single record in the journal.
     """
     return Poll(require_branch("poll"), every, fn, args, kwargs)
 
 
 class Sleep(DurableCall[None]):
-    """A pause until a time that is recorded on first arrival."""
+    """A pause until a due time. The first run that reaches the sleep records this time."""
 
     def __init__(self, branch: Branch, due: Callable[[datetime], datetime]) -> None:
         super().__init__(branch, "sleep", "sleep")

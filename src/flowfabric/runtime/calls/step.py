@@ -1,7 +1,7 @@
-"""Steps: functions whose results are recorded, so that they run once however often the task runs again.
+"""Steps: functions whose results are recorded, so that they do not run again when the task runs again.
 
-The policy of a step combines the call's options, the function's `@step.policy` and the settings of the task, in this
-order.
+The policy of a step combines three sources. The call's options take precedence over the function's `@step.policy`, and
+both over the settings of the task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SEPARATORS = ("#", "[", "/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPolicy:
-    """The settings of `@step.policy(…)` and `step.options(…)`. Absent settings default to the task's."""
+    """The settings of `@step.policy(…)` and `step.options(…)`. Omitted settings default to those of the task."""
 
     name: str | None = None
     key: str | None = None
@@ -65,7 +65,7 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """The name of a step, and everything that decides how it runs and is retried."""
+    """The name of a step, and all settings by which the step runs and is retried."""
 
     own_policy: StepPolicy
     name: str
@@ -82,7 +82,7 @@ NO_POLICY = StepPolicy()
 
 
 class StepFunction:
-    """The type of `step`: call it with a function and its arguments."""
+    """The type of `step`, which is called with a function and the arguments of that function."""
 
     def __init__(self, policy: StepPolicy = NO_POLICY) -> None:
         self._policy = policy
@@ -92,7 +92,7 @@ class StepFunction:
     @overload
     def __call__(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
     def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run the function once. Its result is recorded, and later runs of the task return the recorded result."""
+        """Run the function and record its result. In later runs of the task, return the recorded result instead."""
         return StepCall(require_branch("step"), fn, args, kwargs, self._policy)
 
     @overload
@@ -102,10 +102,11 @@ class StepFunction:
     @overload
     def tx(self, fn: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Durable[T]: ...
     def tx(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run the function in a transaction of the store: its rows and the step's record commit together, or neither.
+        """Run the function in a transaction of the store, which commits the function's rows and the step's record.
 
-        On SQLite it is a plain function that gets the `sqlite3` connection, on PostgreSQL a coroutine function that
-        gets the asyncpg connection. Keep it short, since other writers may wait for it.
+        On SQLite, the function must be plain, and its first argument is the `sqlite3` connection. On PostgreSQL, it
+        must be a coroutine function, and its first argument is the asyncpg connection. Keep the function short, since
+        other writers may have to wait for its transaction.
         """
         from flowfabric.runtime.calls.transaction import TransactionCall
 
@@ -120,7 +121,7 @@ class StepFunction:
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call, such as its name, a key that distinguishes calls, or retries."""
+        """Return `step` with options for one call: its name, its retries, or a key that tells similar calls apart."""
         only = None if retry_on is None else validate_retry_on(retry_on)
         return StepFunction(StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only))
 
@@ -134,7 +135,7 @@ class StepFunction:
         at_most_once: bool = False,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> Callable[[F], F]:
-        """Decorate a function with its policy as a step. It stays a plain function.
+        """Set the policy that a function has when it runs as a step. The decorator returns the function itself.
 
         Exceptions in `raises` are expected results: they are never retried, and the task can catch them by class. With
         `at_most_once`, an interrupted step fails instead of running again. With `retry_on`, only failures of these
@@ -223,7 +224,10 @@ class StepCall(DurableCall[Any]):
         return stored.value
 
     def _perform(self) -> Coroutine[Any, Any, Any]:
-        """Call the function. In tests it must not change its arguments, since a later run would not see the change."""
+        """Call the function. With strict hooks, as in tests, raise if the function changes its arguments.
+
+        A later run would not see such a change.
+        """
         hooks = self.run.hooks
         hooks.step_starting(self.run, self.path)
         return self._call_strictly() if hooks.is_strict else self._call()
@@ -252,7 +256,7 @@ class StepCall(DurableCall[Any]):
             if run.is_over:
                 raise run.calls.unwind_reason(awaiting_branch(self)) from None
             if not task.cancelling():
-                # The function cancelled itself, which is a failure like any other.
+                # The step's function cancelled itself, which counts as an ordinary failure.
                 raise RuntimeError(f"{self.path} was cancelled by its own code") from error
             run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
             if awaiting_branch(self).is_dropped:
@@ -274,13 +278,13 @@ class StepCall(DurableCall[Any]):
             raise
 
     async def _call_in_thread(self) -> Any:
-        """Return the result of a plain function. If that is awaitable, await it."""
+        """Run a plain function in a thread and return its result. If the result is awaitable, await it first."""
         call = partial(self.fn, *self.args, **self.kwargs)
         result = await self.run.loop.run_in_executor(self.run.threads.steps, copy_context().run, _call_function, call)
         return await result if inspect.isawaitable(result) else result
 
     async def _next_try(self, error: Exception, tries: int) -> str:
-        """Return when to try again. Raise the failure if it is final."""
+        """Record the failed try and return the time of the next try. Raise the failure if there is no next try."""
         encode_declared = failures.encode_declared(error, self.plan.raises)
         info = failures.error_info(error)
         is_retried = retry_category(error, info.category, self.plan.retry_on) is not None
@@ -295,7 +299,7 @@ class StepCall(DurableCall[Any]):
     async def _record_failure(
         self, info: ErrorInfo, tries: int, declared: Mapping[str, Any] | None = None, cause: Exception | None = None
     ) -> Exception:
-        """Record the final failure and return the error for the function."""
+        """Record the final failure, and return the error to raise in the task's function."""
         document = {**failures.to_json(info), **(declared or {})}
         record = self.call_id.record(StepStatus.FAILED, tries=tries, error=document)
         await self.run.record_writer.write(record)
@@ -304,7 +308,7 @@ class StepCall(DurableCall[Any]):
         return failure
 
     async def _wait_for_retry(self, due: datetime) -> None:
-        """Wait for the next try. If the call is cancelled during the wait, record that it was abandoned."""
+        """Wait until the next try is due. If the call is cancelled during the wait, record it as abandoned."""
         try:
             await self._back_off(due)
         except asyncio.CancelledError as error:
@@ -322,7 +326,7 @@ class StepCall(DurableCall[Any]):
 
 
 def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
-    """Return the error for a recorded failure, the same in every run."""
+    """Return the error to raise for a recorded failure. Every run gets an equal error."""
     document = record.facts["error"]
     error = failures.rebuild(document, raises)
     if error is None:
@@ -337,7 +341,7 @@ def _interrupted_error(path: str) -> ErrorInfo:
 
 
 def _call_function(call: Callable[[], Any]) -> Any:
-    """Call the function. A future cannot carry StopIteration, so raise RuntimeError instead, as coroutines do."""
+    """Call the function. If it raises StopIteration, raise RuntimeError, since a future cannot hold StopIteration."""
     try:
         return call()
     except StopIteration as error:
@@ -345,14 +349,14 @@ def _call_function(call: Callable[[], Any]) -> Any:
 
 
 def policy_of(fn: Callable[..., Any]) -> StepPolicy:
-    """Return the policy attached to the function, also through partials and bound methods."""
+    """Return the policy that `@step.policy` set on the function, even if `fn` is a partial or a bound method."""
     policy = getattr(unwrap_partial(fn), _MARK, NO_POLICY)
     assert isinstance(policy, StepPolicy), "only `step.policy` writes the mark"
     return policy
 
 
 def step_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> StepPlan:
-    """Return how the step runs. The plan is cached per function and task, unless the call has options."""
+    """Return the plan by which a step runs. Cache it for each function and task, unless the call has options."""
     if options is not NO_POLICY or not isinstance(fn, FunctionType):
         return _make_plan(task, fn, options)
     plan = task.step_plans.get(fn)
@@ -362,7 +366,7 @@ def step_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> St
 
 
 def _make_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> StepPlan:
-    """Combine the policies of the call, the function and the task, in this order."""
+    """Combine the settings of the call, the function and the task. The first of them that is set counts."""
     own, settings = policy_of(fn), task.settings
     retries = next(
         value
@@ -385,7 +389,7 @@ def _make_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> S
 
 
 def step_name(fn: Callable[..., Any], options: StepPolicy = NO_POLICY) -> str:
-    """Return the name of a step: the given one, or the function's."""
+    """Return the name of a step from its options or policy, or else the name of its function."""
     named = options.name or policy_of(fn).name
     if named is not None:
         return named
@@ -395,7 +399,7 @@ def step_name(fn: Callable[..., Any], options: StepPolicy = NO_POLICY) -> str:
 
 
 def unwrap_partial(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside partials."""
+    """Return the function inside any `functools.partial` objects."""
     while isinstance(fn, partial):
         fn = fn.func
     return fn

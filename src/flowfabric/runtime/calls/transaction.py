@@ -1,4 +1,4 @@
-"""Steps in a transaction of the store: their rows and their record commit together, or neither."""
+"""Steps in a transaction of the store. Their rows and their record are committed together, or not at all."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flowfabric.values.errors import Unwind
 
 
 class TransactionCall(StepCall):
-    """One call of a function with the store's connection."""
+    """One call of a function that gets the store's connection and runs in a transaction."""
 
     kind = "transaction"
 
     async def _succeed(self) -> Any:
-        # The transaction stores only this record, so store the records it may depend on first.
+        # The transaction stores only the record of this step, so first store the records of earlier calls.
         await self.run.record_writer.flush()
         self.run.calls.check_over()
         token = STEP.set(StepContext(self.run, self.path))
@@ -31,7 +31,7 @@ class TransactionCall(StepCall):
             record = await self._transact()
         finally:
             STEP.reset(token)
-        # Discard the unwritten record of an earlier try that failed.
+        # An earlier try that failed may have left an unwritten record of this call, so discard that record.
         self.run.record_writer.discard(record)
         self.run.hooks.record_stored(self.run, record)
         self.run.calls.check_over()
@@ -48,7 +48,7 @@ class TransactionCall(StepCall):
         async def async_body(connection: Any) -> Any:
             return await self.fn(connection, *self.args, **self.kwargs)
 
-        # The store checks whether the function is async, as its driver needs.
+        # The store refuses a function whose kind, plain or async, does not suit the database driver.
         chosen = async_body if inspect.iscoroutinefunction(self.fn) else body
 
         def record(result: Any) -> Step:
@@ -57,7 +57,7 @@ class TransactionCall(StepCall):
             return records[0].to_step()
 
         try:
-            # A cancellation comes too late here, since the rows may be committed.
+            # Finish even if this call is cancelled, since the rows may already be committed.
             transacting = retry_while_owned(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
             await shield(run.loop.create_task(transacting))
         except Conflict as error:
@@ -69,7 +69,7 @@ class TransactionCall(StepCall):
         return records[0]
 
     async def _find_record(self) -> Record:
-        """Return the record that an earlier try stored before its reply was lost."""
+        """Return the record that an earlier try stored, although the store's reply to that try was lost."""
         steps = await retry_while_owned(self.run, lambda: self.run.engine.leases.journal(self.run.lease.fence))
         for step in steps or ():
             if step.name == self.path:

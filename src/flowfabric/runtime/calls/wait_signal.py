@@ -57,7 +57,7 @@ def wait_for(condition: Condition, /, *, timeout: Duration | None = None) -> Any
 
 
 class WaitCall(DurableCall[T_co]):
-    """A call that waits for signals or a due time. Its outcome is recorded with the next commit."""
+    """A call that waits for signals or a due time. The next commit records its outcome."""
 
     timeout: timedelta | None = None
 
@@ -69,11 +69,11 @@ class WaitCall(DurableCall[T_co]):
         return self.replay(record)
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
-        """Return the wait of the branch."""
+        """Return what the branch must wait for."""
         raise NotImplementedError
 
     def decide(self, verdict: Verdict) -> Record:
-        """Return the record of the outcome."""
+        """Return the record for the way in which the wait ended."""
         match verdict:
             case Override(by=by, reason=reason):
                 return self.call_id.record(StepStatus.FAILED, overridden={"by": by, "reason": reason})
@@ -97,7 +97,7 @@ class WaitCall(DurableCall[T_co]):
         return self.decode(record)
 
     def decode(self, record: Record) -> Any:
-        """Return the value for the recorded signals."""
+        """Return the value that the awaiting code gets for the recorded signals."""
         raise NotImplementedError
 
 
@@ -247,7 +247,8 @@ def _timeout(timeout: Duration | None) -> timedelta | None:
     return None if timeout is None else validation.duration(timeout, "timeout")
 
 
-# Records contain the whole signal, so that every later run decodes the same signal. These fields need a codec.
+# Records contain the whole signal, so that every later run decodes the same signal. `_CODECS` converts the fields of a
+# signal that are not plain JSON.
 
 _FIELDS = tuple(field.name for field in fields(StoredSignal))
 _ID = (str, UUID)
