@@ -187,11 +187,11 @@ class Context:
         return random.random()
 
     def due_at(self, due: datetime | None) -> None:
-        """Tell the reconcilers that work becomes due at this time. None stands for a time that only the store knows."""
+        """Notify the reconcilers that work becomes due at this time. None means that only the store knows the time."""
         self.wakeups.due_at(due)
 
     def due_in(self, delay: timedelta) -> None:
-        """Tell the reconcilers that work becomes due after `delay`."""
+        """Notify the reconcilers that work becomes due after `delay`."""
         self.wakeups.due_at(self.wakeups.store_now() + delay)
 
 

@@ -193,10 +193,10 @@ class Flows:
         source: str = "operator_override",
         principal: str = "operator",
     ) -> FlowCancelled | CancelScheduled | FlowAlreadyTerminal:
-        """Cancel a flow. `policy` selects what is cancelled with it.
+        """Cancel a flow, and with it the members that `policy` selects.
 
-        The policies cancel all open members, only members that have not started, or no members. The first transaction
-        ends up to 1,000 members. The other members are ended by this call for up to `wait`, and after that by the
+        `policy` selects all open members, only members that have not started, or no members. The first transaction ends
+        up to 1,000 members. The other members are ended by this call for up to `wait`, and after that by the
         reconcilers. For a flow that was cancelled before, return the first cancellation.
         """
         context = self._context

@@ -121,7 +121,7 @@ class Leases:
         capabilities: Collection[str] = (),
         lease_ttl: validation.Duration | None = None,
     ) -> Lease:
-        """Return a lease on this execution, if it is waiting for a worker and `worker` has the required capabilities."""
+        """Return a lease on this execution, if it waits for a worker and `worker` has the required capabilities."""
         return await self._claim_by_id(id, worker, capabilities, lease_ttl, only_resumed=False)
 
     async def claim_resumed(
@@ -276,10 +276,9 @@ class Leases:
 
         If the join is decided already, keep the lease and return the outcomes of the children.
 
-        `edge` selects which children count for the join: all that end, or with `on_success` only those that succeed.
-        With `on_success`, the parent also continues as soon as the join can no longer be satisfied. With `all_of`, that
-        is at the first failure. With `any_of`, the parent continues at the first success, or when no child can succeed
-        any longer.
+        `edge` selects which outcomes of a child count for the join; by default, all outcomes count. With `on_success`,
+        the parent also continues as soon as the join can no longer be satisfied. With `all_of`, that is at the first
+        failure. With `any_of`, the parent continues at the first success, or when no child can succeed any longer.
         """
         request = lease_requests.wait_children_request(fence, children, join, key, steps, edge)
         return await self._context.call(wait_children, request)

@@ -33,8 +33,7 @@ class WorkWatch:
         self._waiter.__exit__(kind, error, traceback)
 
     async def wait(self, timeout: validation.Duration | None = None) -> bool:  # noqa: ASYNC109 - how long a worker idles
-        """Wait, and return True when a notification says that there may be work, or False when the worker must claim
-        without one.
+        """Wait until the worker should claim again. Return True if it was notified of possible work.
 
         Return False after `timeout`. If no reconcilers run in this process, return False earlier, after one polling
         interval. Reconcilers that run in this process look for work for all its workers with one statement.
