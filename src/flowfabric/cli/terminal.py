@@ -111,7 +111,7 @@ def _can_encode_unicode(out: TextIO) -> bool:
 class Column:
     """A column of a table.
 
-    It can shrink to `min_width`, but not if that is None, as for ids. An optional column can be dropped.
+    It can shrink to `min_width`; without a minimum it never shrinks, as for ids. An optional column can be dropped.
     """
 
     title: str

@@ -178,7 +178,10 @@ class Leases:
         return await self._context.call_many(self._context.renew, checked)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
-        """Store the progress of the attempt. If `percent` or `message` is None, its stored value stays unchanged."""
+        """Store the progress of the attempt.
+
+        If `percent` or `message` is not passed, its stored value stays unchanged.
+        """
         report = Progress(
             fence=requests.parse_fence(fence),
             percent=None if percent is None else validation.integer(percent, "percent", 0, 100),

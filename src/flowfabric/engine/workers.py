@@ -47,10 +47,9 @@ class Workers:
         ttl: validation.Duration = 60,
         kinds: Sequence[str] | None = None,
     ) -> Registered:
-        """Register a worker with its capabilities and its kinds, for the duration `ttl`. None for `kinds` means all
-        kinds.
+        """Register a worker with its capabilities and its kinds, for the duration `ttl`.
 
-        A repeated call replaces the registration.
+        None for `kinds` means all kinds. A repeated call replaces the registration.
         """
         registration = Registration(
             id=requests.parse_worker(worker),
