@@ -37,8 +37,7 @@ EDITS = {
     "zsh": [
         ("#compdef flowfabric\n", "#compdef flowfabric ff\n"),
         ("compdef _shtab_flowfabric -N flowfabric\n", "compdef _shtab_flowfabric -N flowfabric ff\n"),
-        # Register the completion function also if the script is loaded by `source <(flowfabric completion zsh)`, not by
-        # `eval`.
+        # Register the completion function also after `source <(flowfabric completion zsh)`, not only after `eval`.
         ("if [[ $zsh_eval_context[-1] == eval ]]", "if [[ $zsh_eval_context[-1] != loadautofunc ]]"),
         # If an argument takes several values, complete each value, not only the first.
         ('"(*):', '"*:'),

@@ -46,8 +46,7 @@ BODIES = {
 }
 DUNDERS = ("__getitem__", "__durable_call__")
 
-# The durable calls by module; below, the classes that `approval` and `callback` return, and the names of the saga
-# module.
+# The durable calls by module. `WAITS` are the classes that `approval` and `callback` return.
 CALLS = {
     "sleep": ("sleep", "sleep_until", "poll"),
     "wait_signal": ("wait_signal", "wait_for"),

@@ -88,7 +88,7 @@ class Walk:
             yield f"{file}: " + ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counts.items())
 
     def by_file(self) -> dict[str, list[str]]:
-        """Return the entered functions by file, without lambdas.
+        """Return the entered functions by file, without lambdas and comprehensions.
 
         Files and functions are in the order of their first stop.
         """

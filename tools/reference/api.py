@@ -130,7 +130,7 @@ def _signatures(name: str, fn: Callable[..., Any], *, bound: bool = False, dotte
 def _overloads(fn: Callable[..., Any]) -> list[inspect.Signature]:
     """Return the signatures of a function's overloads.
 
-    In them, replace `**options: Unpack[…]` by the single options.
+    Each option of `**options: Unpack[…]` becomes a separate parameter.
     """
     overloads = [inspect.signature(item) for item in get_overloads(fn)]
     all_parameters = inspect.signature(fn).parameters

@@ -52,7 +52,7 @@ def _arrows() -> dict[tuple[str, str], list[str]]:
 def _drawn(item: Transition) -> list[str]:
     """Return the states where the arrows of a transition start.
 
-    One arrow can start at `live` or `ended`, for all such states.
+    A single arrow from `live` or `ended` stands for all states that are not terminal, or all terminal states.
     """
     if item.sources == LIVE:
         return ["live"]

@@ -58,7 +58,8 @@ class Events:
         With `start`, it begins `now` or at the `beginning` of the stored events; with `cursor`, it begins after that
         cursor. With a `name`, the store keeps the subscriber's position, and keeps events until the subscriber has read
         them. `start` and `cursor` then apply only if the name is new. With `follow=False`, the subscription ends when
-        all present events were read. Events wait while an older transaction is still open, so that none are missed.
+        all present events were read. Events are delivered only after all earlier transactions have ended, so that no
+        event is missed.
         """
         start = parse_choice(Start, start, "start") if cursor is None else check_cursor(cursor)
         event_filter = EventFilter(

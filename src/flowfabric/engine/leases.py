@@ -1,4 +1,4 @@
-"""`engine.leases`: the calls of a worker. Each call that writes takes the fence of the worker's lease."""
+"""`engine.leases`: the calls of a worker. Each call that writes under a lease takes the lease's fence."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class Subscription:
         self._hold = SubscriberHold(name or "", context.new_lease_id())
         self._scope: CursorScope | None = None
         self._trimmed: Position | None = None
-        # Four positions: the last event read from the store, returned to the caller, processed by the caller, and
-        # stored as processed.
+        # The positions of the last event that was read, returned to the caller, processed by the caller, and stored as
+        # processed.
         self._read: Position | None = None
         self._returned: Position | None = None
         self._processed: Position | None = None
@@ -188,7 +188,8 @@ class Subscription:
     async def _pause(self, waiter: Waiter, page: EventPage, pause_s: float) -> float:
         """Wait up to `pause_s` for a notification, and return how long to wait the next time.
 
-        While an open transaction holds events back, the pauses are short, because its end sends no notification.
+        While an open transaction holds events back, the pauses are short, because the end of that transaction sends no
+        notification.
         """
         max_s = _HELD_BACK_PAUSE_S if page.held_back else self._context.wakeups.poll_interval_s
         if self._name is not None:
