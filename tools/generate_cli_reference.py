@@ -43,7 +43,7 @@ is shortened or wrapped. `NO_COLOR` disables colours. `FLOWFABRIC_TRACEBACK=1` s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page. With `--check`, return 1 if it is not up to date."""
+    """Write docs/reference/cli.md. With `--check`, only return 1 if the file is not up to date."""
     text = page()
     if "--check" in arguments:
         return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the text of docs/reference/cli.md."""
     parts = [
         HEAD,
         "## Options of every command\n",

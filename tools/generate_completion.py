@@ -23,10 +23,10 @@ FOLDER = ROOT / "src" / "flowfabric" / "cli" / "completions"
 SHELLS = ("bash", "zsh", "fish")
 FILE_METAVARS = frozenset({"URL", "FILE", "TARGET"})
 
-# Changes to the generated scripts, as pairs of old and new text. With them, all shells also complete `ff`.
+# Changes to the generated scripts, as pairs of old and new text. Among others, they add completion for `ff`.
 EDITS = {
     "bash": [
-        # The value of an option may be the name of a command, as in `flowfabric --store list`.
+        # Do not mistake the value of an option for a command, as in `flowfabric --store list`.
         ("if [[ -n $sub_parsers &&", "if [[ $current_action_is_positional = true && -n $sub_parsers &&"),
         # For arguments without choices, the shell offers file names.
         (
@@ -37,9 +37,9 @@ EDITS = {
     "zsh": [
         ("#compdef flowfabric\n", "#compdef flowfabric ff\n"),
         ("compdef _shtab_flowfabric -N flowfabric\n", "compdef _shtab_flowfabric -N flowfabric ff\n"),
-        # Register the function for `source <(flowfabric completion zsh)` too, not only for `eval`.
+        # Register the completion function also after `source <(flowfabric completion zsh)`, not only after `eval`.
         ("if [[ $zsh_eval_context[-1] == eval ]]", "if [[ $zsh_eval_context[-1] != loadautofunc ]]"),
-        # Complete each of several values, not only the first one.
+        # If an argument takes several values, complete each value, not only the first.
         ('"(*):', '"*:'),
     ],
     "fish": [
@@ -49,7 +49,7 @@ EDITS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the scripts, or return 1 if one is not up to date."""
+    """Write the scripts. With `--check`, only return 1 if a script is not up to date."""
     scripts = {FOLDER / f"flowfabric.{shell}": generate(shell) for shell in SHELLS}
     if "--check" in arguments:
         is_current = all(
@@ -63,11 +63,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def generate(shell: str) -> str:
-    """Return the script for a shell."""
-    # The parser is changed below, so it must not be the cached one.
+    """Return the completion script for a shell."""
+    # Build a new parser, because it is changed below, and the cached parser must stay unchanged.
     parser = make_parser.__wrapped__()
     for command in _parsers(parser):
-        # Without a description, shtab shows the short help of the command.
+        # Remove the description, so that shtab shows the short help of the command.
         command.description = None
         for action in command._actions:
             _prepare(action)
@@ -91,7 +91,7 @@ def _prepare(action: argparse.Action) -> None:
     if isinstance(action.metavar, str):
         if action.metavar in FILE_METAVARS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        # In zsh a colon would end the label of the value.
+        # Replace colons, because in zsh a colon ends the label of the value.
         action.metavar = action.metavar.replace(":", " ")
 
 

@@ -28,7 +28,7 @@ REFERENCE = DOCS / "reference"
 
 
 def concepts() -> str:
-    """Return the page of concepts with the current diagram and table."""
+    """Return the text of docs/concepts.md with the current diagram and table of states."""
     before, _, rest = (DOCS / "concepts.md").read_text(encoding="utf-8").partition(states.BEGIN)
     _, _, after = rest.partition(states.END)
     return f"{before}{states.section()}{after}"

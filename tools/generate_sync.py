@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generate the sync API from the async one: the same names, returning values instead of awaitables.
+"""Generate the sync API from the async API. It has the same names, but returns values instead of awaitables.
 
 usage: python tools/generate_sync.py [--check]
 
@@ -7,9 +7,9 @@ usage: python tools/generate_sync.py [--check]
     testing/sync_kit.py   the view of Kit for tests that are plain functions: `Kit(app).sync`
     sync/calls.py         durable calls for tasks that are plain functions: `sync.step(…)`
 
-The tool copies each signature with `Durable[X]` replaced by `X`, and `Awaitable[T]` arguments by `Callable[[], T]`. The
-generated bodies only call the async method. With `--check` the tool writes nothing, and the exit code is 1 if a file
-is out of date.
+The tool copies each signature. In it, `Durable[X]` becomes `X`, and an argument of type `Awaitable[T]` becomes
+`Callable[[], T]`. The generated functions only call their async counterparts. With `--check` the tool writes nothing,
+and the exit code is 1 if a file is out of date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PACKAGE = ROOT / "src" / "flowfabric"
 RUFF = Path(sys.executable).with_name("ruff")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# The module of each class that has a view, and the public methods that its view leaves out.
+# The classes that get a sync view, each with its module and the public methods that the view leaves out.
 VIEWS = {
     "Handle": ("app.handle", {"app", "sync"}),
     "Task": ("app.task", {"sync", "result_codec", "newest", "submission", "submission_of", "call"}),
@@ -38,7 +38,7 @@ ARTICLES = {
     "Handle": "a handle", "Task": "a task", "FlowHandle": "the handle of a flow", "Flow": "a flow", "App": "an app",
 }  # fmt: skip
 GENERIC = {"Handle": "Generic[R_co]", "Task": "Generic[P, R]"}
-# Methods with a special body. All others run the async method on the client thread.
+# Methods of views with a special body. All other methods run the async method on the client thread.
 BODIES = {
     ("Task", "submit"): "return Handle(submit_sync(self._inner, args, kwargs))",
     ("Task", "continue_with"): "sync_bridge.call_plain(lambda: self._inner.continue_with(*args, **kwargs))",
@@ -46,7 +46,7 @@ BODIES = {
 }
 DUNDERS = ("__getitem__", "__durable_call__")
 
-# The module of each durable call, and the classes that some of them return.
+# The durable calls by module. `WAITS` are the classes that `approval` and `callback` return.
 CALLS = {
     "sleep": ("sleep", "sleep_until", "poll"),
     "wait_signal": ("wait_signal", "wait_for"),
@@ -98,7 +98,7 @@ from flowfabric.runtime import sync_bridge
 
 
 def generate_client() -> str:
-    """Return the module of the client's views."""
+    """Return the text of app/sync_client.py."""
     sources = {module: _parse(module) for module, _ in VIEWS.values()}
     classes = [_view(_find_class(sources[module], name), excluded) for name, (module, excluded) in VIEWS.items()]
     lines = [f"from flowfabric.{module} import {name} as Async{name}" for name, (module, _) in VIEWS.items()]
@@ -108,7 +108,7 @@ def generate_client() -> str:
 
 
 def generate_kit() -> str:
-    """Return the module of the kit's view."""
+    """Return the text of testing/sync_kit.py."""
     source = _parse("testing.kit")
     [view] = _statements(KIT_CLASS)
     assert isinstance(view, ast.ClassDef), "the template is a class"
@@ -118,7 +118,7 @@ def generate_kit() -> str:
 
 
 def generate_calls() -> str:
-    """Return the module of durable calls."""
+    """Return the text of sync/calls.py."""
     sources = {module: _parse(f"runtime.calls.{module}") for module in (*CALLS, "step", "saga")}
     nodes: list[ast.stmt] = [_wait_class(_find_class(sources["approval"], name)) for name in WAITS]
     nodes += [
@@ -181,7 +181,10 @@ def _view_method(owner: str, source: Function) -> ast.FunctionDef:
 
 
 def _wrap(returns: ast.expr | None, value: str) -> str:
-    """Return the value of the async method, as a view if its class has one."""
+    """Return code for the value of the async method.
+
+    If the class of the value has a view, the code creates the view.
+    """
     text = ast.unparse(returns) if returns else ""
     for name in ("Handle", "FlowHandle", "Task"):
         if text == name or text.startswith(f"{name}["):
@@ -197,7 +200,7 @@ def _functions(source: ast.Module, name: str) -> Iterator[ast.FunctionDef]:
     for node in overloads:
         function = _copy_signature(node)
         if not _is_overload(node):
-            # An overloaded function is called as Any, since no overload accepts the arguments of all of them.
+            # Call an overloaded function as Any, because no single overload accepts the arguments of all overloads.
             prefix, callee = ("", f"async_{name}")
             if len(overloads) > 1:
                 prefix, callee = f"make: Any = async_{name}\n", "make"
@@ -209,7 +212,7 @@ def _functions(source: ast.Module, name: str) -> Iterator[ast.FunctionDef]:
 
 
 def _wait_wrapper(overloads: Sequence[ast.FunctionDef]) -> str | None:
-    """Return the class among `WAITS` that the functions return, if any."""
+    """Return the name of the class in `WAITS` that the functions return, or None if they return another type."""
     for node in overloads:
         if isinstance(node.returns, ast.Subscript) and _name(node.returns.value) in WAITS:
             return _name(node.returns.value)
@@ -263,7 +266,7 @@ class StepFunction:
 
 
 class _Saga(ast.NodeTransformer):
-    """A saga whose compensations run in the thread of the task, one sync step after another."""
+    """Converts the async saga to a sync saga, whose compensations run one after another in the thread of the task."""
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         self.generic_visit(node)
@@ -287,7 +290,7 @@ class _Saga(ast.NodeTransformer):
 
 
 class _SyncAnnotations(ast.NodeTransformer):
-    """Annotations without awaitables."""
+    """Replaces awaitables in annotations by sync types."""
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
@@ -306,12 +309,12 @@ def _copy_signature(source: Function) -> ast.FunctionDef:
 
 
 def _thunk(call: str) -> str:
-    """Return a function without arguments that makes the call."""
+    """Return code for a function without arguments that makes the call."""
     return call.removesuffix("()") if call.endswith("()") else f"lambda: {call}"
 
 
 def _forward(function: Function) -> str:
-    """Return the arguments with which a function forwards its own call."""
+    """Return code for the arguments with which the sync function calls its async counterpart."""
     arguments = function.args
     positional = (*arguments.posonlyargs, *arguments.args)
     texts = [_pass(argument) for argument in positional if argument.arg != "self"]
@@ -363,7 +366,7 @@ def _find_class(source: ast.Module, name: str) -> ast.ClassDef:
 
 
 def _imports(sources: Iterable[ast.Module], without: set[str]) -> list[ast.stmt]:
-    """Return the imports of the sources. Ruff removes the unused ones later."""
+    """Return the imports of the source modules. Ruff removes the unused imports later."""
     return [
         ast.ImportFrom(node.module, names, node.level)
         for source in sources
@@ -390,7 +393,7 @@ def _render(head: str, imports: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -
     parts = [f'{documentation}"""', "from __future__ import annotations", rest]
     parts += [ast.unparse(ast.fix_missing_locations(node)) for node in _unique([*imports])]
     parts += [ast.unparse(ast.fix_missing_locations(node)) for node in nodes]
-    # Sort after removing unused imports. Otherwise imports that became short stay on several lines.
+    # Sort imports only after the unused imports are removed. Otherwise imports that became short stay on several lines.
     used = _ruff("\n\n".join(parts) + "\n", "check", "--fix-only", "--quiet", "--select", "F401")
     return _ruff(_ruff(used, "check", "--fix-only", "--quiet", "--select", "I"), "format")
 
@@ -412,7 +415,7 @@ FILES = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files that changed, or with `--check` report them."""
+    """Write the generated files that are out of date. With `--check`, only report them."""
     stale = [path for path, generate in FILES.items() if not path.exists() or path.read_text() != generate()]
     for path in stale:
         if "--check" in arguments:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Count marker words in the project's prose, show the worst places, and fail above a limit.
 
-Marker words are harmless one at a time. In numbers they mark prose that was translated rather than written:
-"whoever waits is told", "it goes on by itself". Well-written projects have 1 to 10 per 10,000 words.
+A few marker words do no harm. Many of them show that prose reads like a translation: "whoever waits is told", "it goes
+on by itself". Well-written projects have 1 to 10 marker words per 10,000 words.
 
 Five kinds of text are measured:
 
@@ -54,7 +54,7 @@ SKIPPED = {".git", ".venv", "__pycache__", "node_modules", "build", "dist"}
 
 
 class Text(NamedTuple):
-    """A piece of prose and its place."""
+    """A piece of prose and its place: a file with a line, or a commit."""
 
     kind: str
     place: str
@@ -129,7 +129,7 @@ def read_commits(revisions: str) -> Iterator[Text]:
 
 
 def read_paths(paths: Iterable[Path]) -> Iterator[Text]:
-    """Yield the prose of files and of everything below folders."""
+    """Yield the prose of the given files and of all files below the given folders."""
     for path in paths:
         if path.is_dir():
             inside = (item for item in sorted(path.rglob("*")) if not SKIPPED & set(item.parts))
@@ -142,7 +142,7 @@ def read_paths(paths: Iterable[Path]) -> Iterator[Text]:
 
 
 def rate(texts: Iterable[Text]) -> tuple[int, int, float]:
-    """Return words, markers, and markers per 10,000 words."""
+    """Return the number of words, the number of markers, and the markers per 10,000 words."""
     words = markers = 0
     for text in texts:
         words += text.words
@@ -151,7 +151,7 @@ def rate(texts: Iterable[Text]) -> tuple[int, int, float]:
 
 
 def worst_files(texts: list[Text], count: int, at_least: int = 50) -> list[tuple[float, int, int, str]]:
-    """Return the files with the highest rate; files of few words are left out."""
+    """Return the files with the most markers per 10,000 words. Leave out files with fewer than `at_least` words."""
     by_place: defaultdict[str, list[Text]] = defaultdict(list)
     for text in texts:
         if text.kind != "commits":

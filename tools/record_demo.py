@@ -26,14 +26,14 @@ _MASKS = (
 
 
 def masked(told: str) -> str:
-    """Return the output with times, process ids and names replaced by fixed ones."""
+    """Return the output with fixed values in place of times, process ids and worker names."""
     for pattern, instead in _MASKS:
         told = re.sub(pattern, instead, told, flags=re.MULTILINE)
     return told
 
 
 def narration(told: str) -> list[str]:
-    """Return the headings and sentences without the indented lines, which hold facts."""
+    """Return only the headings and sentences of the output, without commands and indented lines."""
     return [line for line in masked(told).splitlines() if line and not line.startswith(("    ", "$ "))]
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Print the SQL that a backend sends for a named statement, after fragments, overrides and translation.
+"""Print the SQL that a backend sends for a named statement, with fragments, overrides and translation applied.
 
 usage: python tools/show_sql.py [NAME ...] [--backend postgres|sqlite] [--schema SCHEMA]
 
-Without a name it lists all statements with the files that define them.
+Without a name, the tool lists all statements with the files that define them.
 
-A statement over a batch is shown as it is sent for one row. PostgreSQL receives the rows as one JSON document, and may
-receive several such statements as one. An update that is given only some of its columns sets only these columns.
+A batch statement is shown as it is sent for one row. PostgreSQL receives the rows of a batch as one JSON document, and
+several batch statements may be combined into one. An update sets only the columns for which it gets values.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def load(backend: str, schema: str = "flowfabric") -> Mapping[str, Statement]:
 
 
 def sources(backend: str) -> dict[str, Path]:
-    """Return the file that defines each statement of a backend. A file of the backend overrides a shared one."""
+    """Return the file that defines each statement of a backend. A file of the backend overrides a shared file."""
     folders = (SHARED / "sql", PACKAGE / "backends" / backend / "sql")
     files = [path for folder in folders for path in sorted(folder.glob("*.sql"))]
     return {name: path for path in files for name in _NAME.findall(path.read_text(encoding="utf-8"))}
 
 
 def sent(part: Part) -> str:
-    """Return the text of one part as it is sent for a single row."""
+    """Return the SQL text of one part of a statement as it is sent for a single row."""
     if part.rows:
         return statements.combine_batches((part,))
     return part.over(1) if ":items" in part.text else part.text
@@ -77,7 +77,7 @@ def listing(backends: Sequence[str]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print statements, or the list of them. Return 2 if a name is unknown."""
+    """Print the named statements, or a list of all statements. Return 2 if a name is unknown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a statement; without one all are listed")
     parser.add_argument("--backend", choices=BACKENDS, action="append", help="show only this backend")

@@ -7,9 +7,9 @@ usage: python tools/tidy.py [--update]
     markers   marker words per 10,000 words of docstrings, comments, messages and Markdown; see tools/prose.py
     tables    how many literal tables are exempt from the formatter
 
-The ratchet holds one limit for each number, and tests/test_tidy.py fails if a package exceeds it. The test also fails
-if a limit is far above the measured number, so that a package that became smaller stays small. `--update` writes the
-current numbers. Explain in the commit why a number rises.
+tests/tidy_ratchet.toml has one limit for each number of a package, and tests/test_tidy.py fails if a number exceeds its
+limit. The test also fails if a limit is far above the measured number, so that a package that became smaller stays
+small. `--update` sets the limits from the current numbers. If a number rises, explain the reason in the commit message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOT_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of each kind by package, measured or allowed."""
+    """The measured or allowed numbers of each kind, by package."""
 
     code: Mapping[str, float] = field(default_factory=dict)
     markers: Mapping[str, float] = field(default_factory=dict)
@@ -59,7 +59,10 @@ class Numbers:
 
 
 def packages(root: Path) -> dict[str, list[Path]]:
-    """Return the files and folders of each package. Files beside them belong to `src/flowfabric` and `root`."""
+    """Return the files and folders of each package.
+
+    Files outside of packages belong to `src/flowfabric` or to `root`.
+    """
     source = root / PACKAGE
     found = {str(path.parent.relative_to(root)): [path.parent] for path in sorted(source.glob("*/__init__.py"))}
     found[PACKAGE] = sorted(source.glob("*.py"))
@@ -70,7 +73,7 @@ def packages(root: Path) -> dict[str, list[Path]]:
 
 @cache
 def measure(root: Path) -> Numbers:
-    """Return the numbers of a checkout. They are cached, because measuring takes seconds."""
+    """Measure all packages of a checkout. The result is cached, because this takes seconds."""
     found = packages(root)
     sources = {name: paths for name, paths in found.items() if name.startswith(PACKAGE)}
     return Numbers(
@@ -102,7 +105,7 @@ def code_lines(source: str) -> int:
 
 
 def problems(measured: Numbers, allowed: Numbers) -> list[str]:
-    """Return the packages that exceed the ratchet, and the numbers that could be lower."""
+    """Return a message for each number that exceeds its limit, has no limit, or is far below its limit."""
     found = []
     for kind, slack in (("code", _code_slack), ("markers", _marker_slack), ("tables", _no_slack)):
         now: Mapping[str, float] = getattr(measured, kind)
@@ -121,12 +124,12 @@ def problems(measured: Numbers, allowed: Numbers) -> list[str]:
 
 
 def read_ratchet(path: Path) -> Numbers:
-    """Return the numbers that are allowed."""
+    """Read the limits from tests/tidy_ratchet.toml."""
     return Numbers(**tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def ratchet(measured: Numbers) -> str:
-    """Return the text of the ratchet for these numbers."""
+    """Return the text of tests/tidy_ratchet.toml for these numbers."""
     parts = [
         _HEAD,
         _table("code", {name: math.ceil(lines * (1 + limits.SLACK / 2)) for name, lines in measured.code.items()}),
@@ -159,7 +162,7 @@ def _tables(path: Path) -> int:
 
 
 def _python(paths: Iterable[Path]) -> list[Path]:
-    """Return the Python files among files and below folders."""
+    """Return the Python files among the given files and below the given folders."""
     return [
         file
         for path in paths
@@ -193,7 +196,7 @@ def _docstring(node: ast.AST) -> ast.Expr | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the numbers, or write them to the ratchet. Return 1 if the ratchet is not met."""
+    """Print the numbers, or write the limits with `--update`. Return 1 if a number does not fit its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help=f"write {RATCHET}")
     options = parser.parse_args(arguments)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Record which functions of flowfabric four calls enter, and write the list to docs/architecture/walks.md.
+"""Record which functions of flowfabric are entered by four calls, and write them to docs/architecture/walks.md.
 
 usage: python tools/walk.py [CALL ...] [--write]
 
@@ -8,10 +8,10 @@ usage: python tools/walk.py [CALL ...] [--write]
     expiry     take over an execution whose lease has expired
     show       run `flowfabric show` for one execution
 
-Each call is warm: it has run several times before it is recorded. The store is PostgreSQL, either a throw-away server
-or the one that FLOWFABRIC_TEST_PG_DSN names. The worker runs in the same process. Its background thread, which renews
-leases, is ignored. Each entry of a function is a stop; resuming a coroutine is not. A change is a stop whose file
-differs from that of the previous stop.
+Each call is run several times before it is recorded. The store is PostgreSQL, either a temporary server or the server
+that FLOWFABRIC_TEST_PG_DSN names. The worker runs in the same process. Its background thread, which renews leases, is
+ignored. Each entry into a function is a stop; resuming a coroutine is not a stop. A change is a stop in a different
+file than the previous stop.
 """
 
 from __future__ import annotations
@@ -78,17 +78,20 @@ class Walk:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The number of changes, then the number of files. The walk with the smallest size is the shortest."""
+        """The number of changes and the number of files, by which walks are compared."""
         return self.changes, self.files
 
     def lines(self) -> Iterator[str]:
-        """Yield one line per visit of a file with the functions that were entered."""
+        """Yield one line for each visit of a file, with the functions that were entered in that visit."""
         for file, stops in groupby(self.stops, key=lambda stop: stop.file):
             counts = Counter(stop.function for stop in stops)
             yield f"{file}: " + ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counts.items())
 
     def by_file(self) -> dict[str, list[str]]:
-        """Return the named functions of each file. Files and functions are in the order of their first stop."""
+        """Return the entered functions by file, without lambdas and comprehensions.
+
+        Files and functions are in the order of their first stop.
+        """
         files: dict[str, dict[str, None]] = {}
         for stop in self.stops:
             functions = files.setdefault(stop.file, {})
@@ -99,7 +102,7 @@ class Walk:
 
 @dataclass(slots=True)
 class Recorder:
-    """Records entries of functions whose file begins with `source`, in all threads except the `ignored` ones."""
+    """Records each entry into a function of a file below the folder `source`, except in `ignored` threads."""
 
     source: str = _SOURCE
     stops: list[Stop] = field(default_factory=list)
@@ -118,12 +121,12 @@ class Recorder:
             threading.setprofile(None)
 
     def ignore_background(self) -> None:
-        """Leave out all threads that run now, except the current one."""
+        """Ignore all threads that are running now, except the current thread."""
         self.ignored = {thread.ident or 0 for thread in threading.enumerate()} - {threading.get_ident()}
 
     @contextmanager
     def recording(self) -> Iterator[list[Walk]]:
-        """Record the block. The list holds the walk after the block has ended."""
+        """Record the code in the `with` block. When the block ends, the walk is added to the yielded list."""
         walks: list[Walk] = []
         self.stops = []
         self.is_on = True
@@ -145,7 +148,7 @@ class Recorder:
 
 @cache
 def _entry(code: CodeType) -> int:
-    """Return the offset at which a function begins. A resumed coroutine has a larger offset."""
+    """Return the bytecode offset at which a function begins. A coroutine resumes at a larger offset."""
     return next(item.offset for item in dis.get_instructions(code) if item.opname == "RESUME")
 
 
@@ -159,7 +162,7 @@ def shortest(walks: Sequence[Walk]) -> Walk:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The store of one call: a schema on a server."""
+    """The store that one recorded call uses: a schema on a PostgreSQL server."""
 
     dsn: str
     schema: str
@@ -168,14 +171,17 @@ class Place:
         return App(self.dsn, options={"schema": self.schema, "durable": False})
 
     async def suspended(self, connection: asyncpg.Connection, id: uuid.UUID) -> None:
-        """Wait until an execution is suspended. The query avoids flowfabric, which would add stops."""
+        """Wait until an execution is suspended.
+
+        Query PostgreSQL directly, because calls of flowfabric would add stops.
+        """
         query = f'SELECT state FROM "{self.schema}".execution WHERE id = $1'
         while await connection.fetchval(query, id) != "suspended":  # noqa: ASYNC110 - the store sends no event
             await asyncio.sleep(0.005)
 
 
 async def walk_hello(place: Place, recorder: Recorder) -> Walk:
-    """Record `hello.run`, the submit and the result of a task with one step."""
+    """Record `hello.run`, which submits a task with one step and waits for its result."""
     app = place.app()
 
     @app.task
@@ -219,7 +225,7 @@ async def walk_approval(place: Place, recorder: Recorder) -> Walk:
 
 
 async def walk_expiry(place: Place, recorder: Recorder) -> Walk:
-    """Record how a worker takes over an execution, from the end of the lease to the result."""
+    """Record how a worker takes over the execution of a crashed worker, from the end of its lease to the result."""
     app = place.app()
 
     @app.task
@@ -365,7 +371,7 @@ def _items(walk: Walk) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the stops, or write the page."""
+    """Print the stops of the named calls, or write the page with `--write`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("calls", nargs="*", metavar="CALL", help=f"{', '.join(CALLS)} (hello)")
     parser.add_argument("--write", action="store_true", help="record all calls and write docs/architecture/walks.md")

@@ -1,7 +1,7 @@
 """FlowFabric: durable functions for Python, on SQLite or PostgreSQL.
 
-This package exports `App`, `step` and everything else that a task uses. `flowfabric.engine` is the engine below it,
-`flowfabric.sync` has the same calls for plain functions, and `flowfabric.testing` is the kit for tests.
+This package exports `App`, `step` and everything else that a task uses. `flowfabric.engine` is the engine on which it
+is built, `flowfabric.sync` has the same calls for plain functions, and `flowfabric.testing` is the kit for tests.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -98,7 +98,8 @@ __all__ = [
     "rng", "saga", "settle", "sleep", "sleep_until", "step", "uuid4", "wait_for", "wait_signal",
 ]  # fmt: skip
 
-# The module of each name. It is imported when the name is first used, so that the command's help starts fast.
+# The module that defines each public name. It is imported when the name is first used, so that `flowfabric --help`
+# starts fast.
 _MODULES = {
     "App": "app.app",
     "Flow": "app.flow", "FlowHandle": "app.flow", "Node": "app.flow",

@@ -14,7 +14,7 @@ GROUPS = (
     "executions", "leases", "flows", "waitpoints", "signals", "keys", "operator", "lanes", "workers", "events",
     "reconcilers",
 )  # fmt: skip
-# Values that are neither classes nor functions have no docstring.
+# Descriptions of public values that are neither classes nor functions, and so have no docstring.
 _VALUES = {
     "flowfabric.Durable": "The type of durable calls. `Durable[T]` is `Coroutine[None, None, T]`, to be awaited.",
     "flowfabric.logger": "The logger `flowfabric.task`. It logs nothing while a task replays its journal.",
@@ -23,7 +23,7 @@ _VALUES = {
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # Names that are public only for other packages of flowfabric.
 _HIDDEN = {"hint", "hint_soon", "minting", "newest", "result_form", "submission", "submission_of"}
-# For these awaitables, users need only the methods that are called before the wait.
+# The only methods of these awaitables that users need, because they are called before the wait.
 _ONLY = {"Approval": {"links", "tokens"}, "Callback": {"token", "url"}}
 _MADE_BY_US = {
     "Approval", "Callback", "Engine", "Flow", "FlowHandle", "Handle", "Node", "Subscription", "SyncKit", "Task", "Undo",
@@ -128,7 +128,10 @@ def _signatures(name: str, fn: Callable[..., Any], *, bound: bool = False, dotte
 
 
 def _overloads(fn: Callable[..., Any]) -> list[inspect.Signature]:
-    """Return the signatures of the overloads, with the options of `**options: Unpack[…]` written out."""
+    """Return the signatures of a function's overloads.
+
+    Each option of `**options: Unpack[…]` becomes a separate parameter.
+    """
     overloads = [inspect.signature(item) for item in get_overloads(fn)]
     all_parameters = inspect.signature(fn).parameters
     shared = all_parameters.keys() - {name for overload in overloads for name in overload.parameters}

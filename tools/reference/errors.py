@@ -24,7 +24,7 @@ _MEANING = {
     "Unavailable": "The store is not available. The call may or may not have taken effect. It is safe to repeat.",
     "others": "Errors in durable functions. The awaited call raises most of them.",
 }
-# Messages that the code assembles in a way this tool cannot read.
+# Descriptions of messages that the code assembles in a way that this tool cannot read.
 _SAID = {
     "all_failed": "all {count} calls of the race failed: {failures}",
     "diverged": "a report that compares the recorded calls with the calls of the current code",
@@ -43,7 +43,7 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An error raised in one place."""
+    """An error that one place in the code raises."""
 
     kind: str
     code: str
@@ -92,7 +92,7 @@ def _made(place: Place) -> Iterator[Raised]:
 
 
 def _with_code(place: Place, kind: str, code: ast.expr | None, message: ast.expr | None) -> Iterator[Raised]:
-    """Yield the errors of one place. If the code comes from callers, combine each caller's code with its message."""
+    """Yield the errors that one call raises. If its code and message are parameters, combine those of each caller."""
     if place.function is not None and place.function.name == "refusal":
         return  # The callers of this function pass the code, and are read separately.
     for word in words(code, place):

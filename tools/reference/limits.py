@@ -33,8 +33,8 @@ from flowfabric.web import request as reading
 from flowfabric.web import responses
 from flowfabric.worker import worker
 
-# Modules with limits, and the meaning of each limit. A public constant that is missing here and in _NOT_LIMITS is an
-# error.
+# The modules that define limits, and the meaning of each limit. Every public constant with a number or a duration must
+# be listed here or in `_NOT_LIMITS`.
 _LIMITS: dict[ModuleType, dict[str, str]] = {
     limits: {
         "MAX_PAYLOAD_BYTES": "bytes of the input of an execution, of its result, and of the result of one step",
@@ -165,7 +165,7 @@ def page() -> str:
 
 
 def missing() -> set[str]:
-    """Return the limits that are missing on the page."""
+    """Return the public constants that are listed neither in `_LIMITS` nor in `_NOT_LIMITS`."""
     known = {module.__name__: set(named) for module, named in _LIMITS.items()}
     return {
         f"{module.__name__}.{name}"
@@ -187,7 +187,7 @@ def _short(module: ModuleType) -> str:
 
 
 def _own_constants(module: ModuleType) -> set[str]:
-    """Return the public constants that the module itself assigns."""
+    """Return the public constants that the module assigns itself, without imported constants."""
     body = ast.parse(inspect.getsource(module)).body
     targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]

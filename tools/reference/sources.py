@@ -1,7 +1,7 @@
 """Read error codes, messages and event names from the sources without running them.
 
-An argument can be a string, a choice between strings, a table look-up, or a parameter of the enclosing function.
-`words` resolves all of these. It returns nothing for other expressions.
+An argument of a call can be a string, a conditional expression, a table look-up, or a parameter of the enclosing
+function. `words` finds the possible strings in all these cases. For other expressions it returns an empty set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The last part of the called name."""
+        """The last part of the name that is called, such as `path` in `call.path()`."""
         match self.call.func:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 return name
@@ -53,7 +53,7 @@ def places() -> tuple[Place, ...]:
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    """Return an argument by keyword, otherwise by position."""
+    """Return the argument with this keyword, or else the argument at this position, or else None."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -61,7 +61,7 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def words(expression: ast.expr | None, place: Place) -> set[str]:
-    """Return the possible strings of an argument."""
+    """Return all strings that the expression can evaluate to."""
     match expression:
         case ast.Constant(value=str(word)):
             return {word}
@@ -77,7 +77,7 @@ def words(expression: ast.expr | None, place: Place) -> set[str]:
 
 
 def texts(expression: ast.expr | None, place: Place) -> list[str]:
-    """Return the possible messages of an argument, with {placeholders}."""
+    """Return all messages that the expression can evaluate to, with {placeholders} for inserted values."""
     match expression:
         case ast.Constant(value=str(text)):
             return [text]
@@ -93,7 +93,7 @@ def texts(expression: ast.expr | None, place: Place) -> list[str]:
 
 
 def filled_in(place: Place, name: str) -> Iterator[tuple[Place, ast.expr]]:
-    """Yield the arguments that callers of the enclosing function pass for this parameter."""
+    """Yield each call of the enclosing function, with the argument that it passes for the parameter `name`."""
     function = place.function
     if function is None:
         return
@@ -110,7 +110,7 @@ def filled_in(place: Place, name: str) -> Iterator[tuple[Place, ast.expr]]:
 
 
 def default_of(place: Place, name: str) -> ast.expr | None:
-    """Return the default of a keyword parameter of the enclosing function."""
+    """Return the default value of the keyword parameter `name` of the enclosing function."""
     function = place.function
     if function is None:
         return None
@@ -119,7 +119,7 @@ def default_of(place: Place, name: str) -> ast.expr | None:
 
 
 def advice_beside(word: str, place: Place) -> str | None:
-    """Return the last text of the table row that contains this word, if the call takes its arguments from such rows."""
+    """Return the last text of the table row that contains `word`, if the call's arguments come from such a table."""
     for _, rows in _unpackings(place):
         for row in rows:
             said = [item.value for item in row.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
@@ -152,7 +152,7 @@ def _named(name: str, place: Place) -> set[str]:
 
 
 def _assigned(name: str, place: Place) -> list[ast.expr]:
-    """Return the values assigned to a name in the enclosing function before the call, otherwise in the module."""
+    """Return the last value assigned to a name in the enclosing function before the call, or else in the module."""
     scopes: tuple[ast.AST | None, ...] = (place.function, place.module)
     for scope in scopes:
         if scope is None:
@@ -241,7 +241,10 @@ def _part(part: ast.expr) -> str:
 
 
 def _short(value: ast.expr) -> str:
-    """Return a placeholder name for an expression: its last name."""
+    """Return a placeholder for an expression.
+
+    It is the last part of the first dotted name, such as `path` for `call.path`. Wrappers such as `len` are skipped.
+    """
     names = [
         node.attr if isinstance(node, ast.Attribute) else node.id
         for node in ast.walk(value)

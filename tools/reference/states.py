@@ -11,7 +11,7 @@ _FIRST = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 
 def section() -> str:
-    """Return the diagram and the table, enclosed by the marks."""
+    """Return the diagram and the table between the marks `BEGIN` and `END`."""
     return f"{BEGIN}\n\n{diagram()}\n\n{table()}\n\n{END}"
 
 
@@ -50,7 +50,10 @@ def _arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def _drawn(item: Transition) -> list[str]:
-    """Return the start of each arrow of a transition. One arrow can stand for all terminal or all other states."""
+    """Return the states where the arrows of a transition start.
+
+    A single arrow from `live` or `ended` stands for all states that are not terminal, or all terminal states.
+    """
     if item.sources == LIVE:
         return ["live"]
     if item.sources == TERMINAL:

@@ -1,4 +1,4 @@
-"""The table of commands, from which the parser, the help, the completion and the reference are generated."""
+"""The table of all commands. The parser, the help, the completion and the reference are generated from it."""
 
 from __future__ import annotations
 

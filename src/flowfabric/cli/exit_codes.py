@@ -1,4 +1,4 @@
-"""The exit codes of the commands. These numbers do not change."""
+"""The exit codes of the commands. These numbers stay the same in all versions."""
 
 from __future__ import annotations
 

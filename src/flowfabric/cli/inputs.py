@@ -1,4 +1,4 @@
-"""Input of commands: confirmation, the principal, JSON, tags, times, tokens and secrets.
+"""Functions that read the input of commands: confirmations, principals, JSON, tags, times, tokens and secrets.
 
 Invalid input raises `InvalidRequest`.
 """
@@ -31,7 +31,10 @@ _MAX_INPUT_BYTES = 4 * validation.MAX_PAYLOAD_BYTES
 
 @contextmanager
 def allow_interrupt() -> Iterator[None]:
-    """Let Ctrl-C interrupt a blocking read inside the block; the event loop would only note the signal."""
+    """Let Ctrl-C interrupt a blocking read inside the `with` block.
+
+    Without this, Ctrl-C takes effect only after the read.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -43,12 +46,12 @@ def allow_interrupt() -> Iterator[None]:
 
 
 def audit_args(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the principal and the reason as keyword arguments of an operation."""
+    """Return the principal and the reason as keyword arguments for a call of the engine."""
     return {"principal": principal(arguments), "reason": arguments.reason}
 
 
 def principal(arguments: argparse.Namespace) -> str:
-    """Return the given principal, or else the user of the system."""
+    """Return the principal of --principal, or else the name of the system user."""
     if arguments.principal is not None:
         return str(arguments.principal)
     try:
@@ -98,7 +101,7 @@ def read_json_argument(text: str, what: str) -> bytes:
 
 
 def parse_tags(pairs: list[str]) -> dict[str, str]:
-    """Return the tags of `key=value` pairs."""
+    """Parse `key=value` texts, and return them as tags."""
     tags = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -109,7 +112,7 @@ def parse_tags(pairs: list[str]) -> dict[str, str]:
 
 
 def parse_time(text: str | None, name: str) -> datetime | None:
-    """Return the time of an ISO 8601 text, which is UTC by default, or of an age such as `2h`."""
+    """Parse an ISO 8601 time, which is in UTC by default, or an age such as `2h`, and return the time."""
     if text is None:
         return None
     try:
@@ -137,7 +140,7 @@ def is_token(text: str) -> bool:
 
 
 def read_secret(path: str) -> str:
-    """Return the secret from a file or standard input. Error messages never contain it."""
+    """Return the secret from a file or standard input. Error messages never contain the secret."""
     data = _read_standard_input() if path == _STANDARD_INPUT else _read_file(path, "--secret-file")
     return _decode_text(data, "the secret").strip()
 

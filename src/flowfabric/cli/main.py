@@ -21,9 +21,9 @@ _CODES = (
     (Refused, exit_codes.REFUSED),
     (Conflict, exit_codes.REFUSED),
 )
-# Some messages name a Python parameter; this adds the option of the command line.
+# Some error messages name a Python parameter. These hints add the corresponding option of the command line.
 _OPTION_HINTS = {"unsafe_durability": " (--not-durable)"}
-# For developers of flowfabric: show the traceback of an internal error.
+# If this variable is set, an internal error shows its traceback, for developers of flowfabric.
 _TRACEBACK_VARIABLE = "FLOWFABRIC_TRACEBACK"
 
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _code_at_exit(code: object) -> int:
-    """Interpret the argument of `sys.exit` as Python does: None means success, a text is printed."""
+    """Return the exit code for the argument of `sys.exit`, as Python does. None means success; a text is printed."""
     if code is None or isinstance(code, int):
         return int(code or exit_codes.OK)
     print_error(str(code))
@@ -64,7 +64,7 @@ def _code_of(error: FlowFabricError) -> int:
 
 
 def _run(arguments: Namespace) -> int:
-    """Import only the module of the command, because importing the engine is slow, and run it."""
+    """Run the command. Import only its own module, because importing the whole engine is slow."""
     import asyncio
     import inspect
 
@@ -75,7 +75,10 @@ def _run(arguments: Namespace) -> int:
 
 
 def configure_streams() -> None:
-    """Escape characters that the terminal cannot encode, and keep log lines of libraries out of the output."""
+    """Configure both output streams to escape characters that they cannot encode.
+
+    Keep log lines of libraries out of them.
+    """
     import logging
 
     for name in ("stdout", "stderr"):
@@ -102,7 +105,10 @@ def _flush_output(code: int) -> int:
 
 
 def _discard_output(code: int) -> int:
-    """Redirect standard output to the null device, because Python flushes it again on exit and would fail."""
+    """Redirect standard output to the null device.
+
+    Otherwise Python fails on exit, when it flushes standard output again.
+    """
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

@@ -18,7 +18,7 @@ _AGE_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def print_result(arguments: argparse.Namespace, sentence: str, result: Any) -> None:
-    """Print the sentence, or with --json the result."""
+    """Print the sentence, or the result with --json."""
     print_lines([format_json(result)] if arguments.json else wrap_text(sentence, stdout_screen()))
 
 
@@ -35,7 +35,7 @@ def print_hint(text: str) -> None:
 
 
 def stdout_screen() -> Screen:
-    """Return the properties of standard output."""
+    """Return the `Screen` of standard output, with its width and colours."""
     return detect_screen()
 
 
@@ -47,7 +47,8 @@ def format_json(value: Any) -> str:
 def to_json(value: Any) -> Any:
     """Convert a value to JSON types.
 
-    Records become objects, times ISO 8601 and durations seconds. Bytes become the JSON that they contain, or base64.
+    Records become objects, times become ISO 8601 texts, and durations become seconds. Bytes become the JSON that they
+    contain, or base64.
     """
     match value:
         case None | bool() | int() | str() if not isinstance(value, Enum):
@@ -72,7 +73,7 @@ def to_json(value: Any) -> Any:
 
 
 def read_json(data: bytes | str) -> Any:
-    """Return the value of a strict JSON text; raise ValueError for any other text."""
+    """Parse a strict JSON text and return its value. Raise ValueError if the text is not valid."""
     try:
         return json.loads(data, parse_constant=_reject_constant)
     except RecursionError:
@@ -98,7 +99,7 @@ def format_time(time: datetime | None) -> str:
 
 
 def format_age(time: datetime | None, now: datetime) -> str:
-    """Return the distance to `now` in its largest unit: `3h`, or `in 3h` for a time in the future."""
+    """Return the time between `time` and `now` in its largest unit: `3h`, or `in 3h` for a time in the future."""
     if time is None:
         return ""
     seconds = int(abs((now - time) / timedelta(seconds=1)))

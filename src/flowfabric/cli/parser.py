@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _ShowVersion(argparse.Action):
-    """The `--version` option. It imports the metadata only when used, because that is slow."""
+    """The `--version` option. It imports the package metadata only when it is used, because that import is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -79,11 +79,12 @@ def _add_arguments(parser: argparse.ArgumentParser, arguments: Iterable[Argument
     for argument in arguments:
         settings = dict(argument.settings)
         if common:
-            # With a default, the command's parser would overwrite an option that was given before the command.
+            # Options have no default here. Otherwise the parser of the command would overwrite an option given before
+            # the command.
             settings["default"] = argparse.SUPPRESS
         help_text = argument.help
         if argument.choices and argument.is_option:
-            # In the help text argparse can wrap the choices; as the metavar they would be one long word.
+            # List the choices in the help text, which argparse can wrap. As the metavar, they would be one long word.
             settings["metavar"], help_text = argument.label, f"{argument.help}: {', '.join(argument.choices)}"
         group.add_argument(*argument.names, help=help_text, **settings)
 

@@ -1,4 +1,4 @@
-"""The declaration of a command: plain data, so that help and completion import nothing else of the package."""
+"""Declarations of commands as plain data, so that help and completion need no other imports of the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One option or positional argument; `settings` go to `add_argument` of argparse."""
+    """One option or positional argument. `settings` are the keyword arguments for argparse's `add_argument`."""
 
     names: tuple[str, ...]
     help: str
@@ -30,7 +30,7 @@ class Argument:
 
     @property
     def label(self) -> str:
-        """The placeholder for its value in help."""
+        """The placeholder for the argument's value in the help text."""
         longest = self.names[-1].lstrip("-").replace("-", "_").upper()
         return str(self.settings.get("metavar", longest))
 
@@ -39,8 +39,9 @@ class Argument:
 class CommandSpec:
     """One command.
 
-    `run` names its function as `module:function` below `flowfabric.cli.commands`. An audited command records who ran
-    it. If `reason_help` is set, it also records a reason. A command that needs confirmation asks on the terminal.
+    `run` names the command's function as `module:function` below `flowfabric.cli.commands`. An audited command records
+    who ran it. If `reason_help` is set, an audited command also records a reason. A command with `needs_confirmation`
+    asks the user on the terminal before it acts.
     """
 
     name: str
@@ -55,7 +56,7 @@ class CommandSpec:
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
-        """Its own arguments, then those for audit and confirmation."""
+        """The command's own arguments, then the arguments for audit and confirmation."""
         audit = self._audit_arguments if self.is_audited else ()
         return self.arguments + audit + (CONFIRMATION if self.needs_confirmation else ())
 
@@ -67,7 +68,7 @@ class CommandSpec:
 
 
 def argument(*names: str, help: str, **settings: Any) -> Argument:
-    """Declare an argument; one without dashes is positional."""
+    """Declare an option, or a positional argument if the name has no dashes."""
     return Argument(names, help, settings)
 
 

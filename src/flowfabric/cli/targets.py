@@ -45,7 +45,7 @@ def _connect(arguments: argparse.Namespace, *, durable: bool, migrate: bool) -> 
 
 
 def load_app_with_options(arguments: argparse.Namespace) -> App:
-    """Return the app of the command. The store options apply only where the app sets nothing itself."""
+    """Import the app that --app names, and return it. Options for the store apply only where the app sets no value."""
     if arguments.store is not None:
         os.environ[STORE_VARIABLE] = arguments.store
     app = import_app(arguments.app)
@@ -75,13 +75,13 @@ def import_app(address: str) -> App:
 
 
 def redact_password(store: str) -> str:
-    """Return the address without user and password."""
+    """Return the address of the store without user and password."""
     scheme, separator, rest = store.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
 
 
 def _store_options(arguments: argparse.Namespace) -> StoreOptions:
-    """Return the options that differ from their defaults, so that an absent option does not override the app."""
+    """Return only the options that differ from their defaults, so that a default does not override the app's value."""
     options: StoreOptions = {}
     if arguments.schema != DEFAULTS["schema"]:
         options["schema"] = arguments.schema

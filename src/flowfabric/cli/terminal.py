@@ -1,4 +1,4 @@
-"""Output for a terminal: its properties, tables, wrapped text and a progress bar."""
+"""Output for a terminal: the terminal's properties, tables, wrapped text and a progress bar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Screen:
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.has_colours and colour else text
 
     def paint_word(self, text: str) -> str:
-        """Return a state or verdict in its colour, with its padding."""
+        """Return a state or verdict in its colour. Padding around the word is kept."""
         return self.paint(text, _STATE_COLOURS.get(text.strip()))
 
     def cut(self, text: str, width: int) -> str:
@@ -109,7 +109,10 @@ def _can_encode_unicode(out: TextIO) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. It may shrink to `min_width` (None: never, as for ids), or be dropped if optional."""
+    """A column of a table.
+
+    It can shrink to `min_width`; without a minimum it never shrinks, as for ids. An optional column can be dropped.
+    """
 
     title: str
     min_width: int | None = None
@@ -120,7 +123,8 @@ class Column:
 def format_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], screen: Screen) -> list[str]:
     """Return the lines of a table with a title line, at most as wide as the screen.
 
-    Columns shrink first; then optional columns are dropped from the right. Shortened cells end in an ellipsis.
+    If the table is too wide, columns shrink first; then optional columns are dropped, the rightmost first. Shortened
+    cells end in an ellipsis.
     """
     texts = [["" if value is None else escape(str(value)) for value in row] for row in rows]
     while True:
@@ -139,7 +143,10 @@ def format_table(columns: Sequence[Column], rows: Sequence[Sequence[object]], sc
 
 
 def format_facts(pairs: Sequence[tuple[str, object]], screen: Screen) -> list[str]:
-    """Return one line per name and value. None and empty values are left out; long values are wrapped."""
+    """Return one line for each pair of a name and a value.
+
+    None and empty values are left out; long values are wrapped.
+    """
     texts = [(name, str(value)) for name, value in pairs if value is not None and value != ""]
     indent = max((len(name) for name, _ in texts), default=0) + _COLUMN_GAP
     lines: list[str] = []
@@ -150,7 +157,7 @@ def format_facts(pairs: Sequence[tuple[str, object]], screen: Screen) -> list[st
 
 
 def wrap_text(text: str, screen: Screen, indent: int = 0) -> list[str]:
-    """Return the escaped text in lines that fit beside an indent; words that are too long are shortened."""
+    """Escape the text and wrap it into lines that leave room for the indent. Words that are too long are shortened."""
     safe = escape(text)
     if screen.width is None:
         return [safe]
@@ -160,7 +167,7 @@ def wrap_text(text: str, screen: Screen, indent: int = 0) -> list[str]:
 
 
 def fold_parts(parts: Sequence[str], screen: Screen) -> list[str]:
-    """Return the parts side by side; parts that do not fit continue on indented lines."""
+    """Put the parts side by side on one line. Parts that do not fit follow on indented lines."""
     lines: list[str] = []
     for part in map(escape, parts):
         extended = f"{lines[-1]}{' ' * _COLUMN_GAP}{part}" if lines else part
@@ -183,7 +190,7 @@ def _fits(widths: Sequence[int], limit: int) -> bool:
 
 
 def _shrink(columns: Sequence[Column], widths: Sequence[int], limit: int) -> list[int]:
-    """Shrink the widest columns first, each down to its minimum."""
+    """Shrink columns until the table fits, the widest first, but none below its minimum."""
     shrunk = list(widths)
     minimums = [
         width if column.min_width is None else column.min_width for column, width in zip(columns, widths, strict=True)
@@ -197,7 +204,7 @@ def _shrink(columns: Sequence[Column], widths: Sequence[int], limit: int) -> lis
 
 
 def _squeeze(widths: Sequence[int], limit: int) -> list[int]:
-    """Shrink all columns, including those that otherwise keep their width, as the last resort on a narrow screen."""
+    """Shrink all columns, even below their minimum, as the last resort on a narrow screen."""
     squeezed = list(widths)
     while not _fits(squeezed, limit) and max(squeezed) > 1:
         squeezed[squeezed.index(max(squeezed))] -= 1
@@ -228,7 +235,7 @@ def _paint_cell(cell: str, screen: Screen, painted: bool) -> str:
 class ProgressBar:
     """A progress bar on standard error: `with ProgressBar("submit", 100) as bar: bar.update(50)`.
 
-    Without a terminal it prints nothing.
+    If standard error is not a terminal, the bar is not shown.
     """
 
     def __init__(self, label: str, total: int) -> None:
@@ -242,7 +249,7 @@ class ProgressBar:
         return self
 
     def update(self, done: int, note: str = "") -> None:
-        """Show the share of `done` in the total, and a note."""
+        """Show how much of the total is done, and a note."""
         share = min(max(done, 0), self._total) / self._total
         full = round(share * _BAR_CELLS)
         line = f"{self._label} [{'#' * full}{'.' * (_BAR_CELLS - full)}] {share:4.0%} {escape(note)}".rstrip()

@@ -1,6 +1,7 @@
-"""The engine: `connect` opens a store, and its calls are in groups such as `executions` and `leases`.
+"""The engine: `connect` opens a store and returns an `Engine` with groups of calls, such as `executions` and `leases`.
 
-This is the API below the durable functions. Calls take and return records, and every write of a worker is fenced.
+The durable functions of `flowfabric` are built on this API. Calls take and return records, and every write of a worker
+is fenced: it fails if the worker has lost its lease.
 """
 
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable

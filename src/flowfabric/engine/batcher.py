@@ -1,10 +1,11 @@
-"""Group commit: requests that arrive while a commit is running share the next one.
+"""Group commit: requests that arrive while a commit is running share the next commit.
 
-A request that arrives while nothing is in flight starts immediately, with every request of the same turn of the event
-loop. While a batch commits, new requests queue. When it is done, up to 128 of them run together. If 64 are waiting
-before that, they start beside the running batch, so that the database and this process both have work. No request
-waits for a timer: an idle engine has the latency of one commit, a busy one shares commits. Each caller gets its own
-outcome, after the commit that contains its row.
+A request that arrives while nothing is in flight starts immediately, together with all other requests that arrive in
+the same turn of the event loop. While a batch commits, new requests queue. When the batch is committed, up to 128 of
+the queued requests run as the next batch. If 64 requests are queued while a batch is still running, they start as a
+second batch beside it, so that neither the database nor this process is idle. No request waits for a timer. On an idle
+engine a request takes as long as one commit; on a busy engine many requests share a commit. Each caller gets its own
+outcome, after the commit that contains the writes of its request.
 
 ```text
 enqueue ──> waiting ──> run_batch ──> outcome or refusal
@@ -14,9 +15,10 @@ enqueue ──> waiting ──> run_batch ──> outcome or refusal
 ```
 
 A batch contains each key at most once; a later request for the same key waits for the next batch. A batch never waits
-for a row lock. Undecided requests run afterwards, alone or in the fallback, and delay no other requests. Exclusive
-requests never share a batch. A batch that the database refuses is split in halves until the bad request is alone. Reads
-of running workers are batched in the same way.
+for a row lock. A request that the batch cannot decide runs afterwards, alone or in a batch of the operation's
+`fallback`, so that it does not delay the other requests. Exclusive requests never share a batch. A batch that the
+database refuses is split in halves until the request that causes the refusal is alone. Reads of running workers are
+batched in the same way.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from flowfabric.ops.operation import BatchOperation, BatchRejected
 from flowfabric.store.ports import Body, Store
 
 MAX_BATCH = 128
-# While the database works on one batch, this process prepares a second one. A small second batch is not worth a
-# separate commit.
+# While the database works on one batch, this process prepares a second batch, unless the second batch is too small to
+# be worth a separate commit.
 MAX_IN_FLIGHT = 2
 SECOND_BATCH_MIN = 64
 Request = TypeVar("Request")
@@ -70,7 +72,7 @@ class Batcher(Generic[Request, Outcome]):
         return await self.enqueue(request)
 
     def enqueue(self, request: Request) -> asyncio.Future[Outcome]:
-        """Return the future outcome of a request that is not exclusive."""
+        """Queue a request that is not exclusive, and return the future of its outcome."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Entry(request, self._operation.key(request), future))
         self._start()
@@ -87,9 +89,10 @@ class Batcher(Generic[Request, Outcome]):
             self._spawn(self._commit())
 
     def _can_start(self) -> bool:
-        """Return True if nothing is in flight, or if enough requests wait to pay for a second commit beside the first.
+        """Return whether a batch can start now.
 
-        If every waiting request is for a busy key, wait until one of these keys is free.
+        It can if no batch is running, or if one batch is running and enough requests are waiting to justify a second
+        commit. If the keys of all waiting requests are busy, no second batch starts until one of these keys is free.
         """
         if self._is_starting or not self._waiting:
             return False
@@ -121,7 +124,7 @@ class Batcher(Generic[Request, Outcome]):
         return batch
 
     async def _commit(self) -> None:
-        # Requests of the same turn of the event loop have arrived by now, so they are part of this batch.
+        # This runs one turn of the event loop after `_start`, so the batch includes all requests of that turn.
         self._is_starting = False
         batch = self._next_batch()
         if not batch:
@@ -210,10 +213,10 @@ async def run_batch(
 async def try_batch(
     store: Store, namespace: str, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
 ) -> list[Outcome | FlowFabricError | None]:
-    """Return what `run_batch` of the operation decided, and None for each undecided request.
+    """Run one batch, and return for each request its outcome, its refusal, or None if it is undecided.
 
-    A batch that the database refuses is split until the bad request is alone. If the store is unavailable, each
-    request is refused with that error.
+    A batch that the database refuses is split in halves until the request that causes the refusal is alone. If the
+    store is unavailable, return a copy of that error for each request.
     """
     try:
         outcomes = [*await _runner(store, operation)(lambda tx: operation.run_batch(tx, namespace, requests))]
@@ -237,7 +240,7 @@ async def run_one(
 ) -> Outcome:
     """Run one request alone, and return its outcome or raise its refusal.
 
-    The request waits for its locks, unless it only reads.
+    Unlike a batch, the request waits for row locks, unless it only reads.
     """
     operation.paths[operation.single_path] += 1
     run = store.read if operation.read_only else store.run
@@ -261,14 +264,17 @@ async def _run_one_or_refuse(
 
 
 def _copy_error(error: Unavailable) -> Unavailable:
-    """Return a copy of the error for one caller, because raising an error changes its traceback."""
+    """Return a copy of the error for one caller.
+
+    Callers cannot share one error, because raising it changes its traceback.
+    """
     copy = Unavailable(error.code, error.message, **error.fields)
     copy.__cause__ = error
     return copy
 
 
 def _split_by_key(operation: BatchOperation[Request, Outcome], requests: Sequence[Request]) -> list[list[int]]:
-    """Return the indexes of the requests in batches that contain each key at most once."""
+    """Divide the requests into batches that contain each key at most once, and return their indexes by batch."""
     keys = [operation.key(request) for request in requests]
     if len(set(keys)) == len(keys):
         return [list(range(len(requests)))]

@@ -1,4 +1,4 @@
-"""The context that all groups of the façade share, and the one entry to operations: `Context.call`."""
+"""The context that all call groups of an engine share; they run every operation through it (`Context.call`)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _MAX_ROUTES = 10_000
 class Observer(Protocol):
     """A callback around every call of an operation, for spans, metrics, audit and authorization.
 
-    It returns a context manager. `Context` enters it before the operation runs, and leaves it afterwards, with the
-    exception if the operation raised one. To refuse a call, raise from `__enter__`. For a batch of one caller,
-    `request` is the list of its requests.
+    The callback returns a context manager. `Context` enters the context manager before the operation runs and exits it
+    afterwards. If the operation raised an exception, `__exit__` receives it. To refuse a call, raise from `__enter__`.
+    If the caller passes many requests in one call, `request` is the list of them.
     """
 
     def __call__(
@@ -51,7 +51,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WaitOperations:
-    """The operations on waits, which hold the signing keys of their engine."""
+    """The two operations on waits that need the engine's signing keys."""
 
     suspend: BatchOperation[Suspend, Suspended | Satisfied]
     deliver: BatchOperation[Delivery, Accepted | DuplicateSignal]
@@ -59,11 +59,11 @@ class WaitOperations:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of an engine that all its calls share. Views of other namespaces share everything except the namespace.
+    """The state that all calls of an engine share; `for_namespace` replaces only the namespace.
 
-    Every call of the façade goes through `call`, `call_nowait`, `call_many`, `call_within` or `call_within_sync`.
-    With an `observer`, each call runs inside the observer's context manager. Without an observer, the hook costs one
-    comparison.
+    Every call of an engine goes through `call`, `call_nowait`, `call_many`, `call_within` or `call_within_sync`. With
+    an `observer`, each call runs inside the observer's context manager. Without an observer, the only extra cost is one
+    comparison per call.
     """
 
     store: Store
@@ -82,7 +82,7 @@ class Context:
     async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
         """Run one request of an operation, and return its outcome or raise its refusal.
 
-        Requests of batch operations share their commit with other requests that are under way.
+        A request of a batch operation shares its commit with other requests that run at the same time.
         """
         if self.observer is not None:
             with self.observer(operation, self.namespace, request):
@@ -94,7 +94,7 @@ class Context:
         return await self._run(operation, request)
 
     def call_nowait(self, operation: BatchOperation[Request, Outcome], request: Request) -> asyncio.Future[Outcome]:
-        """Start a request of a batch operation that is not exclusive, and return its future outcome."""
+        """Start a request that is not exclusive, and return the future of its outcome."""
         if self.observer is not None:
             return asyncio.ensure_future(self.call(operation, request))
         return self._batcher(operation).enqueue(request)
@@ -161,7 +161,7 @@ class Context:
     def note_leases(self, leases: Sequence[Lease]) -> None:
         """Remember which leases are on linked executions, so that `complete` takes the right path immediately.
 
-        This is only a hint. If a lease is forgotten, its completion takes the longer path.
+        This is only a hint: if a lease was not remembered, `complete` still works, but takes the longer path.
         """
         if len(self.linked) > _MAX_LINKED:
             self.linked.clear()
@@ -178,7 +178,7 @@ class Context:
     def lease_bits(self, number: int) -> bytes:
         """Return 128 random bits for each of `number` leases.
 
-        Most claims use few of them, so they are not turned into ids here.
+        The bytes are not converted to ids here, because most claims use only a few of them.
         """
         return os.urandom(16 * number)
 
@@ -187,16 +187,16 @@ class Context:
         return random.random()
 
     def due_at(self, due: datetime | None) -> None:
-        """Notify the reconcilers of a due time. None means that only the store knows the time."""
+        """Notify the reconcilers that work becomes due at this time. None means that only the store knows the time."""
         self.wakeups.due_at(due)
 
     def due_in(self, delay: timedelta) -> None:
-        """Notify the reconcilers of work that is due after `delay`."""
+        """Notify the reconcilers that work becomes due after `delay`."""
         self.wakeups.due_at(self.wakeups.store_now() + delay)
 
 
 def audit_info(principal: object, reason: object) -> AuditInfo:
-    """Return who acts and why, after validating both."""
+    """Validate the principal and the reason of an action, and return them as one record."""
     return AuditInfo(principal=validation.name(principal, "principal"), reason=validation.text(reason, "reason"))
 
 
@@ -204,16 +204,16 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# Route ids of submissions. A route is remembered only after it is committed.
+# The functions below look up the route ids of submissions. The context remembers a route only after it is committed.
 
 
 def cached_route_ids(context: Context, submissions: Sequence[Submission]) -> list[int | None]:
-    """Return the remembered route id of each submission, for operations that create the missing routes themselves."""
+    """Return the remembered route id of each submission, or None where the operation must create the route itself."""
     return [context.routes.get(route) for route in _routes(context, submissions)]
 
 
 async def route_ids(context: Context, submissions: Sequence[Submission]) -> list[int]:
-    """Return the route id of each submission, in order, and create missing routes."""
+    """Return the route id of each submission, in order. Create the routes that do not exist yet."""
     routes = _routes(context, submissions)
     ids = {route: context.routes[route] for route in routes if route in context.routes}
     missing = [Route(*route) for route in dict.fromkeys(routes) if route not in ids]
@@ -224,7 +224,7 @@ async def route_ids(context: Context, submissions: Sequence[Submission]) -> list
 
 
 def remember_routes(context: Context, committed: Mapping[Route, int]) -> dict[tuple[Any, ...], int]:
-    """Remember the ids of committed routes, and return them by the key they are remembered under."""
+    """Remember the ids of committed routes, and return them by their key in `context.routes`."""
     if len(context.routes) > _MAX_ROUTES:
         context.routes.clear()
     ids = {astuple(route): id_ for route, id_ in committed.items()}

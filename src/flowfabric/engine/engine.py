@@ -1,4 +1,4 @@
-"""The engine: one store, one namespace, and its groups of calls."""
+"""The `Engine` class, which acts on one store in one namespace and has the groups of calls."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class Engine:
         return Engine(self._context.for_namespace(namespace))
 
     def now(self) -> datetime:
-        """Return the approximate time of the store without a query, or that of the `clock` given to `connect`."""
+        """Return the store's approximate time without a query.
+
+        If `connect` was given a `clock`, return the time of that clock.
+        """
         return self._context.wakeups.store_now()
 
     def with_ids(self, ids: IdMinter) -> Engine:
@@ -73,7 +76,7 @@ class Engine:
         await self._context.store.ping()
 
     async def store_info(self) -> StoreInfo:
-        """Return the versions of database and schema, the settings that affect durability, and the store's time."""
+        """Return the versions of the database and the schema, the settings that affect durability, and the time."""
         return await self._context.store.store_info()
 
     async def backlog(self) -> list[Backlog]:
@@ -82,7 +85,10 @@ class Engine:
 
     @asynccontextmanager
     async def temporary_namespace(self) -> AsyncIterator[Engine]:
-        """Yield an engine in a namespace with a random name, which is removed at the end with all its executions."""
+        """Yield an engine in a new namespace with a random name.
+
+        At the end, remove the namespace with all its executions.
+        """
         context = self._context.for_namespace(f"scratch-{uuid4()}")
         try:
             yield Engine(context)
@@ -91,7 +97,10 @@ class Engine:
                 pass
 
     async def close(self) -> None:
-        """Close all connections. Acknowledged calls are durable; calls without a reply may or may not be."""
+        """Close all connections.
+
+        Writes of calls that have returned are durable. A call that is still running may or may not have been committed.
+        """
         await self._context.wakeups.close()
         await self._context.store.close()
 

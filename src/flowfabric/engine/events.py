@@ -1,4 +1,4 @@
-"""`engine.events`: subscribe to events, and see how far subscribers are."""
+"""`engine.events`: subscribe to events, and show how far each subscriber has read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from flowfabric.ops.events import subscribe
 class EventsStatus:
     """The status of the event log and of the listener.
 
-    `held_back_since` is the time from which on an open transaction holds events back, or None. `is_restored` is True if
-    events were loaded from a dump of another server. The order of such events has no meaning on this server.
+    `held_back_since` is the time since which an open transaction has held events back, or None if no events are held
+    back. `is_restored` is True if events were loaded from a dump of another server. The order of events from a dump has
+    no meaning on this server.
     """
 
     held_back_since: datetime | None
@@ -54,10 +55,11 @@ class Events:
     ) -> Subscription:
         """Return a subscription to the events that match all filters.
 
-        It starts `now`, at the `beginning` of the stored events, or after a cursor. Under a `name`, the store keeps the
-        position of the subscriber, and keeps events until it has read them; `start` and `cursor` then apply only to a
-        new name. With `follow=False`, the subscription ends when everything was read. A transaction that stays open
-        holds events back, but no event is missed.
+        With `start`, it begins `now` or at the `beginning` of the stored events; with `cursor`, it begins after that
+        cursor. With a `name`, the store keeps the subscriber's position, and keeps events until the subscriber has read
+        them. `start` and `cursor` then apply only if the name is new. With `follow=False`, the subscription ends when
+        all present events were read. Events are delivered only after all earlier transactions have ended, so that no
+        event is missed.
         """
         start = parse_choice(Start, start, "start") if cursor is None else check_cursor(cursor)
         event_filter = EventFilter(
@@ -84,11 +86,11 @@ class Events:
         return await self._context.call(subscribe.list_subscribers, None)
 
     async def unsubscribe(self, name: str) -> None:
-        """Remove a named subscriber, so that no events are kept for it."""
+        """Remove a named subscriber, so that the store no longer keeps events for it."""
         await self._context.call(subscribe.unsubscribe, validation.name(name, "name"))
 
     async def status(self) -> EventsStatus:
-        """Return whether events are held back, and whether notifications of other processes arrive."""
+        """Return whether events are held back, and whether notifications from other processes arrive."""
         state = await self._context.call(subscribe.outbox_state, None)
         return EventsStatus(state.held_back_since, self._context.wakeups.status(), state.from_elsewhere)
 

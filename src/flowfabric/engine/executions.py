@@ -41,7 +41,8 @@ _POLL_INTERVAL = timedelta(seconds=POLL_WHILE_LISTENING_S)
 _NO_TAGS: Mapping[str, str] = {}
 LAST_ID = UUID(int=2**128 - 1)
 Result = TypeVar("Result")
-# A function that reads again, unless the notification carried a snapshot. It returns None while the wait is not over.
+# A function that checks whether the wait is over, and returns None if it is not. Its argument is the snapshot of the
+# notification; without a snapshot, the function reads the store.
 Check = Callable[[StateSnapshot | None], Awaitable[Result | None]]
 
 
@@ -69,11 +70,11 @@ class Executions:
         deadline: datetime | None = None,
         signals: Sequence[str] = (),
     ) -> Submitted:
-        """Store one execution of a kind, or the one that a `Submission` describes.
+        """Store one new execution, described by a kind and options or by a `Submission`.
 
-        Repeated with the same id or key and the same body, it returns `Duplicate`. With a different body it raises
-        `Conflict` with code `idempotency_mismatch`. If the store is unavailable, the error has the `id` among its
-        fields; with that id the call can be repeated safely.
+        If the call is repeated with the same id or key and the same body, it returns `Duplicate`. If it is repeated
+        with a different body, it raises `Conflict` with code `idempotency_mismatch`. If the store is unavailable, the
+        fields of the error contain the `id` of the submission; the call can be repeated safely with that id.
         """
         submission = (
             kind
@@ -115,7 +116,7 @@ class Executions:
     ) -> tuple[UUID, StateSnapshot]:
         """Store one execution, wait for it as `wait_until` does, and return its id with the snapshot.
 
-        The call listens for the end before it stores the execution, so it needs no extra read.
+        The call starts to listen for the end before it stores the execution, so it needs no read after the submission.
         """
         [request] = await self._route([_check_submission(submission)])
         wakeups, check = self._context.wakeups, self._check_until(request.id, until)
@@ -132,8 +133,8 @@ class Executions:
 
         `connection` is an asyncpg connection, a psycopg AsyncConnection, or an AsyncConnection or AsyncSession of
         SQLAlchemy with one of these drivers. This call never commits or rolls back the transaction, and a refusal
-        leaves the transaction unchanged. On PostgreSQL, a database error aborts the transaction, as after any other
-        statement.
+        leaves the transaction unchanged. On PostgreSQL, a database error in this call aborts the transaction, as an
+        error in any other statement does.
         """
         request = self._joined(submission)
         has_key = submission.key is not None
@@ -143,8 +144,8 @@ class Executions:
         """Store one execution in the open transaction of a synchronous connection, from any thread.
 
         `connection` is a psycopg Connection, or a Connection or Session of SQLAlchemy with psycopg. For an engine on
-        SQLite it is a sqlite3 Connection to the same file, on which automatic checkpoints stay switched off afterwards.
-        No event loop is needed.
+        SQLite, `connection` is a sqlite3 Connection to the same file. This call switches automatic checkpoints off for
+        that connection, and they stay off. No event loop is needed.
         """
         request = self._joined(submission)
         has_key = submission.key is not None
@@ -165,9 +166,9 @@ class Executions:
         until: Callable[[StateSnapshot], bool],
         timeout: validation.Duration | None = None,  # noqa: ASYNC109
     ) -> StateSnapshot | None:
-        """Return the first snapshot that satisfies `until`, or that of the execution's end, or None after `timeout`.
+        """Return the first snapshot for which `until` is true or the execution has ended, or None after `timeout`.
 
-        Only the end of the execution notifies the caller. Other changes are noticed within seconds.
+        A notification reports the end of the execution immediately. Other changes are found by polling, within seconds.
         """
         id_ = parse_id(id)
         return await wait_until_ended(self._context.wakeups, id_, self._check_until(id_, until), timeout)
@@ -189,7 +190,7 @@ class Executions:
         return await self._context.call(read.steps, _numbered_page(id, after, limit))
 
     async def children(self, id: UUID | str, *, after: UUID | str | None = None, limit: int = 1000) -> list[Summary]:
-        """Return the children of the execution with an id above `after`, by id, without detached children."""
+        """Return the children with an id above `after`, sorted by id, without detached children."""
         last = None if after is None else parse_id(after, "after")
         return await self._context.call(read.children, IdPage(parse_id(id), last, _page_limit(limit)))
 
@@ -227,11 +228,17 @@ class Executions:
         return Page(page, make_cursor(page[-1].id, query) if len(summaries) > size else None)
 
     async def count(self) -> dict[State, ApproximateCount]:
-        """Return the number of executions in each state: exact up to 10,000, above that marked as an estimate."""
+        """Return the number of executions in each state.
+
+        It is exact up to 10,000; a higher number is marked as an estimate.
+        """
         return await self._context.call(read.count_by_state, None)
 
     async def set_tags(self, id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
-        """Set these tags, remove each tag whose value is None, and return all tags. This is allowed in every state."""
+        """Set the given tags, remove each tag whose given value is None, and return all tags of the execution.
+
+        This is allowed in every state.
+        """
         id_ = parse_id(id)
         if not isinstance(tags, Mapping):
             raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
@@ -272,7 +279,8 @@ class Executions:
         return check
 
 
-# Waiting for the end of an execution or a flow. A notification reports it; polling replaces a lost notification.
+# The functions below wait for the end of an execution or a flow. A notification reports the end; in case it is lost,
+# they also poll.
 
 
 async def wait_until_ended(
@@ -281,10 +289,13 @@ async def wait_until_ended(
     check: Check[Result],
     timeout: validation.Duration | None,  # noqa: ASYNC109
 ) -> Result | None:
-    """Return what `check` returns once the wait is over, or None after `timeout`."""
+    """Call `check` after each notification or pause until it returns a result, and return that result.
+
+    Return None after `timeout`.
+    """
     limit_s = None if timeout is None else validation.duration(timeout, "timeout").total_seconds()
     if not wakeups.is_alive:
-        # There is no need to start listening if it has ended already.
+        # Check first, because listening is not needed if the execution or flow has ended already.
         result = await check(None)
         if result is not None:
             return result
@@ -304,7 +315,7 @@ async def wait_until_ended(
 async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) -> Result:
     pause_s = INITIAL_POLL_S
     while True:
-        # While notifications arrive, polling is needed only if a notification is lost.
+        # While the listener is connected, poll rarely, only in case a notification is lost.
         max_s = _MAX_POLL_NOTIFIED_S if wakeups.is_alive else pause_s
         await waiter.wait(random.uniform(max_s / 2, max_s))
         pause_s = min(2 * pause_s, _MAX_POLL_S)
@@ -317,7 +328,7 @@ def _has_ended(snapshot: StateSnapshot) -> bool:
     return snapshot.outcome is not None
 
 
-# Cursors. A cursor fits only the query that it came from.
+# The functions below make and read cursors. A cursor is valid only for the query that returned it.
 
 
 def query_digest(namespace: str, filters: Mapping[str, Any]) -> str:
@@ -326,12 +337,12 @@ def query_digest(namespace: str, filters: Mapping[str, Any]) -> str:
 
 
 def make_cursor(last: UUID, query: str) -> str:
-    """Return the cursor after the last record of a page."""
+    """Return the cursor for the page that follows the record `last`."""
     return base64.urlsafe_b64encode(last.bytes + bytes.fromhex(query)).decode()
 
 
 def open_cursor(cursor: object, query: str) -> UUID:
-    """Return the id after which a cursor of this query continues."""
+    """Return the id after which the next page starts. Refuse a cursor from a different query."""
     try:
         data = base64.b64decode(cursor, altchars=b"-_", validate=True) if isinstance(cursor, str) else b""
     except (binascii.Error, ValueError):
@@ -360,7 +371,7 @@ def _note_due_times(context: Context, outcome: object, submission: Submission) -
 
 
 def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
-    """Return the error with the id that was created for the submission, so that the caller can repeat it safely."""
+    """Return a copy of the error with the submission's id, with which the caller can repeat the submission safely."""
     return Unavailable(error.code, error.message, **{**error.fields, "id": id_})
 
 

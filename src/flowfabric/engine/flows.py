@@ -58,11 +58,11 @@ class Flows:
     async def submit(
         self, graph: Graph, *, id: UUID | str | None = None, seal: bool = True
     ) -> FlowCreated | FlowDuplicate:
-        """Store a flow with all of its members and edges, or nothing.
+        """Store a flow with all of its members and edges in one transaction.
 
         With an `id`, the call can be repeated safely after a lost reply: the same graph returns `FlowDuplicate`. A
-        sealed flow has no drafts, accepts no members, and finishes automatically. With
-        `seal=False` it stays open.
+        sealed flow has no drafts, accepts no members, and finishes automatically. With `seal=False` the flow stays
+        open.
         """
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
@@ -122,7 +122,7 @@ class Flows:
         """Add a member with its edges to an open flow.
 
         The member starts when its edges allow it. A draft does not start before it is sealed. With `expected_revision`,
-        the call is refused with `stale_revision` if another caller has changed the graph since.
+        the call is refused with `stale_revision` if the graph has been changed since that revision.
         """
         id_, expected = parse_id(flow_id, "flow_id"), _check_revision(expected_revision)
         spec = make_member(
@@ -173,7 +173,10 @@ class Flows:
     async def seal(
         self, flow_id: UUID | str, member: Member | UUID | str | None = None, *, expected_revision: int | None = None
     ) -> Sealed:
-        """Let a draft member start when its edges allow it. Without a member, seal all drafts and the flow itself."""
+        """Seal a draft member, so that it starts when its edges allow it.
+
+        Without a member, seal all drafts and the flow itself.
+        """
         id_, expected = parse_id(flow_id, "flow_id"), _check_revision(expected_revision)
         member_id = None if member is None else _member_id(id_, member, "member")
         outcome = await self._context.call(seal, SealRequest(id_, member_id, expected))
@@ -190,10 +193,11 @@ class Flows:
         source: str = "operator_override",
         principal: str = "operator",
     ) -> FlowCancelled | CancelScheduled | FlowAlreadyTerminal:
-        """Cancel a flow: all open members, only members that have not started, or only the flow itself.
+        """Cancel a flow, and with it the members that `policy` selects.
 
-        The first transaction ends up to 1,000 members. The reconcilers end the rest, or this call ends them within
-        `wait`. For a flow that was cancelled before, return the first cancellation.
+        `policy` selects all open members, only members that have not started, or no members. The first transaction ends
+        up to 1,000 members. The other members are ended by this call for up to `wait`, and after that by the
+        reconcilers. For a flow that was cancelled before, return the first cancellation.
         """
         context = self._context
         request = FlowCancelRequest(
@@ -206,7 +210,7 @@ class Flows:
         stop_at = time.monotonic() + limit_s
         outcome = await context.call(cancel_flow, request)
         context.due_at(None)
-        # A second caller that waits cancels the remaining members.
+        # If another caller has cancelled this flow, a call with `wait` helps to cancel the remaining members.
         done, remaining = (0, 1) if isinstance(outcome, FlowAlreadyTerminal) else outcome
         while remaining and time.monotonic() < stop_at:
             more, remaining = await context.call(sweep_flow, request.flow_id)
@@ -258,7 +262,7 @@ class Flows:
         return FlowPage(page, make_cursor(page[-1].id, query) if len(flows) > size else None)
 
     async def inputs(self, execution_id: UUID | str) -> dict[str, Input]:
-        """Return the inputs of a member by name: the results of its upstreams."""
+        """Return the inputs of a member, which are the results of its upstreams, by name."""
         return await self._context.call(READ_INPUTS, parse_id(execution_id, "execution_id"))
 
     async def wait(self, flow_id: UUID | str, timeout: validation.Duration | None = None) -> FlowState | None:  # noqa: ASYNC109

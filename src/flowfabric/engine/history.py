@@ -14,7 +14,7 @@ _PAGE = 1000
 
 
 async def whole_history(engine: Engine, id_: UUID | str) -> list[Event]:
-    """Return all events of an execution, with the submission and the end of its children among them."""
+    """Return all events of an execution, together with the submission and the end of each of its children."""
     events: list[Event] = []
     while page := await engine.executions.history(id_, after=(events[-1].version or 0) if events else 0, limit=_PAGE):
         events += page
@@ -25,7 +25,7 @@ async def whole_history(engine: Engine, id_: UUID | str) -> list[Event]:
 
 async def _children(engine: Engine, id_: UUID | str) -> list[Summary]:
     children: list[Summary] = []
-    with suppress(NotFound):  # The retention of the execution has passed, so only its events remain.
+    with suppress(NotFound):  # After its retention, an execution is removed, but its events remain.
         while page := await engine.executions.children(id_, after=children[-1].id if children else None, limit=_PAGE):
             children += page
             if len(page) < _PAGE:

@@ -1,4 +1,4 @@
-"""`engine.keys`: the key ring that signs the tokens of waitpoints. It serves all namespaces of the store."""
+"""`engine.keys`: the key ring that signs the tokens of waitpoints. All namespaces of the store share one key ring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS_VARIABLE = "FLOWFABRIC_KEYS"
 
 
 def key_source(key_file: str | None) -> KeySource:
-    """Return the keys of this file, else those of the environment, else those of the store."""
+    """Return the source of the signing keys: this key file, or else the environment variables, or else the store."""
     path = (os.environ.get(FILE_VARIABLE) or None) if key_file is None else validation.text(key_file, "key_file")
     if path is not None:
         return KeySource(draw_key, parse_key_file(_read_file(path), path), path)
@@ -41,7 +41,7 @@ def key_source(key_file: str | None) -> KeySource:
 
 
 def draw_key() -> FileKey:
-    """Return a new key: a kid with the date, and a secret of 32 random bytes."""
+    """Return a new key with today's date in its kid (key id) and a secret of 32 random bytes."""
     return FileKey(f"{datetime.now(UTC):%Y%m%d}-{secrets.token_hex(4)}", Secret(secrets.token_hex(32)))
 
 
@@ -55,7 +55,7 @@ def _read_file(path: str) -> Secret:
 
 
 class Keys:
-    """Seeds, rotates and lists keys. A store without a key creates its first one with the first token."""
+    """Seeds, rotates and lists keys. If a store has no key, its first key is created when the first token is signed."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -65,7 +65,8 @@ class Keys:
     ) -> Seeded | AlreadySeeded:
         """Store the first key, whose secret has 64 hex characters.
 
-        If this kid is already stored, return `AlreadySeeded`. A different kid is refused; use `rotate`.
+        If the store already has a key with this kid (key id), return `AlreadySeeded`. If it has only keys with other
+        kids, the call is refused; use `rotate` instead.
         """
         request = SeedRequest(FileKey(parse_kid(kid), parse_secret(secret)), audit_info(principal, reason))
         del secret
@@ -82,8 +83,8 @@ class Keys:
     ) -> Rotated | Unchanged:
         """Make a new key the active key, with a random secret unless `secret` is set.
 
-        The old key verifies tokens for 24 hours, and longer while an open waitpoint has a token signed with it. With a
-        `grace`, it verifies tokens for exactly that time.
+        The old key still verifies tokens for 24 hours, or longer while an open waitpoint has a token signed with it.
+        With a `grace`, the old key verifies tokens for exactly that time.
         """
         is_random = secret is None
         new_secret = draw_key().secret if secret is None else parse_secret(secret)

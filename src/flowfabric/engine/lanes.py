@@ -16,15 +16,15 @@ class Lanes:
         self._context = context
 
     async def pause(self, lane: str, reason: str = "", *, principal: str = OPERATOR) -> LaneState:
-        """Keep accepting work, but give none to workers."""
+        """Continue to accept work for the lane, but give no work to workers."""
         return await self._set(lane, LaneState.PAUSED, reason, principal)
 
     async def resume(self, lane: str, reason: str = "", *, principal: str = OPERATOR) -> LaneState:
-        """Accept work and give it to workers again."""
+        """Accept work for the lane and give it to workers again."""
         return await self._set(lane, LaneState.ACTIVE, reason, principal)
 
     async def drain(self, lane: str, reason: str = "", *, principal: str = OPERATOR) -> LaneState:
-        """Give the existing work to workers, but accept no new work."""
+        """Give the existing work of the lane to workers, but accept no new work."""
         return await self._set(lane, LaneState.DRAINING, reason, principal)
 
     async def list(self) -> dict[str, LaneState]:

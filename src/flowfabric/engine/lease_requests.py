@@ -1,4 +1,4 @@
-"""Validated requests of `engine.leases` that take more than a line to build."""
+"""Functions that validate the arguments of `engine.leases` and build the longer requests from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def suspend_request(
     timeout_at: object,
     **settings: Any,
 ) -> Suspend:
-    """Return the request after validating its bindings, its condition and its times."""
+    """Validate the bindings, the condition and the times of a suspension, and return its request."""
     bound = parse_bindings(waitpoints)
     if timeout is not None and timeout_at is not None:
         raise InvalidRequest("invalid_request", "give timeout or timeout_at, not both")
@@ -58,7 +58,10 @@ def suspend_request(
 
 
 def _default_condition(bound: tuple[Bound, ...]) -> Condition:
-    """Return a condition that needs a signal at every waitpoint. Without waitpoints, only an operator ends the wait."""
+    """Return a condition that needs a signal at every waitpoint.
+
+    Without waitpoints, only an operator can end the wait.
+    """
     members = [Single(binding.key) for binding in bound]
     if not members:
         return OperatorOnly()
@@ -73,7 +76,7 @@ def _check_condition(value: object) -> Condition:
 
 
 def child_submissions(value: object) -> tuple[ChildSubmission, ...]:
-    """Return at most one batch of children, with distinct keys."""
+    """Check that the children fit into one batch and have distinct keys, and return them."""
     children = tuple(validation.batch(value, "submissions"))
     for child in children:
         if not isinstance(child, ChildSubmission):
@@ -87,7 +90,7 @@ def child_submissions(value: object) -> tuple[ChildSubmission, ...]:
 def wait_children_request(
     fence: object, value: object, join: object, key: object, steps: object, edge: object = EdgeKind.ON_COMPLETION
 ) -> WaitChildren:
-    """Return a wait for distinct children, after validating it."""
+    """Validate the arguments of `wait_children`, drop repeated ids, and return its request."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         message = f"children must be a list of ids, not {type(value).__name__}"
         raise InvalidRequest("invalid_type", message, field="children")
@@ -109,7 +112,7 @@ def wait_children_request(
 
 
 def completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step]) -> Completion:
-    """Return the completion of a lease, after validating it."""
+    """Validate the arguments of `complete`, and return its request."""
     return Completion(
         fence=requests.parse_fence(fence),
         result=validation.payload(result, "result"),
@@ -119,14 +122,14 @@ def completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step]
 
 
 def result_pair(value: object) -> tuple[Fence, bytes]:
-    """Return a pair of a fence and a result, whose parts are validated later."""
+    """Check that the value is a pair, and return it; its fence and its result are validated later."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise InvalidRequest("invalid_type", "results must hold pairs of a fence and a result", field="results")
     return value
 
 
 def lease_ttl(value: object) -> timedelta | None:
-    """Return how long a lease shall last, or None for the default of its policy."""
+    """Return the validated duration of a lease, or None, which means the default of the execution's policy."""
     if value is None:
         return None
     return validation.duration(value, "lease_ttl", validation.MIN_LEASE_TTL, validation.MAX_LEASE_TTL)

@@ -1,4 +1,4 @@
-"""`engine.leases`: the calls of a worker. Every write presents the fence of its lease."""
+"""`engine.leases`: the calls of a worker. Each call that writes under a lease takes the lease's fence."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class Leases:
     ) -> list[Lease]:
         """Return up to `limit` leases on waiting executions.
 
-        The highest priority comes first. At equal priority, resumed executions come before new ones, then the oldest.
+        Executions with the highest priority come first. At equal priority, resumed executions come before new
+        executions, and older executions before younger executions.
         """
         request = Claim(
             lanes=validation.names(lanes, "lanes"),
@@ -104,7 +105,8 @@ class Leases:
                 break
             claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), True))
         if claimed.all_locked:
-            # If these rows are unlocked without a change, no notification follows.
+            # The locked rows may be unlocked without a change, which sends no notification, so the workers must claim
+            # again soon.
             context.wakeups.waiters.notify_workers_soon()
         leases = list(claimed.leases)
         context.note_leases(leases)
@@ -119,7 +121,7 @@ class Leases:
         capabilities: Collection[str] = (),
         lease_ttl: validation.Duration | None = None,
     ) -> Lease:
-        """Return a lease on this execution, if it waits and the worker has the required capabilities."""
+        """Return a lease on this execution, if it waits for a worker and `worker` has the required capabilities."""
         return await self._claim_by_id(id, worker, capabilities, lease_ttl, only_resumed=False)
 
     async def claim_resumed(
@@ -139,9 +141,9 @@ class Leases:
     async def reclaim(
         self, grant: Grant | UUID | str, worker: WorkerId | str, *, lease_ttl: validation.Duration | None = None
     ) -> Lease | Ended:
-        """Take over an execution with the grant that this worker was given.
+        """Take over an execution with a grant that `operator.grant_reclaim` made for this worker.
 
-        If the execution has used all its reclaims, it fails, and the call returns `Ended`.
+        If the execution has no reclaims left, it fails, and the call returns `Ended`.
         """
         grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
         outcome = await self._context.call(reclaim, ReclaimRequest(grant_id, self._terms(worker, lease_ttl)))
@@ -151,7 +153,8 @@ class Leases:
     def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
         """Return a context manager that waits for work on these lanes.
 
-        Enter `with engine.leases.watch(…) as work`, claim, and `await work.wait()` whenever a claim returns no lease.
+        Enter it with `with engine.leases.watch(…) as work`. Then claim, and call `await work.wait()` whenever a claim
+        returns no lease.
         """
         names = validation.names(lanes, "lanes")
         offered = validation.capabilities(capabilities, "capabilities")
@@ -160,13 +163,13 @@ class Leases:
         return WorkWatch(wakeups, waiter)
 
     async def held(self, instance: str) -> list[Lease]:
-        """Return the live leases of a worker instance, including those whose claim got no reply."""
+        """Return the live leases of a worker instance, including leases whose claim got no reply."""
         return await self._context.call(held, validation.name(instance, "instance"))
 
     # Keeping leases.
 
     async def renew(self, fence: Fence) -> Renewed:
-        """Extend the lease, so that it lasts one full term from now. An expired lease stays lost."""
+        """Extend the lease, so that it lasts one full term from now. An expired lease cannot be renewed."""
         return await self._context.call(self._context.renew, requests.parse_fence(fence))
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
@@ -175,7 +178,10 @@ class Leases:
         return await self._context.call_many(self._context.renew, checked)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
-        """Store the progress of the attempt. A value that is not passed stays unchanged."""
+        """Store the progress of the attempt.
+
+        If `percent` or `message` is not passed, its stored value stays unchanged.
+        """
         report = Progress(
             fence=requests.parse_fence(fence),
             percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
@@ -186,11 +192,14 @@ class Leases:
     # Recording steps.
 
     async def checkpoint(self, fence: Fence, steps: Sequence[Step]) -> int:
-        """Record step results, and return how many. A final step may be repeated, but not changed."""
+        """Record step results, and return the number of recorded steps.
+
+        A final step may be repeated, but not changed.
+        """
         return await self.checkpoint_nowait(fence, steps)
 
     def checkpoint_nowait(self, fence: Fence, steps: Sequence[Step]) -> asyncio.Future[int]:
-        """Start to record step results, and return the future of `checkpoint`."""
+        """Start to record step results, and return the future of the result that `checkpoint` returns."""
         request = Checkpoint(fence=requests.parse_fence(fence), steps=requests.parse_steps(steps))
         if not request.steps:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
@@ -199,15 +208,15 @@ class Leases:
     async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
         """Run `body` on a connection inside the engine's own transaction, and return its result.
 
-        `record` turns the returned value into a step, which is committed together with the writes of `body`. An
+        `record` converts the result of `body` to a step, which is committed together with the writes of `body`. An
         exception in either function rolls everything back and is raised unchanged.
 
-        On PostgreSQL, `body` is an async function of an asyncpg connection. The connection has the defaults of the
-        server and the role, except for the statement timeout and the time zone, which is UTC. After a conflict with
-        another transaction, `body` runs again. On SQLite, `body` is a plain function of the `sqlite3` connection that
-        writes. It runs on the writer thread, and blocks all other writes. `body` must not end the
-        transaction, but it may use savepoints. A step that was recorded before is refused with `step_already_recorded`,
-        and everything is rolled back.
+        On PostgreSQL, `body` is an async function that takes an asyncpg connection. The connection has the default
+        settings of the server and the role, except for the statement timeout and for the time zone, which is set to
+        UTC. After a conflict with another transaction, `body` runs again. On SQLite, `body` is a plain function that
+        takes the store's `sqlite3` connection for writes. `body` then runs on the writer thread, and blocks all other
+        writes. `body` must not end the transaction, but it may use savepoints. If the step was recorded before, the
+        call is refused with `step_already_recorded`, and everything is rolled back.
         """
         for name, function in (("body", body), ("record", record)):
             if not callable(function):
@@ -216,7 +225,7 @@ class Leases:
         return await self._context.call(transact, Transact(fence=requests.parse_fence(fence), body=body, record=record))
 
     async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
-        """Return the valid recorded steps in order. This only reads, so a lost lease is not detected."""
+        """Return the valid recorded steps in order. This call does not detect a lost lease, because it only reads."""
         limit = validation.integer(limit, "limit", 1, validation.MAX_STEPS)
         return await self._context.call(READ_JOURNAL, JournalRequest(requests.parse_fence(fence).execution_id, limit))
 
@@ -225,9 +234,9 @@ class Leases:
     ) -> WaitSnapshot:
         """Return a snapshot of the waits of an execution, in one read.
 
-        The snapshot contains the first hundred signals of each waitpoint of the present generation with one of these
-        keys, after the given position. It also contains the outcomes of those `children` that have ended, and the waits
-        that an operator ended. This only reads, so a lost lease is not detected.
+        `waitpoints` maps the key of each waitpoint to a position. The snapshot contains up to a hundred signals after
+        that position, for waitpoints of the present generation. It also contains the outcomes of those `children` that
+        have ended, and the waits that an operator ended. This call does not detect a lost lease, because it only reads.
         """
         id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
         ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
@@ -238,7 +247,7 @@ class Leases:
     async def submit_children(
         self, fence: Fence, submissions: Sequence[ChildSubmission], *, steps: Sequence[Step] = ()
     ) -> list[Submitted]:
-        """Submit children of this execution, and record these steps, in one commit.
+        """Submit children of this execution, and record `steps` in the same commit.
 
         If the call is repeated under the same keys, in this or a later attempt, it returns the existing children.
         """
@@ -266,13 +275,13 @@ class Leases:
         key: str | None = None,
         steps: Sequence[Step] = (),
     ) -> WaitingForChildren | ChildrenReady:
-        """Give up the lease until the join over these children is decided; the same attempt continues then.
+        """Give up the lease until the join over these children is decided; then the same attempt continues.
 
-        If it is decided already, keep the lease and return the outcomes of the children.
+        If the join is decided already, keep the lease and return the outcomes of the children.
 
-        `edge` selects which ends count. With `on_success`, the parent also continues as soon as the join can no longer
-        hold. For `all_of` that is the first failure. `any_of` continues at the first success, or when no child can
-        succeed any longer.
+        `edge` selects which outcomes of a child count for the join; by default, all outcomes count. With `on_success`,
+        the parent also continues as soon as the join can no longer be satisfied. With `all_of`, that is at the first
+        failure. With `any_of`, the parent continues at the first success, or when no child can succeed any longer.
         """
         request = lease_requests.wait_children_request(fence, children, join, key, steps, edge)
         return await self._context.call(wait_children, request)
@@ -288,7 +297,7 @@ class Leases:
     ) -> list[UUID]:
         """Cancel children of this execution with all of their descendants, even while workers run them.
 
-        Ended children do not change. Return the ids that are not its children.
+        Children that have ended do not change. Return those of the given ids that are not children of this execution.
         """
         request = CancelChildren(
             fence=requests.parse_fence(fence),
@@ -304,7 +313,7 @@ class Leases:
     async def complete(
         self, fence: Fence, result: bytes = b"", *, encoding: str = "json", steps: Sequence[Step] = ()
     ) -> Ended:
-        """Complete the execution with its result and the steps that remain to be recorded."""
+        """Complete the execution with its result, and record `steps` in the same commit."""
         request = lease_requests.completion(fence, result, encoding, steps)
         is_linked = request.fence.lease_id in self._context.linked
         self._context.linked.discard(request.fence.lease_id)
@@ -331,7 +340,7 @@ class Leases:
         detail: bytes | None = None,
         steps: Sequence[Step] = (),
     ) -> RetryScheduled | Ended:
-        """Fail the attempt; the stored policy decides whether and when there is another attempt."""
+        """Fail the attempt. The execution's stored policy decides whether and when another attempt starts."""
         kind = validation.parse_choice(FailureClass, failure_class, "failure_class")
         report = requests.FailureReport(
             fence=requests.parse_fence(fence),
@@ -355,7 +364,7 @@ class Leases:
         after: validation.Duration | None = None,
         steps: Sequence[Step] = (),
     ) -> Delayed:
-        """Give up the lease; the same attempt continues at `until`, or after `after`."""
+        """Give up the lease. The same attempt continues at the time `until`, or after the duration `after`."""
         if (until is None) == (after is None):
             raise InvalidRequest("invalid_request", "give until or after, one of the two")
         request = DelayRequest(
@@ -386,8 +395,9 @@ class Leases:
     ) -> Suspended | Satisfied:
         """Give up the lease until signals at these waitpoints satisfy the condition.
 
-        Without a condition, every waitpoint needs one signal. If the signals that have arrived satisfy it already,
-        keep the lease and return `Satisfied`. With a `key`, the call can be repeated safely in every later attempt.
+        Without a condition, every waitpoint needs one signal. If signals that arrived earlier already satisfy the
+        condition, keep the lease and return `Satisfied`. With a `key`, the call can be repeated safely in every later
+        attempt.
         """
         request = lease_requests.suspend_request(
             self._context,
@@ -411,10 +421,10 @@ class Leases:
         return outcome
 
     async def hold(self, fence: Fence, reason: str, report: str, *, steps: Sequence[Step] = ()) -> Held:
-        """Give up the lease until an operator unholds the execution; the same attempt continues then.
+        """Give up the lease until an operator unholds the execution; then the same attempt continues.
 
-        The report describes the problem for the operator. It is shown with the execution and kept in its history.
-        `unhold_all` can select executions by the reason.
+        The report describes the problem for the operator. The report is shown with the execution and kept in the
+        execution's history. `operator.unhold_all` can select executions by their hold reason.
         """
         request = HoldRequest(
             fence=requests.parse_fence(fence),
@@ -429,8 +439,9 @@ class Leases:
     ) -> Continued:
         """Give up the lease, and start the same execution again with this input, as its next generation.
 
-        Its journal then contains only these steps. Its waiting callers, its children and its standing waitpoints with
-        their signals stay. Other waitpoints close. No attempt is used.
+        The new generation's journal contains only `steps`. Callers that wait for the execution keep waiting. Its
+        children and its standing waitpoints, with their signals, stay. Other waitpoints close. This does not count as
+        an attempt.
         """
         request = Continuation(
             fence=requests.parse_fence(fence),
@@ -441,7 +452,7 @@ class Leases:
         return await self._context.call(continue_with, request)
 
     async def release(self, fence: Fence) -> Released:
-        """Give the lease back, unused or on shutdown; another worker continues the same attempt."""
+        """Give the lease back, for example on shutdown, so that another worker can continue the same attempt."""
         outcome = await self._context.call(delay, DelayRequest(fence=requests.parse_fence(fence)))
         assert isinstance(outcome, Released), "a request without a time is a release"
         return outcome

@@ -31,7 +31,7 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 
 class Clock(Protocol):
-    """A clock that replaces the store's clock in tests."""
+    """The interface of a clock that replaces the store's clock in tests."""
 
     def now(self) -> datetime:
         """Return the present time, in UTC."""
@@ -62,7 +62,10 @@ class EngineSettings:
 
 
 class EngineOpener:
-    """The return value of `connect`: await it for an engine, or enter it to close the engine at the end."""
+    """The return value of `connect`.
+
+    Await it to get an engine, or use it with `async with`, which also closes the engine.
+    """
 
     def __init__(
         self, url: str, settings: BackendSettings, engine_settings: EngineSettings, clock: Clock | None
@@ -101,7 +104,7 @@ class EngineOpener:
 
 
 class StoreOptions(TypedDict, total=False):
-    """The options of `connect` that concern a store, for functions that pass them on."""
+    """The options of `connect` that concern the store, as a type for functions that pass them to `connect`."""
 
     schema: str
     durable: bool
@@ -135,18 +138,20 @@ def connect(
     renewal_events: bool = False,
     clock: Clock | None = None,
 ) -> EngineOpener:
-    """Return an engine on the store at `url`.
+    """Connect to the store at `url`, and return an engine.
 
     Use `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
 
-    `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. The store is created and migrated
-    to the present schema unless `migrate` is False. `durable=False` allows settings under which a power cut may lose
-    acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. `key_file` contains the
-    keys that sign tokens, one `kid=SECRET` per line. Without a key file, FLOWFABRIC_KEY_FILE and FLOWFABRIC_KEYS, the
-    store keeps the keys. `notify=False` turns wake-ups off, so that changes are noticed only by polling. `listen_url`
-    is a direct address of the server, which wake-ups behind a pooler need. Events are kept for `event_retention` after
-    their execution was removed, and for a silent named subscriber no longer than `subscriber_expiry`. With
-    `renewal_events`, each lease renewal by this engine appends an event. `clock` is for tests.
+    `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. If necessary, `connect` creates the
+    store or migrates it to the present schema, unless `migrate` is False. `durable=False` allows settings under which a
+    power cut may lose acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode.
+    `key_file` contains the keys that sign tokens, one `kid=SECRET` per line. If `key_file` and the environment
+    variables FLOWFABRIC_KEY_FILE and FLOWFABRIC_KEYS are all missing, the store keeps the keys. `notify=False` turns
+    wake-ups off, so that changes are noticed only by polling. `listen_url` is a direct address of the server; behind a
+    pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
+    are kept longer for a named subscriber that has not read them, but only until it has been silent for
+    `subscriber_expiry`. With `renewal_events`, each lease renewal by this engine appends an event. `clock` is for
+    tests.
     """
     validation.text(url, "url")
     if clock is not None:
@@ -210,7 +215,7 @@ async def _open_store(url: str, settings: BackendSettings, clock: Clock | None) 
     now = clock.now if clock else None
     if url.startswith(_POSTGRES):
         return await _open_postgres(url, settings, now)
-    # Each backend imports only its own driver.
+    # Import each backend only when it is used, because it imports its database driver.
     from flowfabric.backends.sqlite import open_sqlite
 
     return await open_sqlite(
@@ -251,7 +256,7 @@ def _sqlite_path(url: str) -> str:
     path = validation.text(unquote(parts.path), "the path of the url")
     if parts.netloc == ":memory:" or path in ("", "/", "/:memory:"):
         return ":memory:"
-    # As usual in Python, three slashes start a relative path and four an absolute one.
+    # As in other Python libraries, `sqlite:///` is followed by a relative path, and `sqlite:////` by an absolute path.
     return path[1:]
 
 

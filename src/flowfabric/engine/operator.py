@@ -1,4 +1,7 @@
-"""`engine.operator`: actions of people and supervisors. The event of each action records its principal and reason."""
+"""`engine.operator`: actions of people and supervisors.
+
+Each action appends an event that records who acted (the principal) and why (the reason).
+"""
 
 from __future__ import annotations
 
@@ -53,10 +56,10 @@ class Operator:
         source: str = OVERRIDE,
         principal: str = OPERATOR,
     ) -> Ended | CancelPending:
-        """Cancel the execution, even while a worker runs it, and with `children` all of its descendants.
+        """Cancel the execution, even while a worker runs it. With `children`, also cancel all of its descendants.
 
-        A repeated call returns the same outcome. With `grace`, the worker is asked to stop at its next renewal, and
-        has that long to clean up. A suspended execution resumes to clean up.
+        A repeated call returns the same outcome. With `grace`, the worker is asked to stop when it next renews the
+        lease, and then has this much time to clean up. A suspended execution resumes, so that it can clean up.
         """
         id_ = parse_id(id)
         command = CancelCommand(
@@ -81,7 +84,10 @@ class Operator:
         epoch: int | None = None,
         principal: str = OPERATOR,
     ) -> Revoked | AlreadySatisfied:
-        """Revoke the live lease, if it has the expected instance, id and epoch. Report if there was nothing to do."""
+        """Revoke the live lease of an execution, if it has the given instance, id and epoch.
+
+        If no lease matches, return `AlreadySatisfied`.
+        """
         which = LeaseFilter(
             instance=None if instance is None else validation.name(instance, "instance"),
             lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
@@ -100,7 +106,10 @@ class Operator:
         ttl: validation.Duration = 60,
         principal: str = OPERATOR,
     ) -> Grant:
-        """Return a grant that lets this worker take over an execution that its policy keeps for a hand-off."""
+        """Allow `worker` to take over an execution that lost its lease, and return the grant.
+
+        The execution must be one that its policy keeps for a hand-off (`on_lease_loss`).
+        """
         terms = GrantTerms(
             command=audit_info(principal, reason),
             grant_id=self._context.ids.mint(),
@@ -113,7 +122,10 @@ class Operator:
     async def change_priority(
         self, id: UUID | str, priority: int, reason: str = "", *, principal: str = OPERATOR
     ) -> PriorityChanged:
-        """Change the priority of waiting work, clamped to 0..9000."""
+        """Change the priority of an execution that is waiting for a worker.
+
+        A value outside 0..9000 becomes the nearest limit.
+        """
         change = PriorityChange(parse_id(id), validation.priority(priority), audit_info(principal, reason))
         return await self._context.call(change_priority, change)
 
@@ -126,7 +138,7 @@ class Operator:
         delay: validation.Duration | None = None,
         principal: str = OPERATOR,
     ) -> Resumed | AlreadySatisfied:
-        """End the wait of a suspended execution, although its condition does not hold.
+        """End the wait of a suspended execution, although the condition of the wait is not satisfied.
 
         With the id of the `suspension`, the call can be repeated safely: if that suspension is closed, nothing happens.
         """
@@ -141,15 +153,15 @@ class Operator:
         return outcome
 
     async def explain(self, id: UUID | str) -> Explanation:
-        """Return why the execution is not running, in one sentence with the facts."""
+        """Return one sentence that explains why the execution is not running, and the facts behind it."""
         return await self._context.call(explain, parse_id(id))
 
     async def hold(self, id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> Held:
-        """Hold waiting or delayed work until it is unheld."""
+        """Hold a waiting or delayed execution until an operator unholds it."""
         return await self._context.call(hold, OperatorRequest(parse_id(id), audit_info(principal, reason)))
 
     async def unhold(self, id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> Unheld | AlreadySatisfied:
-        """Let held work continue. If its start time is still in the future, it starts at that time."""
+        """Let a held execution continue. If its start time is in the future, it starts at that time."""
         outcome = await self._context.call(unhold, OperatorRequest(parse_id(id), audit_info(principal, reason)))
         self._context.due_at(None)
         return outcome

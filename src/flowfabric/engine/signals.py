@@ -1,4 +1,4 @@
-"""`engine.signals`: signals from outside, with a signed token or from callers that have access to the store."""
+"""`engine.signals`: signals from senders with a signed token, or from callers that have access to the store."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Signals:
         created_at: datetime | None = None,
         resume_delay: validation.Duration | None = None,
     ) -> Accepted | DuplicateSignal:
-        """Deliver a signal to the waitpoint of the token.
+        """Deliver a signal to the waitpoint that the token belongs to.
 
-        With a `signal_id` or a `key`, the call can be repeated safely after a lost reply. The source is not verified
-        unless the token was minted for an approver.
+        With a `signal_id` or a `key`, the call can be repeated safely after a lost reply. `source_type` and
+        `source_identity` are not verified, unless the token was created for an approver.
         """
         parsed = read_token(token)
         del token
@@ -83,9 +83,9 @@ class Signals:
         principal: str = OPERATOR,
         resume_delay: validation.Duration | None = None,
     ) -> Accepted | DuplicateSignal:
-        """Signal the open waitpoint with this key as an operator, without a token.
+        """Deliver a signal as an operator to the open waitpoint with the key `waitpoint`, without a token.
 
-        With a `suffix`, the signal is accepted once per name and suffix.
+        With a `suffix`, only one signal with this name and suffix is accepted.
         """
         once = None
         if suffix is not None:
@@ -123,9 +123,10 @@ class Signals:
     ) -> Accepted | DuplicateSignal:
         """Deliver a signal to the standing waitpoint of this name, which was declared when the execution was submitted.
 
-        It needs no token. With `or_wait`, a signal that the execution does not declare goes to the oldest open wait for
-        it. Tasks name the waitpoints of such waits `signal:NAME`, `signal:NAME#2` or `gather[1]/signal:NAME`. With
-        `or_wait` and a `key`, the id of the signal follows from the key, so that a repeat is recognized in any wait.
+        This call needs no token. With `or_wait`, a signal that the execution did not declare goes to the oldest open
+        wait for this signal. When a task waits for an undeclared signal, its waitpoint is named `signal:NAME`,
+        `signal:NAME#2` or `gather[1]/signal:NAME`. With `or_wait` and a `key`, the id of the signal is derived from the
+        key. So a repeated signal is recognized even if another wait is open by then.
         """
         request = self._request(
             name,
@@ -149,10 +150,10 @@ class Signals:
     async def list(
         self, execution_id: UUID | str, *, suspension: UUID | str | None = None, include_unmatched: bool = False
     ) -> tuple[StoredSignal, ...]:
-        """Return the signals that ended the latest suspension, or the given suspension, in order of acceptance.
+        """Return the signals that ended the latest or the given suspension, in the order in which they were accepted.
 
-        With `include_unmatched`, return all signals that it received. The result is the same before the resumed claim
-        and in every later attempt.
+        With `include_unmatched`, return all signals that the suspension received. Once the suspension has ended, the
+        result does not change, even in later attempts.
         """
         query = SignalQuery(
             execution_id=parse_id(execution_id, "execution_id"),

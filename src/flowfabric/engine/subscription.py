@@ -1,4 +1,4 @@
-"""One reader of events: an async iterator that survives outages, and under a name stores its position."""
+"""`Subscription`, an async iterator over events. It survives outages, and stores its position if it has a name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STAND_BY_S = 1.0
 INITIAL_PAUSE_S = 0.005
 _HELD_BACK_PAUSE_S = 0.25
 _MAX_BACKOFF_S = 5.0
-# Temporary errors: the server restarts, is out of connections, or is slow.
+# The codes of temporary errors: the server restarts, has no free connections, or is slow.
 _TRANSIENT = {"connection_lost", "too_many_connections", "statement_timeout", "storage_busy", "retry_exhausted"}
 _log = logging.getLogger("flowfabric.events")
 
@@ -34,12 +34,13 @@ _log = logging.getLogger("flowfabric.events")
 class Subscription:
     """An async iterator over events in order: `async for event in subscription`.
 
-    Use it with `async with`: entering fixes the position where it starts, and leaving releases its name.
+    Use it with `async with`: entering determines the position where it starts, and leaving releases its name.
 
-    Under a name, asking for the next event marks the previous event as processed. The position is stored every half a
-    second, when there is nothing to do, and by `commit`. Events after the stored position are delivered again, so
-    delivery is at least once. While another process reads under the same name, this subscription waits. It takes over
-    when the other process has not asked for an event for 30 seconds.
+    If the subscription has a name, asking for the next event marks the previous event as processed. The position is
+    stored every half second, when no events are left to read, and by `commit`. After a crash, events after the stored
+    position are delivered again, so each event is delivered at least once. While another process reads under the same
+    name, this subscription waits. It takes over the name when the other process has not asked for an event for 30
+    seconds.
 
     With `follow`, a subscription retries with growing pauses while the store is unavailable, and continues where it
     was.
@@ -56,7 +57,8 @@ class Subscription:
         self._hold = SubscriberHold(name or "", context.new_lease_id())
         self._scope: CursorScope | None = None
         self._trimmed: Position | None = None
-        # Positions: read from the store, returned to the caller, processed by the caller, and stored.
+        # The positions of the last event that was read, returned to the caller, processed by the caller, and stored as
+        # processed.
         self._read: Position | None = None
         self._returned: Position | None = None
         self._processed: Position | None = None
@@ -81,7 +83,7 @@ class Subscription:
     async def __anext__(self) -> Event:
         self._processed = self._returned
         if self._page:
-            # Renew the hold on the name for a caller that is slow with a page.
+            # If the caller is slow, the hold on the name must be renewed before the page is used up.
             try:
                 await self._store_position_if_due(idle=False)
             except Unavailable as error:
@@ -96,11 +98,11 @@ class Subscription:
 
     @property
     def cursor(self) -> str | None:
-        """The cursor after the last returned event, or None before the start."""
+        """The cursor after the last returned event, or None before the start position is known."""
         return None if self._scope is None or self._returned is None else write_cursor(self._scope, self._returned)
 
     async def commit(self) -> None:
-        """Mark the last returned event as processed, and store this position."""
+        """Mark the last returned event as processed, and store the position after it."""
         if self._name is None:
             raise InvalidRequest("invalid_request", "only a named subscription is stored; keep `event.cursor` yourself")
         self._processed = self._returned
@@ -118,7 +120,7 @@ class Subscription:
             await self._context.call(subscribe.release_subscriber, self._hold)
 
     async def _begin(self) -> bool:
-        """Return True once the start position is known, and False while another process has the name."""
+        """Find the start position, and return True. Return False while another process has the name."""
         if self._read is not None:
             return True
         if self._name is None:
@@ -133,7 +135,7 @@ class Subscription:
         return position is not None
 
     async def _fill(self) -> bool:
-        """Read until a page has events; return False if everything was read and the subscription does not follow."""
+        """Read until a page has events, and return True. Without `follow`, return False if no events are left."""
         pause_s = INITIAL_PAUSE_S
         with self._context.wakeups.waiter([events_topic(self._filter.namespace)]) as waiter:
             while not self._page:
@@ -166,13 +168,16 @@ class Subscription:
         self._page.extend(page.events)
         self._read = page.read_up_to
         if not page.events:
-            # All earlier events were processed, and the events that were read do not pass the filter.
+            # The caller has processed all earlier events, and none of the events in this read pass the filter.
             self._processed = self._returned = page.read_up_to
         await self._store_position_if_due(idle=page.read_up_to == after)
         return page
 
     async def _wait_out(self, error: Unavailable) -> None:
-        """Pause with growing delays if the outage will pass and the subscription follows; raise otherwise."""
+        """Pause, longer after each consecutive failure, or raise the error.
+
+        Raise it if it is not transient, or if the subscription was opened without `follow`.
+        """
         if not self._follow or error.code not in _TRANSIENT:
             raise error
         if not self._outages:
@@ -181,10 +186,10 @@ class Subscription:
         await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MAX_BACKOFF_S, 0.05 * 2.0 ** min(self._outages, 10)))
 
     async def _pause(self, waiter: Waiter, page: EventPage, pause_s: float) -> float:
-        """Wait for a notification, and return how long to wait the next time.
+        """Wait up to `pause_s` for a notification, and return how long to wait the next time.
 
-        The end of a transaction that held events back causes no notification. So the pauses are short while events are
-        held back.
+        While an open transaction holds events back, the pauses are short, because the end of that transaction sends no
+        notification.
         """
         max_s = _HELD_BACK_PAUSE_S if page.held_back else self._context.wakeups.poll_interval_s
         if self._name is not None:
@@ -209,7 +214,8 @@ class Subscription:
         try:
             await self._context.call(subscribe.commit_position, CommitRequest(self._hold, position))
         except (Refused, NotFound):
-            # Another process has the name now, so its events are no longer ours. Further calls raise the same error.
+            # Another process has taken the name, so drop the events that were not returned yet. Further calls raise the
+            # same error.
             self._page.clear()
             raise
         self._stored, self._stored_at = position, time.monotonic()

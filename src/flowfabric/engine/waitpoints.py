@@ -47,11 +47,11 @@ class Waitpoints:
         approver: str | None = None,
         token_ends_at: datetime | None = None,
     ) -> OpenWaitpoint:
-        """Return a new waitpoint, before the execution waits on it, with the token to hand out.
+        """Create a waitpoint before the execution waits on it, and return it with the token to hand out.
 
-        A repeated call returns the same waitpoint with the same token. With an `approver`, its signals have the
-        approver as their source, whatever the sender claims. It closes when it expires, unless a suspension has bound
-        it by then.
+        A repeated call returns the same waitpoint with the same token. With an `approver`, all signals at the waitpoint
+        have the approver as their source, whatever the sender claims. The waitpoint closes when it expires, unless a
+        suspension has bound it by then.
         """
         if expires is not None and expires_at is not None:
             raise InvalidRequest("invalid_request", "give expires or expires_at, not both")
@@ -72,7 +72,7 @@ class Waitpoints:
     async def create_many(
         self, fence: Fence, waitpoints: Sequence[NewWaitpoint | str], *, steps: Sequence[Step] = ()
     ) -> builtins.list[OpenWaitpoint]:
-        """Return new waitpoints in this order, and record the steps with them in one commit, or do nothing.
+        """Create waitpoints and record `steps` in one commit, and return the waitpoints in the given order.
 
         A repeated call returns the same waitpoints with the same tokens.
         """
@@ -96,21 +96,24 @@ class Waitpoints:
         )
 
     async def tokens(self, fence: Fence, keys: Sequence[str]) -> dict[str, Secret]:
-        """Return the tokens handed out for waitpoints with these keys in this generation, even for closed ones."""
+        """Return the tokens of the waitpoints with these keys in this generation, including closed waitpoints."""
         query = TokenQuery(requests.parse_fence(fence), validation.names(keys, "keys", maximum=validation.MAX_BATCH))
         return await self._context.call(read_tokens, WithKeys(query, self._context.keys))
 
     async def close(self, waitpoint_id: UUID | str, reason: str = "", *, principal: str = OPERATOR) -> WaitpointClosed:
-        """Close a waitpoint for signals. An execution that also waits on other waitpoints keeps waiting."""
+        """Close a waitpoint, so that it accepts no signals.
+
+        An execution that also waits on other waitpoints keeps waiting.
+        """
         request = OperatorRequest(parse_id(waitpoint_id, "waitpoint_id"), audit_info(principal, reason))
         return await self._context.call(close_waitpoint, request)
 
     async def list(
         self, execution_id: UUID | str, *, after: UUID | str | None = None, limit: int = 100
     ) -> builtins.list[WaitpointView]:
-        """Return the waitpoints of an execution, even closed ones, in order of their ids.
+        """Return the waitpoints of an execution, including closed waitpoints, in order of their ids.
 
-        Of a token only the fingerprint is returned.
+        Only the fingerprints of their tokens are returned, not the tokens.
         """
         id_, start = parse_id(execution_id, "execution_id"), _FIRST_ID if after is None else parse_id(after, "after")
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
@@ -119,7 +122,7 @@ class Waitpoints:
     async def list_suspended(
         self, *, after: UUID | str | None = None, limit: int = 100
     ) -> builtins.list[SuspendedView]:
-        """Return suspended executions in order of their ids, with the signals that are still missing."""
+        """Return suspended executions in order of their ids, each with the signals that it still needs."""
         start = _FIRST_ID if after is None else parse_id(after, "after")
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
         return await self._context.call(list_suspended, SuspendedPage(start, size))

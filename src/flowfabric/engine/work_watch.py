@@ -1,4 +1,4 @@
-"""Waiting for work without polling all the time."""
+"""`WorkWatch`, with which a worker waits for work without constant polling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _ONE_DAY_S = 86_400.0
 class WorkWatch:
     """Notifies an idle worker when to claim again.
 
-    Enter it before the first claim. Otherwise it misses work that is submitted between a claim and the following wait.
+    Enter it before the first claim. Otherwise the worker misses work that is submitted between a claim and the wait
+    after it.
     """
 
     def __init__(self, wakeups: NotifyHub, waiter: Waiter) -> None:
@@ -32,10 +33,10 @@ class WorkWatch:
         self._waiter.__exit__(kind, error, traceback)
 
     async def wait(self, timeout: validation.Duration | None = None) -> bool:  # noqa: ASYNC109 - how long a worker idles
-        """Return True when there may be work, and False when it is time to claim anyway.
+        """Wait until the worker should claim again. Return True if it was notified of possible work.
 
-        It returns False after `timeout`, or earlier if no reconcilers run in this process. Running reconcilers look for
-        work on behalf of all workers of the process with one statement.
+        Return False after `timeout`. If no reconcilers run in this process, return False earlier, after one polling
+        interval. Reconcilers that run in this process look for work for all its workers with one statement.
         """
         limit_s = _ONE_DAY_S if timeout is None else validation.duration(timeout, "timeout").total_seconds()
         return await self._waiter.wait(

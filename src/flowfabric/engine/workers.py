@@ -27,7 +27,10 @@ MAX_SLOTS = 1_000_000
 
 
 class Workers:
-    """Registers and lists live workers. `explain` and operators use the register; claims do not need it."""
+    """Registers and lists live workers.
+
+    `explain` and operators use this register; a worker can claim without a registration.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -44,9 +47,9 @@ class Workers:
         ttl: validation.Duration = 60,
         kinds: Sequence[str] | None = None,
     ) -> Registered:
-        """Register a worker for `ttl`, with its capabilities and its kinds. None for `kinds` means all kinds.
+        """Register a worker with its capabilities and its kinds, for the duration `ttl`.
 
-        A repeated call replaces the registration.
+        None for `kinds` means all kinds. A repeated call replaces the registration.
         """
         registration = Registration(
             id=requests.parse_worker(worker),
@@ -68,12 +71,15 @@ class Workers:
         return await self._context.call(heartbeat_worker, heartbeat)
 
     async def list(self, *, lane: str | None = None) -> builtins.list[WorkerInfo]:
-        """Return the live workers, of one lane or of all, by instance."""
+        """Return the live workers of one lane or of all lanes, sorted by instance."""
         return await self._context.call(list_workers, None if lane is None else validation.name(lane, "lane"))
 
     async def mark_dead(
         self, instance: str, reason: str = "", *, principal: str = OPERATOR
     ) -> MarkedDead | AlreadySatisfied:
-        """Remove a worker from the register immediately. Its leases still have to expire or be revoked one by one."""
+        """Remove a worker from the register immediately.
+
+        The worker's leases stay until they expire or are revoked one by one.
+        """
         request = MarkDead(validation.name(instance, "instance"), audit_info(principal, reason))
         return await self._context.call(mark_worker_dead, request)

@@ -51,7 +51,7 @@ async def bench(arguments: argparse.Namespace) -> None:
 
 
 def figures_table(figures: Sequence[Figure], screen: Screen) -> list[str]:
-    """Return the figures as a table."""
+    """Return the measurements as a table."""
     rows = [
         (figure.name, f"{figure.per_second:.0f}", f"{figure.median_ms:.1f}", f"{figure.worst_ms:.1f}")
         for figure in figures

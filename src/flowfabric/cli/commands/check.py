@@ -20,7 +20,7 @@ from flowfabric.lint import Finding, check_file
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    """Print the findings. Return 1 if there are any, else 0."""
+    """Print the findings. Return 1 if there are findings, otherwise 0."""
     targets = [(Path(target).exists(), target) for target in arguments.targets]
     names = [target if is_path else target.partition(":")[0] for is_path, target in targets]
     paths = dict.fromkeys(path for name in names for path in _files(name))
@@ -28,13 +28,13 @@ def run_check(arguments: argparse.Namespace) -> int:
     apps = [target for is_path, target in targets if not is_path and ":" in target]
     findings += [finding for app in apps for finding in _check_app(app)]
     for finding in findings:
-        # The line is not wrapped, because editors and terminals parse `path:line:column`.
+        # Do not wrap the line, because editors and terminals parse its `path:line:column`.
         print(_document(finding) if arguments.json else escape(str(finding)))
     return 1 if findings else 0
 
 
 def _files(target: str) -> Iterator[Path]:
-    """Yield the files of a target."""
+    """Yield the Python files of a target, which is a file, a folder or a module."""
     path = Path(target)
     if not path.exists():
         path = _module_path(target, [str(Path.cwd()), *sys.path])
@@ -61,7 +61,7 @@ def _module_path(name: str, search_path: Sequence[str]) -> Path:
 
 
 def _check_app(target: str) -> Iterator[Finding]:
-    """Import an app, run its own check, and yield the error that it raises."""
+    """Import an app, run `app.check()`, and yield the error that the check raises as a finding."""
     module, _, name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:

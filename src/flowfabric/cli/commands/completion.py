@@ -12,7 +12,7 @@ from flowfabric.cli.output import format_json
 
 
 def print_completion(arguments: argparse.Namespace) -> None:
-    """Print the script of a shell."""
+    """Print the completion script for the given shell."""
     script = read_script(arguments.shell)
     if arguments.json:
         print(format_json({"shell": arguments.shell, "script": script}))
@@ -21,5 +21,5 @@ def print_completion(arguments: argparse.Namespace) -> None:
 
 
 def read_script(shell: str) -> str:
-    """Return the script for bash, zsh or fish."""
+    """Return the completion script for bash, zsh or fish."""
     return (files("flowfabric.cli") / "completions" / f"flowfabric.{shell}").read_text(encoding="utf-8")

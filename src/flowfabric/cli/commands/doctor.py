@@ -1,6 +1,6 @@
 """`flowfabric doctor`: check a store and suggest repairs.
 
-Everything is read first, into a `DoctorContext`. Each check is then a function of that context.
+The command first reads all data into a `DoctorContext`. Each check is a function that takes this context.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ _LISTEN_WITHIN_S = 5.0
 _SKEW_WARNING = timedelta(seconds=1)
 _SKEW_WRONG = timedelta(seconds=30)
 _HELD_BACK_WARNING = timedelta(minutes=1)
-# In older versions, two processes that checkpoint the log at the same time can damage it.
+# In older versions of SQLite, two processes that checkpoint the write-ahead log at the same time can damage it.
 _SQLITE_SAFE = (3, 51, 3)
 _MAX_LANE_FINDINGS = 10
 _INDENT = 22
 
 
 async def examine(arguments: argparse.Namespace) -> int:
-    """Print a line for each check. If the store cannot be opened, print that and raise the error too."""
+    """Print the findings of each check.
+
+    If the store cannot be opened, print a finding for that, and raise the error.
+    """
     try:
         async with open_for_reading(arguments) as engine:
             context = await gather_context(engine)
@@ -46,7 +49,7 @@ async def examine(arguments: argparse.Namespace) -> int:
 
 
 def format_findings(findings: Sequence[DoctorFinding], screen: Screen) -> list[str]:
-    """Return the lines for people."""
+    """Return the findings as lines for people."""
     lines: list[str] = []
     for finding in findings:
         head = f"{screen.paint_word(finding.verdict.ljust(8))} {finding.subject:<{_INDENT - 9}}"
@@ -72,7 +75,7 @@ class DoctorFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorContext:
-    """The data that the checks read. `skew` is how far the store's clock is ahead of this host's."""
+    """The data that the checks read. `skew` is how far the store's clock is ahead of this host's clock."""
 
     store_info: StoreInfo
     skew: timedelta
@@ -102,7 +105,7 @@ async def gather_context(engine: Engine) -> DoctorContext:
 
 
 def _clock_skew(store: datetime, before: datetime, after: datetime) -> timedelta:
-    """Return how far the store's clock is ahead, without the time that the request took."""
+    """Return how far the store's clock is ahead of this host's clock, corrected for the duration of the request."""
     if before <= store <= after:
         return timedelta(0)
     return store - after if store > after else store - before
@@ -116,7 +119,10 @@ async def _list_keys(engine: Engine) -> tuple[KeyView, ...] | FlowFabricError:
 
 
 async def _wait_for_listener(engine: Engine) -> EventsStatus:
-    """Return the status after the listener had time to connect. The listener starts when a caller watches for work."""
+    """Return the status when the listener has connected, or after a few seconds.
+
+    Watch a lane, because only that starts the listener.
+    """
     loop = asyncio.get_running_loop()
     ends = loop.time() + _LISTEN_WITHIN_S
     with engine.leases.watch(["default"]):
@@ -208,7 +214,7 @@ def check_keys(context: DoctorContext) -> Iterator[DoctorFinding]:
 
 
 def check_notifications(context: DoctorContext) -> Iterator[DoctorFinding]:
-    """Check that notifications of other processes arrive and that events are delivered."""
+    """Check that notifications from other processes arrive, and that subscribers can read all events in time."""
     mode, since = context.status.listener.mode, context.status.held_back_since
     if mode == "listening":
         yield DoctorFinding("listener", "ok", "notifications of other processes arrive")

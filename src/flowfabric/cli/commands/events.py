@@ -19,7 +19,7 @@ from flowfabric.engine.history import whole_history
 
 
 def event_lines(event: Event, screen: Screen, *, subject: UUID | None = None) -> list[str]:
-    """Return an event as lines for people. The id, kind and lane of the `subject` execution are left out."""
+    """Return an event as lines for people. If it is about the execution `subject`, leave out id, kind and lane."""
     return fold_parts(_parts(event, subject), screen)
 
 
@@ -49,7 +49,7 @@ def _parts(event: Event, subject: UUID | None) -> list[str]:
 
 
 def _version(event: Event) -> list[str]:
-    """Return the version; events about a child have none."""
+    """Return the version as a list; it is empty for events about a child, which have no version."""
     return [] if event.version is None else [f"v{event.version}"]
 
 
@@ -63,7 +63,7 @@ def _signal(event: Event) -> list[str]:
 
 
 async def show_events(arguments: argparse.Namespace) -> None:
-    """Print events until the last one, or with --follow until interrupted."""
+    """Print the stored events. With --follow, print new events until the command is interrupted."""
     start = arguments.start or ("now" if arguments.follow else "beginning")
     async with open_for_reading(arguments) as engine:
         subscription = engine.events.subscribe(
@@ -86,7 +86,7 @@ async def show_events(arguments: argparse.Namespace) -> None:
 
 
 async def show_history(arguments: argparse.Namespace) -> None:
-    """Print the events of one execution and of its children in order, then the explanation of its state."""
+    """Print the events of an execution and its children in order, then explain the state of the execution."""
     async with open_for_reading(arguments) as engine:
         events = await whole_history(engine, arguments.id)
         if arguments.json:

@@ -44,7 +44,7 @@ _MAX_DRAWN_MEMBERS = 500
 
 
 async def show_flows(arguments: argparse.Namespace) -> None:
-    """Print one page of flows, or draw one flow."""
+    """Print one page of flows, or draw the flow with the given id."""
     async with open_for_reading(arguments) as engine:
         if arguments.id is not None:
             await _show_flow(engine, arguments)
@@ -83,7 +83,7 @@ async def _show_flow(engine: Engine, arguments: argparse.Namespace) -> None:
 
 
 async def _list_members(engine: Engine, flow: FlowDescription) -> list[Summary]:
-    """Return all members in the order of their ids, after the root of an implicit flow."""
+    """Return all members in the order of their ids. For an implicit flow, the root execution comes first."""
     members: list[Summary] = []
     if flow.implicit:
         members += await _find_root(engine, flow.id)
@@ -133,12 +133,13 @@ def _counts(flow: FlowSummary) -> str:
     return parts or format_count(0, "member")
 
 
-# The graph is drawn as a tree. Each member appears once, below its last upstream; a note names the other upstreams.
+# The functions below draw the graph of a flow as a tree. Each member appears once, below its deepest upstream; a note
+# names its other upstreams.
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One member of the drawing."""
+    """One line of the drawing, which shows one member."""
 
     branches: str
     name: str
@@ -149,7 +150,7 @@ class _Line:
 def draw_graph(
     members: Sequence[Summary], edges: Sequence[StoredEdge], groups: Sequence[EdgeGroup], screen: Screen
 ) -> list[str]:
-    """Return the lines of the drawing."""
+    """Draw the graph as a tree, and return its lines."""
     if not members:
         return []
     lines = _lines(members, edges, groups, screen)
@@ -171,7 +172,7 @@ def _draw_line(line: _Line, names: int, states: int, screen: Screen) -> str:
 
 
 def _cut_branches(branches: str, width: int, screen: Screen) -> str:
-    """Return the branch lines before a member. If they are wider than `width`, return only their end."""
+    """Return the tree branches in front of a member. If they are wider than `width`, return only their right end."""
     if len(branches) <= width:
         return branches
     return screen.ellipsis + branches[len(branches) - max(width - len(screen.ellipsis), 4) :]
@@ -205,7 +206,7 @@ def _lines(
 
 
 def _upstreams(by_id: Mapping[UUID, Summary], edges: Sequence[StoredEdge]) -> dict[UUID, list[UUID]]:
-    """Return the upstreams of each member by its edges, or the parent of a child without edges."""
+    """Return the upstreams of each member. A child without edges has its parent as its only upstream."""
     upstreams: dict[UUID, list[UUID]] = {id_: [] for id_ in by_id}
     for edge in edges:
         if edge.seq == 0 and edge.upstream_id in by_id and edge.downstream_id in by_id:
@@ -246,7 +247,10 @@ def _note(
     kinds: Mapping[tuple[UUID, UUID], EdgeKind],
     group: EdgeGroup | None,
 ) -> str:
-    """Return the join of a member, its other upstreams, and edges other than `on_success`."""
+    """Return the note beside a member.
+
+    It shows the member's join, its upstreams other than `parent`, and the kinds of its edges except `on_success`.
+    """
     parts = []
     if group is not None and group.n > 1:
         join = f"{group.join.k} of {group.n}" if group.join.kind is JoinKind.QUORUM else f"{group.join.kind}"

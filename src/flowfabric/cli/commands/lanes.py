@@ -33,21 +33,21 @@ async def list_lanes(arguments: argparse.Namespace) -> None:
 
 
 async def pause(arguments: argparse.Namespace) -> None:
-    """Stop handing out the work of a lane."""
+    """Pause a lane, so that it gives no work to workers."""
     async with open_for_writing(arguments) as engine:
         state = await engine.lanes.pause(arguments.lane, **audit_args(arguments))
     _print_state(arguments, state, "does not hand out work")
 
 
 async def resume(arguments: argparse.Namespace) -> None:
-    """Accept and hand out work on a lane again."""
+    """Resume a lane, so that it accepts work and gives it to workers again."""
     async with open_for_writing(arguments) as engine:
         state = await engine.lanes.resume(arguments.lane, **audit_args(arguments))
     _print_state(arguments, state, "accepts and hands out work")
 
 
 async def drain(arguments: argparse.Namespace) -> None:
-    """Refuse new work on a lane."""
+    """Drain a lane, so that it accepts no new work."""
     async with open_for_writing(arguments) as engine:
         state = await engine.lanes.drain(arguments.lane, **audit_args(arguments))
     _print_state(arguments, state, "accepts no new work")
@@ -66,7 +66,7 @@ class LaneView:
 def lane_views(
     lanes: Mapping[str, LaneState], backlog: Sequence[Backlog], workers: Sequence[WorkerInfo]
 ) -> list[LaneView]:
-    """Combine lanes, backlog and workers, one view per lane."""
+    """Combine the states, the backlog and the workers of the lanes into one view per lane."""
     return [
         LaneView(
             lane,
@@ -79,7 +79,7 @@ def lane_views(
 
 
 def lanes_table(views: Sequence[LaneView], screen: Screen) -> list[str]:
-    """Return the lanes as a table; `+` marks a count that stopped at its limit."""
+    """Return the lanes as a table; `+` marks a number that is a lower limit, because counting stopped there."""
     rows = [
         (view.lane, view.state, f"{view.waiting.value}{'' if view.waiting.is_exact else '+'}", view.workers)
         for view in views

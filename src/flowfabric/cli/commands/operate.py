@@ -15,7 +15,7 @@ from flowfabric.engine import AlreadySatisfied, CancelPending, CancelScheduled, 
 
 
 async def cancel(arguments: argparse.Namespace) -> None:
-    """Cancel an execution, or with --flow a flow."""
+    """Cancel an execution, or a flow with --flow."""
     if arguments.flow:
         await _cancel_flow(arguments)
         return
@@ -56,7 +56,7 @@ async def _cancel_flow(arguments: argparse.Namespace) -> None:
 
 
 async def revoke(arguments: argparse.Namespace) -> None:
-    """Revoke a lease; the policy of the execution decides what follows."""
+    """Revoke the lease of an execution. The execution's policy decides what happens then."""
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
         execution = await engine.executions.describe(arguments.id)
@@ -121,14 +121,14 @@ async def priority(arguments: argparse.Namespace) -> None:
 
 
 async def hold(arguments: argparse.Namespace) -> None:
-    """Hold an execution that has not started."""
+    """Hold an execution that is waiting or delayed."""
     async with open_for_writing(arguments) as engine:
         outcome = await engine.operator.hold(arguments.id, **audit_args(arguments))
     print_result(arguments, "Held.", {"id": arguments.id, **to_json(outcome)})
 
 
 async def unhold(arguments: argparse.Namespace) -> None:
-    """Unhold one execution, or with --all several."""
+    """Unhold one execution, or with --all every held execution that matches the filters."""
     if (arguments.id is None) is not arguments.all:
         raise InvalidRequest("invalid_request", "name an execution, or use --all")
     if arguments.id is not None and (arguments.kind is not None or arguments.held_for is not None):

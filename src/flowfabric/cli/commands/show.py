@@ -38,7 +38,7 @@ _STEP_COLUMNS = (
 
 
 async def show(arguments: argparse.Namespace) -> None:
-    """Print one execution as lines for people, or as one document."""
+    """Print one execution as lines for people, or as one JSON document with --json."""
     async with open_for_reading(arguments) as engine:
         execution = await engine.executions.describe(arguments.id)
         outcome = await engine.executions.result(arguments.id)
@@ -54,7 +54,7 @@ async def show(arguments: argparse.Namespace) -> None:
 def format_execution(
     execution: Description, outcome: Outcome | None, steps: Sequence[RecordedStep], now: datetime, screen: Screen
 ) -> list[str]:
-    """Return the lines for people."""
+    """Return the execution as lines for people."""
     lines = format_facts(_facts(execution, outcome, now, screen), screen)
     if execution.attempts:
         attempts = [
@@ -163,11 +163,12 @@ _COLUMNS = (
 
 
 async def list_executions(arguments: argparse.Namespace) -> None:
-    """Print one page, or with --all every page."""
+    """Print one page of executions, or all pages with --all."""
     if arguments.all and arguments.limit is not None:
         raise InvalidRequest("invalid_request", "--all lists every execution; leave out --limit")
     page_size = _PAGE_SIZE_FOR_ALL if arguments.all else _PAGE_SIZE
-    # A cursor fits only the same filters, so an age such as `2h` becomes a time once for all pages.
+    # A cursor is valid only for the same filters. So convert an age such as `2h` to a time only once, not for each
+    # page.
     since, until = parse_time(arguments.since, "--since"), parse_time(arguments.until, "--until")
     async with open_for_reading(arguments) as engine:
         cursor = arguments.cursor
@@ -264,7 +265,7 @@ def counts_table(counts: Mapping[State, ApproximateCount], screen: Screen) -> li
 
 
 async def explain(arguments: argparse.Namespace) -> None:
-    """Print why an execution is not running; with --json also the facts behind the sentence."""
+    """Print one sentence that explains why an execution is not running. With --json, also print the facts behind it."""
     async with open_for_reading(arguments) as engine:
         explanation = await engine.operator.explain(arguments.id)
     print_result(arguments, explanation.sentence, explanation)

@@ -32,12 +32,12 @@ async def signal(arguments: argparse.Namespace) -> None:
 
 
 async def approve(arguments: argparse.Namespace) -> None:
-    """Approve the request of a token."""
+    """Approve the request that a token belongs to."""
     await _decide(arguments, "approve")
 
 
 async def reject(arguments: argparse.Namespace) -> None:
-    """Reject the request of a token."""
+    """Reject the request that a token belongs to."""
     await _decide(arguments, "reject")
 
 
@@ -82,7 +82,7 @@ _WAITPOINT_COLUMNS = (
 
 
 async def show_waits(arguments: argparse.Namespace) -> None:
-    """Print one page of suspended executions, or all waitpoints of one execution, including closed ones."""
+    """Print one page of suspended executions, or of the waitpoints of one execution, including closed waitpoints."""
     async with open_for_reading(arguments) as engine:
         views: Sequence[SuspendedView | WaitpointView]
         if arguments.id is None:
@@ -105,7 +105,7 @@ async def show_waits(arguments: argparse.Namespace) -> None:
 
 
 def waits_table(waits: Sequence[SuspendedView], now: datetime, screen: Screen) -> list[str]:
-    """Return the open waits as a table."""
+    """Return the suspended executions as a table."""
     rows = [
         (
             wait.execution_id,

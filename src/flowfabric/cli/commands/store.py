@@ -1,6 +1,6 @@
 """`flowfabric keys` and `migrate`: manage signing keys and the schema.
 
-A secret is never an argument and never printed.
+Secrets are never passed as arguments and never printed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def rotate(arguments: argparse.Namespace) -> None:
 
 
 async def seed(arguments: argparse.Namespace) -> int:
-    """Store the first key. Return 1 if the key exists with a different secret."""
+    """Store the first key. Return 1 if a key with this kid (key id) exists with a different secret."""
     kid, secret = parse_kid(arguments.kid), read_secret(arguments.secret_file)
     async with open_for_writing(arguments) as engine:
         outcome = await engine.keys.seed(kid, secret, **audit_args(arguments))
@@ -100,7 +100,7 @@ def _remaining(key: KeyView, now: datetime) -> str:
 
 
 async def migrate(arguments: argparse.Namespace) -> int:
-    """Create the store or update its schema; with --check, only report whether a migration is due."""
+    """Create the store or update its schema. With --check, only report whether a migration is necessary."""
     before, is_current = await _read_version(arguments)
     if arguments.check:
         return _print_check(arguments, before, is_current)
@@ -124,7 +124,7 @@ def _print_check(arguments: argparse.Namespace, version: int, is_current: bool) 
 
 
 async def _read_version(arguments: argparse.Namespace) -> tuple[int, bool]:
-    """Return the schema version of the store, or 0 without a store, and whether it is current."""
+    """Return the store's schema version and whether it is current. The version is 0 if there is no store."""
     try:
         async with open_for_reading(arguments) as engine:
             return (await engine.store_info()).schema_version, True

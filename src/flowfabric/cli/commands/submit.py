@@ -25,13 +25,13 @@ _POLL_S = 0.5
 
 
 async def submit(arguments: argparse.Namespace) -> int:
-    """Print the id, or with --wait the result. The exit code is 1 if the execution does not complete."""
+    """Submit an execution and print its id, or its result with --wait. Return 1 if it does not complete."""
     if arguments.timeout is not None and not arguments.wait:
         raise InvalidRequest("invalid_request", "--timeout needs --wait; add it or leave out --timeout")
     timeout = None if arguments.timeout is None else validation.duration(arguments.timeout, "--timeout")
     app = _load_app(arguments)
     submission = _make_submission(arguments, app)
-    # With an app, submit to the app's store. This does not create the store either.
+    # With --app, submit to the app's store. Like `open_for_writing`, this does not create the store.
     opener = open_for_writing(arguments) if app is None else app.engines.opener(app.store, migrate=False, pool_size=2)
     async with opener as engine:
         submitted = await engine.executions.submit(submission)
@@ -70,7 +70,7 @@ def _without_none(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _task_submission(arguments: argparse.Namespace, app: App, payload: bytes) -> Submission:
-    """Return the submission that the task itself would make; the input must match its parameters."""
+    """Return the submission that `task.submit` would store. The input must match the task's parameters."""
     from flowfabric.values.errors import InputMismatch
 
     kind = arguments.kind
@@ -88,7 +88,7 @@ def _task_submission(arguments: argparse.Namespace, app: App, payload: bytes) ->
 
 
 async def _wait_for_end(engine: Engine, id_: UUID, timeout_s: float | None) -> Outcome | None:
-    """Show the progress until the execution ends. Return None on a timeout."""
+    """Show the progress until the execution ends, and return the outcome, or None after the timeout."""
     with ProgressBar(str(id_), 100) as bar:
         progress = asyncio.create_task(_show_progress(engine, id_, bar))
         try:

@@ -1,4 +1,4 @@
-"""`flowfabric worker` and `workers`: run a worker, list live workers, remove a dead one."""
+"""`flowfabric worker` and `workers`: run a worker, list live workers, and remove a dead worker."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def workers_table(workers: Sequence[WorkerInfo], now: datetime, screen: Screen) 
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """Run a worker until SIGTERM or Ctrl-C; return when it has drained."""
+    """Run a worker until SIGTERM or Ctrl-C. Return after the worker has finished its work or given back its leases."""
     app = load_app_with_options(arguments)
     _log_to_stderr(logging.WARNING if arguments.quiet or arguments.json else logging.INFO)
     with event_loop_runner() as runner:
