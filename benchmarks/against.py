@@ -4,9 +4,9 @@ Both trees run their own benchmarks, with the same Python environment and the sa
 new process. The trees alternate, scenario by scenario, and the order changes from round to round. A ratio
 compares the two turns of one round, because a disturbance then tends to affect both.
 
-`speed` is the speed of this checkout divided by that of the other. Above 1 this checkout is faster, even if the figure
-is a time. `CPU per job` is the CPU time of client and server, divided in the same way. Below 1 this checkout needs less
-CPU.
+`speed` is the speed of this checkout divided by the speed of the other. Above 1 this checkout is faster, even if the
+figure is a time. `CPU per job` is the CPU time of client and server, divided in the same way. Below 1 this checkout
+needs less CPU.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class Comparison:
 
     @property
     def speed(self) -> Spread:
-        """The speed of this tree divided by that of the other, in each round."""
+        """The speed of this tree divided by the speed of the other tree, in each round."""
         ours, theirs = (Spread.of(figure.value for figure in figures) for figures in (self.ours, self.theirs))
         return theirs.over(ours) if self.ours[0].is_time else ours.over(theirs)
 
     @property
     def cpu(self) -> Spread | None:
-        """The CPU per job of this tree divided by that of the other, in each round, if all rounds measured it."""
+        """The CPU per job of this tree divided by the other tree's, in each round, if all rounds measured it."""
         pairs = [(mine.cpu_us, other.cpu_us) for mine, other in zip(self.ours, self.theirs, strict=True)]
         ratios = [mine / other for mine, other in pairs if mine and other]
         return Spread.of(ratios) if len(ratios) == len(pairs) else None
@@ -207,10 +207,10 @@ def compare(name: str, ours: Sequence[Sequence[Figure]], theirs: Sequence[Sequen
 
 
 def match(name: str, ours: Sequence[Figure], theirs: Sequence[Figure]) -> dict[Key, Key]:
-    """Return the key of the other tree's figure for each figure of this tree.
+    """Return a dictionary from the key of each figure of this tree to the key of the matching figure of the other tree.
 
-    Figures with equal labels are compared. The remaining figures are matched by backend, unit and position, since a
-    label may have been reworded.
+    Figures with equal labels match. The remaining figures are matched by backend, unit and position, since one tree may
+    have reworded a label.
     """
     labels = {figure.key for figure in theirs}
     partners = {figure.key: figure.key for figure in ours if figure.key in labels}

@@ -43,7 +43,7 @@ class Bar:
         return value <= self.limit if self.most else value >= self.limit
 
     def verdict(self, figure: Spread) -> Verdict:
-        """Judge the median. If the rounds differ widely, all of them must agree; otherwise the figure is too noisy."""
+        """Judge the median. If the rounds differ widely and only some reach the bar, the figure is too noisy."""
         if figure.is_noisy and len({self.holds(value) for value in figure.values}) > 1:
             return Verdict.TOO_NOISY
         return Verdict.MET if self.holds(figure.median) else Verdict.MISSED

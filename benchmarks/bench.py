@@ -62,12 +62,12 @@ class Turns:
     answers: dict[Contender, list[Answer]] = field(default_factory=dict)
 
     def spread(self, contender: Contender, value: Value) -> Spread | None:
-        """Return the contender's figure in each round, or nothing if it failed."""
+        """Return the contender's figure in each round, or None if the contender failed."""
         found = self.answers.get(contender)
         return Spread.of(map(value, found)) if found else None
 
     def of(self, contenders: Sequence[Contender]) -> Turns:
-        """Return the same turns for these contenders only. Ratios are relative to the first of them."""
+        """Return the same turns for these contenders only. Ratios are relative to the first of these contenders."""
         return Turns({contender: self.answers[contender] for contender in contenders if contender in self.answers})
 
 

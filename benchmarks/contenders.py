@@ -1,6 +1,6 @@
 """Contenders: the programs that take turns in a scenario.
 
-Some run in separate processes and use the protocol of peers.
+Some contenders run in separate processes and use the protocol in `peers/protocol.py`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ async def _write(process: asyncio.subprocess.Process, text: str) -> None:
 
 
 async def _last(stream: asyncio.StreamReader | None) -> str:
-    """Read to the end, so that the process never blocks on a full pipe, and return the last part."""
+    """Read the output to its end, so that the process never blocks on a full pipe, and return the last part."""
     assert stream is not None, "the process was started with a pipe"
     kept = b""
     while part := await stream.read(65_536):

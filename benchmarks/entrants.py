@@ -58,7 +58,7 @@ class Entrants:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def of(self, scenario: str, backend: str, report: Report) -> list[tuple[str, Program]]:
-        """Return the peers that can take part, and report why the others cannot."""
+        """Return the peers that can take part, and report why other peers cannot."""
         able = [peer for peer in PEERS if scenario in peer.scenarios and backend in peer.backends]
         if self.python is None:
             report.absent.update({f"{peer.who} on {backend}": NO_PEERS for peer in able})

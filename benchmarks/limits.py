@@ -17,7 +17,8 @@ from flowfabric.core.ids import IdMinter
 from flowfabric.store.statements import Dialect, Statement, load_statements
 from tests.postgres_server import find_binaries
 
-# Ids are ordered by time, like the engine's ids. Random ids would spread over the index and slow these statements.
+# Ids are ordered by time, like the engine's ids. Random ids would be spread over the whole index, which would slow
+# these statements.
 _TIMELY_ID = (
     "overlay(replace(gen_random_uuid()::TEXT, '-', '')"
     " PLACING lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::BIGINT), 12, '0') FROM 1 FOR 12)::UUID"

@@ -123,7 +123,7 @@ async def chains(turn: Turn) -> None:
 async def race(turn: Turn) -> None:
     """Run a task that races children, one of which returns immediately.
 
-    There is a slot for every child. The lease is short, because a loser frees its slot when its lease is due for
+    The worker has a slot for every child. The lease is short, because a loser frees its slot when its lease is due for
     renewal.
     """
     store = turn.request.store
@@ -159,7 +159,7 @@ async def steady(turn: Turn) -> None:
 
 
 async def _rate(turn: Turn, call: Callable[[int], Awaitable[object]], count: Callable[[], int]) -> tuple[int, int, int]:
-    """Return the number of calls made in the given time, and what `count` returns at its start and at its end."""
+    """Return the number of calls made in the requested time, and what `count` returns before and after that time."""
     await asyncio.gather(*(call(1) for _ in range(min(_WARM, turn.request.in_flight))))
     turn.begin()
     before = count()

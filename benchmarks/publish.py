@@ -1,7 +1,8 @@
 """Publish a benchmark run: charts in docs/figures, all results in docs/figures.md, excerpts in README and comparison.
 
 `python3 dev.py bench --peers --publish` stores the run in benchmarks/published.json and generates the documents from
-it. `python -m benchmarks.publish` generates them again. A test compares them, so figures cannot be edited by hand.
+it. `python -m benchmarks.publish` generates the documents again. A test compares the documents with the stored run, so
+figures cannot be edited by hand.
 """
 
 from __future__ import annotations

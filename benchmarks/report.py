@@ -83,7 +83,10 @@ class Judged:
 
 @dataclass(slots=True)
 class Report:
-    """The collected results. Each figure is printed when it is added. Verdicts of a quick run carry a note."""
+    """The collected results.
+
+    Each figure is printed when it is added. In a quick run, each verdict is printed with a note.
+    """
 
     is_small: bool = False
     series: list[Series] = field(default_factory=list)
@@ -97,13 +100,13 @@ class Report:
         print(text, flush=True)
 
     def add(self, series: Series) -> Series:
-        """Add a figure to show."""
+        """Add a figure to the report and print it."""
         self.series.append(series)
         self.say("  " + "  ".join(filter(None, series_row(series))))
         return series
 
     def judge(self, key: str, backend: str, figure: Spread) -> None:
-        """Add a figure that has a bar."""
+        """Add the figure that is judged against a bar."""
         self._figures[_known(key, backend)] = figure
 
     def leave_out(self, key: str, backend: str, reason: str, figure: Spread | None = None) -> None:

@@ -1,7 +1,7 @@
 """The benchmarks: `python3 dev.py bench [--quick] [--peers] [--only NAME]`.
 
 benchmarks/README.md explains the output. PostgreSQL is a temporary server with fsync on; SQLite is a file with
-synchronous=FULL. Both acknowledge durably, for us and for every peer.
+synchronous=FULL. Both stores acknowledge durably, for us and for every peer.
 """
 
 from __future__ import annotations

@@ -55,6 +55,6 @@ class Spread:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile of the values, where 0.99 stands for the 99th. It is always one of the values."""
+    """Return the percentile of the values, where 0.99 stands for the 99th. The result is always one of the values."""
     place = math.ceil(share * len(values)) - 1
     return sorted(values)[max(0, place)]

@@ -50,7 +50,10 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def worker_process(store: str, slots: int, level: str = TASKS) -> AsyncIterator[WorkerProcess]:
-    """Yield a ready worker process. It exits when its standard input closes, so it cannot outlive this process."""
+    """Yield a ready worker process.
+
+    The worker process exits when its standard input closes, so it cannot outlive this process.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -22,12 +22,12 @@ class Bill:
 
 
 class CardDeclined(Exception):
-    """The bank declined the card. A retry would not change that."""
+    """The bank declined the card. A retry would be declined too."""
 
 
 @app.task(backoff=Backoff(initial="50ms"), raises=[CardDeclined])
 async def collect(bill: Bill) -> str:
-    """Charge the customer, or undo all completed steps if one fails."""
+    """Charge the customer. If a step fails, undo all completed steps."""
     async with saga() as undo:
         number = await step(next_number, bill)
         undo.add(void_number, number)

@@ -47,7 +47,7 @@ async def export(table: str) -> str:
 
 @asynccontextmanager
 async def working(_: FastAPI) -> AsyncIterator[None]:
-    """Run a worker inside the web application. It could also be a separate process."""
+    """Run a worker inside the web application. The worker could also be a separate process."""
     async with app, app.worker():
         yield
 

@@ -27,7 +27,7 @@ def main() -> int:
         print("\nInterrupted. Nothing is left behind.")
         return 130
     except BrokenPipeError:
-        # The reader closed the pipe. Without this, Python would report the unwritten output when it exits.
+        # The reader closed the pipe. Without the next lines, Python would report the unwritten output when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0

@@ -41,7 +41,7 @@ async def incident(title: str) -> str:
 
 
 async def first_awake(title: str) -> str:
-    """Return the first person on call who accepts in time. Links of earlier people have then expired."""
+    """Return the first person on call who accepts in time. The links of people paged earlier have expired by then."""
     while True:
         for who, patience in ROTA.items():
             match await approval(title, by=who, timeout=patience, notify=page):

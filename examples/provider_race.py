@@ -11,7 +11,7 @@ app = App()
 
 
 class Busy(Exception):
-    """A provider is overloaded. The others stay in the race."""
+    """A provider is overloaded. The other providers stay in the race."""
 
 
 @app.task
@@ -51,7 +51,8 @@ async def call(provider: str, prompt: str) -> str:
 
 
 async def main() -> None:
-    # A worker learns that a lease was revoked when it renews it, after a third of the lease period.
+    # A worker learns that its lease was revoked when it next tries to renew the lease, after a third of the lease
+    # period.
     async with app, app.worker(lease="2s"):
         print(await complete.run("six times seven?", ["north", "east", "west"]))
         await cancelled.wait()

@@ -1,6 +1,6 @@
 """Absurd: tasks claimed by four workers with one connection each.
 
-They poll every 10 ms instead of the default 250 ms.
+The workers poll every 10 ms instead of the default 250 ms.
 """
 
 from __future__ import annotations

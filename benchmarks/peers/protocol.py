@@ -52,7 +52,7 @@ class Turn:
 
     @property
     def passed_s(self) -> float:
-        """The seconds since the beginning."""
+        """The seconds since `begin` returned."""
         return time.perf_counter() - self._began
 
     @property
@@ -68,7 +68,7 @@ class Turn:
         times_ms: list[float] | None = None,
         numbers: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send the number of jobs or the time of each job. Return when the harness has read it."""
+        """Send the number of jobs or the time of each job. Return when the harness has read this result."""
         taken = self.passed_s if wall_s is None else wall_s
         found = {"jobs": jobs, "wall_s": taken, "times_ms": times_ms or [], "numbers": dict(numbers or {})}
         self._send({"line": "end", "version": self._version, **found})

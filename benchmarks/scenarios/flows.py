@@ -73,7 +73,10 @@ async def _races(engine: Engine, siblings: int, rounds: int, _: float) -> Answer
 
 
 class _Chains:
-    """A fixed number of chains of ten. When the last member of a chain completes, the chain is submitted again."""
+    """A fixed number of chains of ten members.
+
+    When the last member of a chain completes, the chain is submitted again.
+    """
 
     def __init__(self, engine: Engine, abreast: int, seconds: float) -> None:
         self._engine = engine

@@ -31,7 +31,7 @@ _REFILL = 100
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A job that requires a capability, and the function that runs a batch of them."""
+    """How to create a job that requires a capability, and how to run a batch of such jobs."""
 
     who: str
     describe: Callable[[str], Any]
@@ -48,9 +48,9 @@ class Store:
 
 
 async def backlog(bench: Bench) -> None:
-    """Measure the median claim with 1,000 waiting executions, and with very many.
+    """Measure the median time of a claim with 1,000 waiting executions, and with very many.
 
-    Measure it again with equally many retained executions in addition. Measure the rate of a worker in the same way.
+    Measure the claim again after adding equally many retained executions. Measure the rate of a worker in the same way.
     The worker's 1,000 executions are in a separate store, because the rows that it leaves behind would slow the claims.
     """
     for backend in BOTH:

@@ -8,7 +8,8 @@ from benchmarks.peers.protocol import Request
 from benchmarks.scenarios.jobs import IN_FLIGHT
 from benchmarks.spread import Spread
 
-# The bar covers six windows of five minutes. It compares the last window with the second, in rate and store size.
+# The bar covers six windows of five minutes. It compares the last window with the second window: the rate, and the size
+# of the store.
 WINDOWS = 6
 MINUTES = 30
 _KEPT = 0.5
@@ -42,7 +43,7 @@ async def _windows(bench: Bench, backend: str, minutes: float) -> tuple[list[flo
 
 
 def judge_steady(bench: Bench, rates: list[float], sizes: list[float]) -> None:
-    """Judge the run, unless it was shorter than the bar requires."""
+    """Judge the run against the bar, unless the run was shorter than the bar requires."""
     for key, values in (("B15.rate", rates), ("B15.size", sizes)):
         figure = Spread.of([values[-1] / values[1]])
         if bench.plan.minutes >= MINUTES:

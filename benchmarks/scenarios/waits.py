@@ -79,7 +79,7 @@ async def _alone(engine: Engine, number: int, _: float) -> Answer:
 
 
 async def _together(store: Engine, seconds: float) -> Answer:
-    """Return the rate with many executions in flight and one worker that claims for all.
+    """Return the rate with many executions in flight, while one worker claims all of them.
 
     Unfinished executions stay in a separate namespace.
     """

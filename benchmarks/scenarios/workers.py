@@ -66,7 +66,7 @@ async def idle(bench: Bench) -> None:
 
 
 async def wakeups(bench: Bench) -> None:
-    """Measure the throughput of 16 clients with wake-ups and a listener, relative to that without wake-ups."""
+    """Measure the throughput of 16 clients with wake-ups and a listener, divided by that without wake-ups."""
     for backend in BOTH:
         opening = partial(connect, await bench.store(backend, "wakeups"))
         async with opening() as on, opening(notify=False) as off, _listening(opening):
@@ -124,7 +124,7 @@ async def memory(bench: Bench) -> None:
 
 
 async def _idle_engines(bench: Bench, backend: str, store: str) -> tuple[Spread, Spread]:
-    """Return the statements per second of idle engines, and how soon one starts a submitted execution."""
+    """Return the statements per second of idle engines, and how soon one of them starts a submitted execution."""
     opening = partial(connect, store)
     with StatementCount() as statements:
         async with idle_workers(opening, _IDLE) as started, opening() as client:
@@ -136,7 +136,7 @@ async def _idle_engines(bench: Bench, backend: str, store: str) -> tuple[Spread,
 
 
 async def _idle_apps(bench: Bench, backend: str, store: str) -> None:
-    """Return the statements per second of 16 idle apps with a worker each, and how soon one starts a task."""
+    """Return the statements per second of 16 idle apps with a worker each, and how soon one of them starts a task."""
     found = []
     with StatementCount() as statements:
         async with AsyncExitStack() as stack:
@@ -216,7 +216,7 @@ async def _worked_off(bench: Bench, crew: _Crew, lost: list[float], seconds: flo
 
 
 async def _completed(store: str) -> int:
-    """Return the number of completed executions once none is active."""
+    """Wait until no execution is active, and return the number of completed executions."""
     async with asyncio.timeout(300):
         while True:
             counts = await _counts(store)

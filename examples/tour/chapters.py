@@ -66,7 +66,7 @@ class Tour:
         return handle
 
     async def finance(self, handle: Handle[str], link: str) -> bool:
-        """Return True if finance approved, by the page, by the keyboard, or through the demo."""
+        """Return True if finance approved: on the web page, by the keyboard, or automatically through the demo."""
         tell = self.tell
         if not tell.has_terminal:
             tell.say("There is no terminal, so the demo opens the real link and presses the button for you:")

@@ -1,6 +1,7 @@
 """The shop of the demo: its durable functions, and simulated external systems that log their actions.
 
-Run as a program, this module is a worker. It stops when its standard input closes, so it never outlives the demo.
+Run as a program, this module is a worker. The worker stops when its standard input closes, so it never outlives the
+demo.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Narrator:
             await self.line()
 
     async def line(self) -> str:
-        """Return the next typed line. It is read without a thread, so an interrupt takes effect immediately."""
+        """Return the next typed line. The line is read without a thread, so an interrupt takes effect immediately."""
         loop = asyncio.get_running_loop()
         typed = asyncio.Event()
         loop.add_reader(sys.stdin, typed.set)
@@ -82,7 +82,7 @@ class Workers:
         self._named: list[int] = []
 
     def start(self) -> None:
-        # Workers run in a separate session. Ctrl-C reaches only the demo, which then stops them.
+        # Workers run in a separate session. Ctrl-C reaches only the demo, which then stops the workers.
         command = [sys.executable, str(WORKER)]
         self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
@@ -119,7 +119,7 @@ class Stage:
 def everything() -> Iterator[Stage]:
     """Create a folder for the store and the log, and remove it however the demo ends.
 
-    The shop finds both through environment variables.
+    The shop finds the store and the log through environment variables.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
