@@ -1,7 +1,8 @@
 """Test the optimistic path of signals.
 
-A signal reads without a lock and writes only if the execution has not changed. Every change of a wait must therefore
-also write the row of its execution, and every change between read and write must be detected.
+A signal reads its execution without a lock, and writes only if the execution has not changed since that read. Every
+change of a wait must therefore also write the row of its execution. The signal must detect every change between its
+read and its write.
 """
 
 from __future__ import annotations
