@@ -16,7 +16,7 @@ class Cutter:
 
     @property
     def cut(self) -> bool:
-        """True if the chosen await was reached."""
+        """Whether the chosen await was reached."""
         return 0 < self.at <= self.awaits
 
     async def run(self, call: Awaitable[Any]) -> BaseException | None:
@@ -33,7 +33,7 @@ class Cutter:
         return task.exception() or task.result()
 
     def suspended(self) -> None:
-        """Count one await, and cancel the task if this is the chosen one."""
+        """Count one await, and cancel the task if this await is the chosen one."""
         self.awaits += 1
         task = asyncio.current_task()
         if self.awaits == self.at and task is not None:
