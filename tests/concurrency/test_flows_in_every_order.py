@@ -1,7 +1,7 @@
 """Run pairs of calls on one flow in every order of their statements.
 
-In every order the flow can still complete, a granted lease stays valid unless a rule revokes it, and no deadlock
-occurs.
+In every order the rows of the flow stay consistent, a granted lease stays valid unless a rule revokes it, and no
+deadlock occurs.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def start_readers(
 async def wait_until_killed(killed: list[int], least: int) -> None:
     """Wait until at least `least` listeners were killed."""
     async with asyncio.timeout(60 + 2 * least):
-        while len(killed) < least:  # noqa: ASYNC110 - it is done once a second
+        while len(killed) < least:  # noqa: ASYNC110 - another task kills once a second
             await asyncio.sleep(0.1)
 
 
