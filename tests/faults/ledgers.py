@@ -1,4 +1,4 @@
-"""The ledgers by which a run is judged, and the flags that its processes share.
+"""The ledgers that show whether a run was correct, and the flags that its processes share.
 
     client ledger    every submit and whether it was acknowledged; written through to the disk
     witness ledger   the actions of each handler run, one append-only file per process

@@ -1,4 +1,4 @@
-"""Eight workers on one store are killed at random: nothing is lost or committed twice, and everything ends in time."""
+"""Kill eight workers on one store at random. Nothing is lost or committed twice, and every execution ends in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Flows of ten thousand members: a join of all of them, and a cancel that survives its process."""
+"""Test flows of ten thousand members: a join of all members, and a cancellation that continues after its process was
+killed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Workers frozen beyond their lease wake up and try every write: none is accepted and the store does not change."""
+"""Test workers that are frozen until their leases are lost, and then try every write.
+
+No write is accepted, and the store does not change.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
 
 
 class Graveyard:
-    """Zombies on one store, from their claim to their last try."""
+    """The zombies of one store, which are workers whose leases are lost while they are frozen."""
 
     def __init__(self, engine: Engine, crew: Crew, client: Ledger) -> None:
         self.engine = engine
