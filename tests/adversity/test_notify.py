@@ -330,7 +330,7 @@ async def test_short_leases_of_a_dead_process_expire_in_other_processes(store: T
 
 
 async def test_process_with_short_leases_finds_unannounced_short_leases(store: TestStore) -> None:
-    """The process that claims may die before it notifies the others."""
+    """The process that claims may die before it notifies the other processes."""
     async with opened(store) as other, other.reconcilers.run_in_background():
         await listening(other)
         # The duties are asleep when the first short lease is requested.
