@@ -51,7 +51,7 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def block_writes(store: TestStore, execution_id: UUID) -> AsyncIterator[None]:
-    """Lock the row of an execution for the block, or the whole file on SQLite."""
+    """Lock the row of an execution, or the whole file on SQLite, until the block ends."""
     if isinstance(store, PostgresTestStore):
         holder = await asyncpg.connect(store.url)
         async with holder.transaction():

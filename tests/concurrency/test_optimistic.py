@@ -65,7 +65,7 @@ async def test_check_detects_a_row_that_was_not_written(
     operation = WAITS["waitpoint expiry"]
     async with reject_untouched_rows(store):
         subject = await operation.arrange(engine, clock)
-        # The duty logs the row that it cannot write, and continues with the others.
+        # The duty logs the row that it cannot write, and continues with the other rows.
         await operation.act(engine, subject)
     assert UNTOUCHED in caplog.text
 
