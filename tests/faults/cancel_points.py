@@ -20,7 +20,7 @@ class Cutter:
         return 0 < self.at <= self.awaits
 
     async def run(self, call: Awaitable[Any]) -> BaseException | None:
-        """Run the call in a new task and return its error, its cancellation, or None."""
+        """Run the call in a new task. Return the error or the cancellation that ended it, or None."""
         loop = asyncio.get_running_loop()
         loop.set_task_factory(self._make_task)
         try:
@@ -44,7 +44,7 @@ class Cutter:
 
 
 class Counted(Coroutine[Any, Any, Any]):
-    """A coroutine whose suspensions are counted."""
+    """A coroutine that counts how often it suspends at an await."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], cutter: Cutter) -> None:
         self._coroutine = coroutine

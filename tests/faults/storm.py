@@ -78,7 +78,10 @@ class Crew:
             self.pids[slot] = self.spawn(slot)
 
     def _aim(self, flags: Any, chance: random.Random) -> int:
-        """Return the slot of a worker that is inside a transaction. If there is none for 50 ms, return any slot."""
+        """Return the slot of a worker that is inside a transaction.
+
+        If no such worker appears within 50 ms, return any slot.
+        """
         slots = list(self.pids)
         chance.shuffle(slots)
         ends = time.monotonic() + 0.05
@@ -189,7 +192,7 @@ def recoveries(findings: Findings, kills: list[Kill]) -> list[float]:
 
 
 def killed_inside(kills: list[Kill]) -> tuple[int, int]:
-    """Return how many workers died inside a transaction, and how many in a single-statement write."""
+    """Return how many workers were killed inside a transaction, and how many during a write of a single statement."""
     flags = [kill.flag for kill in kills]
     return flags.count(IN_TRANSACTION), flags.count(IN_STATEMENT)
 
