@@ -49,7 +49,7 @@ class Keys:
         return Rotated(active.kid, kid, collected, None if grace is None else _cut_off(world, active))
 
     def list(self, namespace: str) -> tuple[KeyView, ...]:
-        """Return all keys, first the active key, then the others from newest to oldest."""
+        """Return all keys, first the active key, then the retired keys from newest to oldest."""
         ordered = sorted(self._world.ring.keys, key=lambda key: (key.retired_at is None, key.created_at), reverse=True)
         return tuple(
             KeyView(

@@ -275,7 +275,7 @@ class WaitDuties:
 def _find_slot(execution: Execution, key: str, kinds: tuple[WaitpointKind, ...]) -> Slot:
     """Return the open waitpoint with this key.
 
-    If none is open, return the last one with this key, so that repeated signals are recognized.
+    If no waitpoint with this key is open, return the last closed one, so that repeated signals are recognized.
     """
     slots = [slot for slot in execution.slots if slot.key == key]
     slot = next((slot for slot in slots if slot.is_open), slots[-1] if slots else None)

@@ -1,9 +1,10 @@
 """The two stores that run beside the reference model, each with an engine and access to its raw rows.
 
-Stores generate their own ids for executions, leases, grants and suspensions. A side gives each id a symbol when it
-first appears in an outcome. The order of appearance is the same on all sides, so symbols can be compared and passed
-back where ids cannot. Waitpoints may be stored long before they are returned. The symbol of a waitpoint is therefore
-derived from its execution and key, and the symbol of a token from its waitpoint.
+Stores generate their own ids for executions, leases, grants and suspensions. A side, which is a store with its engine,
+gives each id a symbol when the id first appears in an outcome. The order of appearance is the same for both stores and
+the model. Unlike ids, symbols can therefore be compared and passed to every side. Waitpoints may be stored long before
+they are returned. The symbol of a waitpoint is therefore derived from its execution and key, and the symbol of a token
+from its waitpoint.
 """
 
 from __future__ import annotations
@@ -308,7 +309,7 @@ class Sides:
         self.run(self._each("clear"))
 
     def call(self, path: str, namespace: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outcome of every side, by its name."""
+        """Return the outcome of each store by the store's name."""
         return self.run(self._each("call", path, namespace, arguments))
 
     def tick(self) -> dict[str, Any]:

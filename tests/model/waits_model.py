@@ -263,7 +263,7 @@ def list_signals(execution: Execution, wait: Wait, *, include_unmatched: bool = 
 
 
 def open_slot(execution: Execution, key: str, now: datetime) -> Slot | None:
-    """Return the open waitpoint with this key, or None if there is none or it is overdue."""
+    """Return the open waitpoint with this key that is not overdue, or None."""
     slots = (slot for slot in execution.slots if slot.is_open and slot.key == key)
     return next((slot for slot in slots if slot.expires_at is None or slot.expires_at > now), None)
 
@@ -346,7 +346,7 @@ def _repeat_outcome(
 
 
 def _find_slot(execution: Execution, binding: Bound, now: datetime) -> Slot | None:
-    """Return the open waitpoint that a binding refers to, or None if a new one is needed."""
+    """Return the open waitpoint that a binding refers to, or None if a new waitpoint is needed."""
     slot = open_slot(execution, binding.key, now)
     if slot is None and isinstance(binding, PendingWaitpoint | StandingWaitpoint):
         raise NotFound("waitpoint_not_found", "")

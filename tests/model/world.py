@@ -109,8 +109,9 @@ class World:
         return self.lanes.get((namespace, lane), LaneState.ACTIVE)
 
     def find_owned(self, namespace: str, fence: Fence) -> Execution:
-        """Return the execution if the fence is that of its unexpired live lease. Otherwise reject, in this order: the
-        former fence with its code, an expired live lease, stale fences, and all other fences.
+        """Return the execution if its live lease has this fence and has not expired. Otherwise raise the first refusal
+        that applies: the code of the former lease, then an expired lease, then a stale lease, then an inactive
+        execution.
         """
         execution = self.find(namespace, fence.execution_id)
         former = execution.former
@@ -306,8 +307,8 @@ class World:
                 self.grants[name] = replace(grant, expires_at=grant.granted_at)
 
     def record(self, execution: Execution, steps: list[Step]) -> None:
-        """Record steps. Open steps may change, and final steps may only be repeated. If one step contradicts a recorded
-        step, the whole call is rejected.
+        """Record steps. An open step may change. A final step may only be repeated unchanged. If one step contradicts a
+        recorded step, the whole call is rejected.
         """
         for step in steps:
             recorded = find_step(execution, step.name)
