@@ -13,7 +13,7 @@ from tests.stores import PostgresTestStore
 
 @pytest.fixture(scope="session")
 def spare_server() -> Iterator[PostgresServer]:
-    """Yield a separate server with production durability, even if the environment names one for the other tests."""
+    """Yield a separate server with production durability, even if the environment names a server for other tests."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv(DSN_VARIABLE, raising=False)

@@ -1,7 +1,7 @@
-"""A process that claims with a lease of one second: `-m tests.adversity.lease_child URL SCHEMA [mute]`.
+"""A process that claims an execution with a lease of one second: `-m tests.adversity.lease_child URL SCHEMA [mute]`.
 
 It prints `ready`, claims when it reads a line, prints `claimed` once the claim is announced, and waits to be killed.
-With `mute` it announces nothing.
+With `mute` it claims without a notification to other processes.
 """
 
 from __future__ import annotations

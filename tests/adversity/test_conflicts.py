@@ -1,5 +1,5 @@
-"""Conflicts between transactions are retried internally. A lasting conflict raises `Unavailable` and is never reported
-as a lost lease.
+"""Test that the engine retries conflicts between transactions. A conflict that lasts raises `Unavailable`. It is never
+reported as a lost lease.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ async def test_worker_completes_after_losing_a_deadlock(
     await wait_until_blocked(store, impatient, 1)
     locking = asyncio.ensure_future(last.fetch(row_lock(store), lease.execution_id))
     await wait_until_blocked(store, impatient, 2)
-    # The rollback lets the worker write the first step. It then waits for the transaction `last`, which waits for the
-    # worker.
+    # The rollback lets the worker write the first step. The worker then waits for the transaction `last`, which waits
+    # for the worker.
     await first.execute("ROLLBACK")
     assert len(await locking) == 1
     await last.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""An unusable store is refused at connect, and driver errors never leak."""
+"""Test that `connect` refuses an unusable store, and that callers never see the errors of a database driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.postgres_server import DSN_VARIABLE, postgres_server
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, TestStore, opened
 
-# A program that runs without the driver. SQLite works, and PostgreSQL raises an error.
+# A program that runs without the PostgreSQL driver. SQLite works, and connecting to PostgreSQL raises an error.
 WITHOUT_DRIVER = """
 import asyncio, sys
 sys.modules["asyncpg"] = None
@@ -130,7 +130,7 @@ async def test_no_driver_error_leaks_when_tables_vanish(store: TestStore) -> Non
 async def test_no_driver_error_leaks_when_a_row_breaks_a_constraint(store: TestStore) -> None:
     async with opened(store) as engine:
         lease = await leased(engine)
-        # The next event of this execution already exists, so no transition can be written.
+        # Insert an event with the execution's next version, so that no transition can be written.
         await store.query(
             "INSERT INTO ff.event (namespace, family, name, at, lane, execution_id, version, ends_lease)"
             " SELECT namespace, 'lease', 'acquired', changed_at, lane, id, version + 1, id <> id FROM ff.execution"

@@ -97,7 +97,7 @@ async def wait_for_more(shown: Ledger, number: int) -> None:
 
 
 async def show_everything(shown: Ledger, store: TestStore) -> None:
-    """Wait until every written event is shown, and assert that each was shown once and in order."""
+    """Wait until every written event is shown, and assert that each event was shown once and in order."""
     every, _ = await read_stored_events(store)
     await wait_for_more(shown, len(every) - len(shown.seen))
     assert (shown.missed(every), shown.repeated(), shown.disorder()) == (0, 0, 0)

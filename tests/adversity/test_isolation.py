@@ -164,7 +164,10 @@ async def blocked(store: PostgresTestStore) -> None:
 
 
 async def test_read_with_several_statements_sees_one_snapshot(postgres: Any, clock: VirtualClock) -> None:
-    """On PostgreSQL each statement has its own snapshot. SQLite always reads inside one transaction."""
+    """Test only PostgreSQL, where each statement has its own snapshot by default.
+
+    SQLite always reads inside one transaction.
+    """
     store = PostgresTestStore(postgres.dsn)
     async with opened(store, clock) as engine, opened(store, clock) as second:
         id_ = await completed(engine, clock)

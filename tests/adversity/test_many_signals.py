@@ -21,7 +21,7 @@ pytestmark = pytest.mark.full
 
 
 class Meter:
-    """Count executed statements and the rows they return, including rows inside documents."""
+    """Count executed statements and the rows that they return, including rows inside JSON arrays."""
 
     def __init__(self) -> None:
         self.statements = 0
@@ -33,7 +33,7 @@ class Meter:
 
 
 def _items(value: object) -> int:
-    """Return the number of rows that a value contains."""
+    """Return the number of rows in a JSON array, or 0 for any other value."""
     return len(json.loads(value)) if isinstance(value, str) and value.startswith("[") else 0
 
 

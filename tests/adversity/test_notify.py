@@ -111,12 +111,12 @@ async def test_finished_flow_wakes_its_waiter(store: TestStore, monkeypatch: pyt
 async def test_each_member_of_a_chain_wakes_a_waiting_worker(
     store: TestStore, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """No worker polls within the time of this test."""
+    """Polling is too rare to help in this test, so only notifications can wake a worker."""
     for pause in ("POLL_S", "POLL_WHILE_LISTENING_S"):
         monkeypatch.setattr(wakeups, pause, 60.0)
     names = [f"m{number}" for number in range(10)]
     chain = {name: names[number - 1 : number] if number else [] for number, name in enumerate(names)}
-    # The member m5 has two upstream members, so the general path resolves its group.
+    # The member `m5` has two upstream members, so another code path than for the other members resolves its group.
     async with opened(store) as idle, opened(store) as other:
         flow = await built(idle, {"beside": [], **chain, "m5": ["m4", "beside"]})
         await flow.complete("beside")
@@ -282,7 +282,7 @@ async def test_many_commits_share_one_notification(postgres_store: PostgresTestS
 
 
 async def test_duties_poll_for_work_for_idle_workers(store: TestStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The poll needs one statement, and ignores executions that no worker of this process can run."""
+    """The poll ignores executions that no worker of this process can run."""
     monkeypatch.setattr(wakeups, "POLL_S", 0.2)
     async with (
         opened(store, notify=False) as worker,
@@ -312,7 +312,8 @@ async def test_sixteen_idle_workers_cost_little_and_start_work_immediately(
             rate = (statements.number - before) / (time.perf_counter() - began)
             assert rate < 5, statements.texts[before:]
             latencies = await start_latencies_ms(client, started, 15, 0.05)
-            # The benchmark has a target of 20 ms. This test only shows that no worker waited for its next poll.
+            # The benchmark has a target of 20 ms. The larger limit here only shows that no worker waited for its next
+            # poll.
             assert statistics.median(latencies) < 100, latencies
 
 
@@ -329,7 +330,7 @@ async def test_short_leases_of_a_dead_process_expire_in_other_processes(store: T
 
 
 async def test_process_with_short_leases_finds_unannounced_short_leases(store: TestStore) -> None:
-    """The process that claims may die before it notifies the others."""
+    """The process that claims may die before it notifies the other processes."""
     async with opened(store) as other, other.reconcilers.run_in_background():
         await listening(other)
         # The duties are asleep when the first short lease is requested.

@@ -192,7 +192,7 @@ async def test_idle_connections_are_closed_after_a_while(opened: Opened, monkeyp
 
 
 class Refusing(UnsharedConnection):
-    """A connection to a server that refuses one BEGIN."""
+    """A connection whose next `refusals` BEGIN statements are refused."""
 
     refusals = 0
 

@@ -115,7 +115,10 @@ async def test_engine_works_when_every_transaction_gets_another_connection(
 
 
 async def run_full_lifecycle(engine: Engine, clock: VirtualClock, lane: str = "default") -> None:
-    """Run an execution through a retry, a delay, a lost lease and a wait to completion, and again after a replay."""
+    """Run an execution to completion through a retry, a delay, a lost lease and two waits.
+
+    Then replay and cancel it.
+    """
     id_ = await submitted(engine, lane=lane, policy=STEADY, tags={"a.b": "ü"}, key=f"key of {lane}")
     assert isinstance(await engine.executions.submit("job", b"in", lane=lane, delay="1h"), Created)
     [lease] = await engine.leases.claim([lane], "w")
@@ -150,7 +153,7 @@ async def run_full_lifecycle(engine: Engine, clock: VirtualClock, lane: str = "d
 
 
 async def wait_for_signals(engine: Engine, lease: Lease) -> Lease:
-    """Wait on an existing and a new waitpoint, with and without a lock, until both have received their signal."""
+    """Suspend twice: first on an existing and a new waitpoint, then on two new ones. Send each waitpoint its signal."""
     await engine.waitpoints.create(lease.fence, "early")
     bound: list[list[Bound | str]] = [["early", NewWaitpoint("late", approver="ü")], ["later", "latest"]]
     for place, waitpoints in enumerate(bound):

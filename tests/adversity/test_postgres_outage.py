@@ -152,7 +152,7 @@ async def test_call_on_a_killed_connection_is_unavailable_and_the_next_call_work
                     await waiting
                 assert lost.value.code == "connection_lost"
             assert await engine.leases.complete(lease.fence) == Ended(State.COMPLETED)
-            # The next connection is killed while idle. The caller may see one error at most.
+            # Kill the engine's connections while they are idle. The engine must recover.
             await kill_connections_of(engine, other)
             await eventually(lambda: answers(engine))
             await submitted(engine)
@@ -162,7 +162,7 @@ async def test_call_on_a_killed_connection_is_unavailable_and_the_next_call_work
 
 
 async def kill_connections_of(engine: Engine, other: Any) -> None:
-    """End every other connection of the separate server that may belong to the engine."""
+    """Terminate every FlowFabric connection on the separate server, except the connection `other`."""
     await other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowfabric' AND pid <>"
         " pg_backend_pid()"

@@ -85,7 +85,7 @@ GONE = ("old", "old flows")
 
 
 async def work_for_all_duties(engine: Engine, number: int) -> dict[str, set[UUID]]:
-    """Create work for every duty. It becomes due in about a second, while one of the processes is frozen."""
+    """Create work for every duty. The work becomes due in about a second, while one of the processes is frozen."""
     ids_by_duty: dict[str, set[UUID]] = {name: set() for name in (*EXPECTED, *GONE)}
     for place in range(number):
         if place % 4 == 0:
@@ -135,7 +135,7 @@ async def add_old_rows(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> Non
 
 
 async def cancelled_in_batches(engine: Engine) -> list[UUID]:
-    """Create a flow whose cancellation is continued by the duties of other processes."""
+    """Cancel a flow that is too large for one call, so that the duties of other processes continue its cancellation."""
     graph = Graph("large")
     for number in range(1100):
         graph.add(f"m{number}", "job")
@@ -151,7 +151,9 @@ async def is_flow_ended(store: TestStore, members: list[UUID]) -> bool:
 
 
 async def is_cleaned_up(store: TestStore, ids_by_duty: dict[str, set[UUID]]) -> bool:
-    """Return True once executions and flows past their retention are gone with their events and keys."""
+    """Return True once the executions and flows past their retention, their events, the expired keys and the pending
+    waitpoints are gone.
+    """
     old = {str(id_) for name in GONE for id_ in ids_by_duty[name]}
     for query in (
         "SELECT id AS found FROM ff.execution",
@@ -168,7 +170,7 @@ async def is_cleaned_up(store: TestStore, ids_by_duty: dict[str, set[UUID]]) -> 
 
 
 async def freeze_one_past_its_turn(processes: list[Child]) -> None:
-    """Freeze one process while it works, until the others have done its part."""
+    """Freeze one process while it works, long enough for the other processes to do its part."""
     await asyncio.sleep(random.uniform(0.2, 0.9))
     frozen = random.choice(processes).process
     frozen.send_signal(signal.SIGSTOP)
@@ -177,7 +179,7 @@ async def freeze_one_past_its_turn(processes: list[Child]) -> None:
 
 
 async def until_done(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> None:
-    """Wait until all work is done, and a little longer to catch a second effect."""
+    """Wait until all work is done. Wait a little longer, so that a duty that runs twice is noticed."""
 
     async def is_done() -> bool:
         missing = [

@@ -1,4 +1,7 @@
-"""A dump restored on another server has foreign transaction ids, which is detected and repaired."""
+"""A dump restored on another server contains transaction ids of the original server.
+
+The engine detects this, and the guide's repair fixes it.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +62,14 @@ async def test_restored_events_are_detected_and_renumbered(store: PostgresTestSt
 
 
 async def carry_over(store: PostgresTestStore) -> None:
-    """Simulate a dump: set the transaction ids of a much older server."""
+    """Simulate a restored dump. Give the rows transaction ids that are far ahead of this server's ids."""
     later = "(({}::TEXT)::BIGINT + 1000000000000)::TEXT::XID8"
     for table, column in (("event", "transaction_id"), ("execution", "event_xid"), ("subscriber", "transaction_id")):
         await store.query(f"UPDATE ff.{table} SET {column} = {later.format(column)}")
 
 
 async def put_in_order(store: PostgresTestStore) -> None:
-    """Run the repair from the guide."""
+    """Run the repair statements from the guide."""
     match = re.search(r"### Backups.*?```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert match is not None
     connection = await asyncpg.connect(store.url)

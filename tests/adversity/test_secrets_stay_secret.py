@@ -91,12 +91,12 @@ async def test_no_token_is_stored_in_the_database(store: TestStore, clock: Virtu
 
 
 def shapes(text: str) -> list[str]:
-    """Return the forms of a token part in a dump: the text and the decoded bytes."""
+    """Return the forms in which a part of a token could appear in a dump: as text and as decoded bytes."""
     return [text, *shapes_of(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))]
 
 
 def shapes_of(content: bytes) -> list[str]:
-    """Return the forms of bytes in a dump: as Python prints them, and as hex digits."""
+    """Return the forms in which these bytes could appear in a dump: as Python prints them, and as hex digits."""
     return [repr(content)[2:-1], content.hex(), content.hex().upper()]
 
 

@@ -101,7 +101,7 @@ async def test_log_stays_short_while_others_read(store: SqliteTestStore, engine:
     for reader in readers:
         reader.cancel()
     await asyncio.wait(readers)
-    # A reader may hold the log back for a few writes. Without a checkpoint it would grow to 40 MB.
+    # A reader may delay the checkpoint by a few writes. Without any checkpoint the log would grow to 40 MB.
     assert log.longest < 1.5 * MOST_BYTES
 
 

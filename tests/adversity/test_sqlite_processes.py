@@ -1,4 +1,4 @@
-"""Several processes share one SQLite file: nothing is lost or doubled, even if one of them is killed."""
+"""Test that several processes can share one SQLite file. Nothing is lost or done twice, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ledger:
         self.completed: list[str] = []
 
     def listen(self) -> bool:
-        """Read one more batch; return False at the end."""
+        """Read the report of one more batch. Return False if the process has no more reports."""
         report = self.child.read_reply()
         if report is None:
             return False
@@ -99,7 +99,7 @@ async def test_store_time_never_goes_back_with_the_clock_of_a_process(store: Sql
         id_ = await submitted(late, delay="10s")
         execution = await late.executions.describe(id_)
         assert (execution.created_at, execution.ready_at) == (newest, newest + timedelta(seconds=10))
-        # The lease is unchanged: neither revived nor shortened.
+        # The slow clock neither extends nor shortens the lease.
         renewed = await late.leases.renew(lease.fence)
         assert renewed.expires_at == lease.expires_at
         assert [item.fence for item in await late.leases.held("worker-1")] == [lease.fence]
@@ -113,7 +113,7 @@ async def test_store_time_never_goes_back_with_the_clock_of_a_process(store: Sql
 
 
 def listen_until(ledgers: list[Ledger], mine: Ledger, number: int) -> bool:
-    """Read the reports of one process until all processes have completed the given number."""
+    """Read the reports of one process until all processes together have completed the given number of executions."""
     while sum(len(ledger.completed) for ledger in ledgers) < number:
         if not mine.listen():
             return False

@@ -1,4 +1,4 @@
-"""A file that cannot be written, read or opened raises our own error, and nothing is half written."""
+"""A file that cannot be written, read or opened raises a FlowFabric error, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_read_only_store_is_refused(tmp_path: Path) -> None:
         protected.chmod(protected.stat().st_mode | 0o200)
     assert file["code"] in ("storage_read_only", "storage_not_found")
     assert folder["code"] in ("storage_read_only", "storage_not_found")
-    # The lock file is only locked, which needs no write permission.
+    # A process only locks the lock file, which needs no write permission.
     assert lock_file["code"] == ""
     assert lock_file["log_bytes"] < CHECKPOINT_BYTES
 
@@ -210,7 +210,7 @@ def lock_file_of(store: SqliteTestStore) -> Path:
 
 
 def first_step(coroutine: Any) -> str:
-    """Return the error that a call raises before its first await."""
+    """Return the code of the error that a call raises before its first await."""
     try:
         coroutine.send(None)
     except FlowFabricError as error:
@@ -225,7 +225,8 @@ def run_in_fork(look: Any) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        # A hanging child must not block its parent, and a failing one must not continue with the tests.
+        # A child that hangs must not block its parent. A child that fails must exit here and not continue with the
+        # tests.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(5)
         try:

@@ -27,7 +27,7 @@ ENDLESS = {
 }
 
 
-# All of these calls wait for the execution's row. The first two need no other lock.
+# All of these calls wait for the execution's row. The first two calls need no other lock.
 WAITING_CALLS: list[Callable[[Engine, Lease], Awaitable[Any]]] = [
     lambda engine, lease: engine.leases.fail(lease.fence, "no"),
     lambda engine, lease: engine.operator.cancel(lease.execution_id),
@@ -39,7 +39,7 @@ WAITING_CALLS: list[Callable[[Engine, Lease], Awaitable[Any]]] = [
 
 @asynccontextmanager
 async def everything_locked(store: TestStore) -> AsyncIterator[None]:
-    """Hold the lock on all executions, or on the whole file, during the block."""
+    """Hold a lock on all executions, or on SQLite on the whole file, during the block."""
     if isinstance(store, PostgresTestStore):
         connection = await asyncpg.connect(store.url)
         try:
@@ -132,7 +132,8 @@ async def test_call_cancelled_at_any_await_is_done_whole_or_not_at_all(store: Te
             call.cancel()
             await asyncio.wait({call})
         for lease in leases:
-            # The caller does not know whether the call took effect, repeats it, and gets the first result.
+            # The caller does not know whether the cancelled call took effect. It repeats the call and gets the same
+            # result.
             assert await complete(engine, lease) == Ended(State.COMPLETED)
             assert len(await engine.executions.steps(lease.execution_id)) == 1
     await assert_sound(store)

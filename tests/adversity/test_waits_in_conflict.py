@@ -1,4 +1,5 @@
-"""Suspends and signals are retried after a conflict. If the conflict or a lock lasts, they raise `Unavailable`.
+"""The engine retries suspends and signals after a conflict. If the conflict lasts or a lock is held too long, these
+calls raise `Unavailable`.
 
 A conflict is never reported as a lost lease, and a lost lease is reported immediately.
 """
@@ -36,20 +37,25 @@ QUARREL = """
 
 
 async def suspend(engine: Engine) -> tuple[Any, Call, type]:
-    """Return an execution that can be suspended, and the call."""
+    """Return a lease, the call that suspends its execution, and the type of the expected result."""
     await suspended(engine)
     lease = await leased(engine)
     return lease, lambda side: side.leases.suspend(lease.fence, ["boss"], key="once"), Suspended
 
 
 async def deliver(engine: Engine) -> tuple[Any, Call, type]:
-    """Return a suspended execution, and the call that delivers its signal."""
+    """Return the lease of a suspended execution, the call that delivers its signal, and the type of the expected
+    result.
+    """
     wait = await suspended(engine)
     return wait.lease, wait.signal(key="once"), Accepted
 
 
 async def approve(engine: Engine) -> tuple[Any, Call, type]:
-    """Return a suspended execution, and the approval, which always takes a lock."""
+    """Return the lease of a suspended execution, the call that approves, and the result type.
+
+    An approval always takes a lock.
+    """
     wait = await suspended(engine)
     return wait.lease, lambda side: side.signals.approve(wait.id, "boss", suffix="1"), Accepted
 
@@ -94,7 +100,7 @@ async def test_lost_lease_is_reported_by_the_first_try(store: TestStore, engine:
 
 
 class CountingStore:
-    """A store that counts the tries of each transaction."""
+    """A store that counts how often it tries each transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -122,7 +128,7 @@ class CountingStore:
 
 @asynccontextmanager
 async def inject_conflicts(store: PostgresTestStore, code: str) -> AsyncIterator[None]:
-    """Yield a store in which every write of an execution row loses a conflict, and count the tries."""
+    """Make every update of an execution row fail with this error code during the block, and count the updates."""
     trigger = "CREATE TRIGGER quarrel BEFORE UPDATE ON ff.execution FOR EACH ROW EXECUTE FUNCTION ff.quarrel()"
     await store.queries(["CREATE SEQUENCE ff.quarrels", QUARREL.format(code=code), trigger])
     try:

@@ -1,7 +1,7 @@
 """A minimal pooler in transaction mode: each transaction of a client gets a different server connection.
 
 A client cannot rely on any session state between its transactions, because two successive transactions never run on the
-same server connection. This is the worst that a real pooler may do to its clients.
+same server connection. This is the worst behaviour that a real pooler may show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROTOCOL_3 = 196608
 
 
 class Link:
-    """One connection to the server and the startup messages of the server."""
+    """One connection to the server, with the startup messages that the server sent on it."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self.reader = reader
@@ -30,7 +30,7 @@ class Link:
 
 
 class Client:
-    """A client and its next message, which is read in advance."""
+    """A client whose next message is read in advance."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader = reader
@@ -49,7 +49,7 @@ class Client:
 
 
 class TransactionPooler:
-    """Passes the server connections among the clients, one transaction at a time."""
+    """Lends a server connection to a client for one transaction at a time."""
 
     def __init__(self, links: list[Link]) -> None:
         self._links = links
@@ -123,7 +123,10 @@ async def _open(socket: Path, user: str) -> Link:
 
 
 async def _startup(reader: StreamReader) -> None:
-    """Read the startup message of a client. Its options are not forwarded, because sessions are shared."""
+    """Read the startup message of a client.
+
+    The pooler does not forward the client's options, because clients share the server sessions.
+    """
     [length] = struct.unpack("!I", await reader.readexactly(4))
     await reader.readexactly(length - 4)
 

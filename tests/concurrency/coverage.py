@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-# To reach rare events, a randomised test makes at most this many times the planned number of runs.
+# If required events are still too rare, a randomised test makes up to this many times the planned number of runs.
 _PATIENCE = 10
 
 

@@ -1,11 +1,12 @@
 """A model of flows without a database. It derives the expected state of a flow from the outcomes of its members.
 
-An ended member decides its outgoing edges. The edges decide the group they lead into. The group decides whether its
-member may start, must be skipped or keeps waiting. Everything except the order of events follows from the outcomes, so
-a picture of a flow can be checked at any time.
+The outcome of an ended member sets the states of its outgoing edges. These edges set the state of the group that they
+belong to. The group decides whether its member may start, must be skipped or keeps waiting. Everything except the order
+of events follows from the outcomes. A test can therefore check a picture, which is a copy of a flow's rows, at any
+time.
 
-A replay undoes an outcome, but only where no downstream member has acted on it. The state of an edge then depends on
-earlier events. Edges are therefore also checked from one picture to the next.
+A replay undoes the outcome of a member for each downstream member that has not started. The state of an edge then
+depends on earlier events. The model therefore also compares each edge with its state in the previous picture.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SIBLING = "flow_sibling"
 
 @dataclass(frozen=True)
 class MemberPicture:
-    """A member with its state, whether it has ever started, and the source of its cancellation."""
+    """A member: its state, whether it has ever started, and the source of its cancellation."""
 
     id: str
     state: str
@@ -79,8 +80,8 @@ class GroupPicture:
 class FlowPicture:
     """A flow at one moment.
 
-    `frozen` is true after a cancellation has disabled the edges. `counted` holds the counters on the flow's row:
-    members that have not ended, and members that ended badly.
+    `frozen` is true after a cancellation has disabled the edges. `counted` holds two counters of the flow's row: the
+    members that have not ended, and those that failed, expired or were cancelled.
     """
 
     id: str
@@ -101,14 +102,14 @@ class FlowPicture:
 
 
 def edge_state(kind: str, upstream: str) -> str:
-    """Return the state of an edge of this kind whose upstream is in this state."""
+    """Return the expected state of an edge of this kind whose upstream member is in the state `upstream`."""
     if upstream not in TERMINAL:
         return "open"
     return "satisfied" if upstream in TAKEN[kind] else "impossible"
 
 
 def group_state(join: str, k: int | None, states: list[str]) -> str:
-    """Return the state of a group whose edges are in these states."""
+    """Return the expected state of a group whose edges are in these states."""
     needed = {"all_of": len(states), "any_of": 1, "quorum": k or 1}[join]
     if states.count("satisfied") >= needed:
         return "fired"
@@ -123,7 +124,7 @@ def find_problems(flow: FlowPicture) -> list[str]:
 def flow_outcome(flow: FlowPicture) -> str:
     """Return the expected outcome of a flow whose members have all ended.
 
-    The flow has failed if a member ended badly and no downstream member handled that.
+    The flow has failed if a member failed, expired or was cancelled and no downstream member handled that outcome.
     """
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:
@@ -134,7 +135,10 @@ def flow_outcome(flow: FlowPicture) -> str:
 
 
 def find_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
-    """Yield the errors in the change that one call, possibly a replay, made between two pictures."""
+    """Yield the errors in the changes that one call made between two pictures.
+
+    `replayed` is the member that the call replayed.
+    """
     into = after.edges_into()
     for id_, now in after.members.items():
         was, group = before.members.get(id_), after.groups.get((id_, 0))
@@ -168,8 +172,8 @@ def _next_state(
     """Return the expected state of an edge after the call.
 
     A resolved edge stays resolved, with two exceptions. Both require that the downstream member has never started. A
-    replay of the upstream member opens the edge. A replay of the downstream member opens the edge if it is impossible.
-    An outcome from before the edge existed counts once, when the edge is created.
+    replay of the upstream member opens the edge. A replay of the downstream member opens the edge if the edge is
+    impossible. If the upstream member ended before the edge was created, its outcome counts only at that creation.
     """
     upstream = before.members.get(edge.upstream)
     if was is None:
@@ -183,10 +187,10 @@ def _next_state(
 
 
 def find_hanging_members(flow: FlowPicture) -> set[str]:
-    """Return the blocked members for which there is no legitimate cause.
+    """Return the members that are blocked without a legitimate cause.
 
     A replayed member may wait for an upstream member that has already ended. It stays blocked until that upstream
-    member is replayed too. This is a legitimate cause, also for all members that wait for the replayed member.
+    member is replayed too. This is a legitimate cause for the replayed member and for all members that wait for it.
     """
     blocked = {member.id for member in flow.members.values() if member.state == "blocked"}
     waits = [edge for edge in flow.edges if edge.state == "open" and edge.downstream in blocked]
@@ -201,7 +205,7 @@ def find_hanging_members(flow: FlowPicture) -> set[str]:
 
 
 def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
-    """Yield siblings that were cancelled by mistake or should have been cancelled."""
+    """Yield an error for each sibling that was cancelled by mistake or that should have been cancelled."""
     closing = {
         key
         for key, group in after.groups.items()
@@ -226,7 +230,7 @@ def _sibling_problems(before: FlowPicture, after: FlowPicture) -> Iterator[str]:
 
 
 def _is_newly_decided(before: FlowPicture, group: GroupPicture) -> bool:
-    """Return True if the group was decided in this step, or gained an edge before its member ended."""
+    """Return True if the group changed its state or gained an edge in this step before its member ended."""
     was, member = before.groups.get((group.member, group.seq)), before.members.get(group.member)
     if member is not None and member.ended:
         return False
@@ -234,7 +238,9 @@ def _is_newly_decided(before: FlowPicture, group: GroupPicture) -> bool:
 
 
 def _is_needed(flow: FlowPicture, member: str, but: set[tuple[str, int]]) -> bool:
-    """Return True if an open group of a member that has not ended has an edge from this member."""
+    """Return True if this member has an edge into an open group of a downstream member that has not ended. Ignore the
+    groups in `but`.
+    """
     keys = {(edge.downstream, edge.seq) for edge in flow.edges if edge.upstream == member} - but
     return any(flow.groups[key].state == "open" and not flow.members[key[0]].ended for key in keys)
 
@@ -260,7 +266,7 @@ def _group_problems(flow: FlowPicture) -> Iterator[str]:
         if member is None or member.ended or group.draft or _is_ignored(member, group):
             continue
         if flow.frozen if group.seq == 0 else group.state == "closed":
-            continue  # A cancelled flow starts no members. A member asked to stop no longer waits for children.
+            continue  # A cancelled flow no longer updates groups, nor does a closed wait for children.
         if group.state != group_state(group.join, group.k, states):
             yield f"{group} should be {group_state(group.join, group.k, states)}: {states}"
     for key in into:
@@ -288,7 +294,7 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
         if member.ended:
-            continue  # Edges added after the end have no effect.
+            continue  # Edges added after a member has ended have no effect on it.
         if member.started and verdict != "fired":
             yield f"{member} has started although its edges are {verdict}"
         if flow.frozen or group.draft:

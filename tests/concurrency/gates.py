@@ -23,8 +23,8 @@ from tests.stores import PostgresTestStore, TestStore
 
 _DEADLINE_S = 10.0
 _LOOK_EVERY_S = 0.002
-# The server truncates the text of long statements. The query therefore finds the schema by the tables that a statement
-# uses.
+# The server truncates the text of long statements, so the text may not show the schema. The query therefore finds the
+# schema by the tables that a statement uses.
 _WAITERS = """
     SELECT COUNT(*) AS waiting
     FROM pg_stat_activity AS a
@@ -51,7 +51,7 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def block_writes(store: TestStore, execution_id: UUID) -> AsyncIterator[None]:
-    """Lock the row of an execution for the block, or the whole file on SQLite."""
+    """Lock the row of an execution, or the whole file on SQLite, until the block ends."""
     if isinstance(store, PostgresTestStore):
         holder = await asyncpg.connect(store.url)
         async with holder.transaction():
@@ -115,7 +115,7 @@ class StoppedCall:
             if isinstance(result, list) and not any(result):
                 return result  # A batch that rejected every item has written nothing.
             self._loop.call_soon_threadsafe(self._written.set)
-            # The body is allowed to block SQLite's writer thread. On PostgreSQL it runs on the event loop.
+            # On SQLite the body runs on the writer thread, which it may block. On PostgreSQL it runs on the event loop.
             if self._on_thread:
                 assert self._thread_may_commit.wait(_DEADLINE_S), "the test did not release the transaction"
             else:
@@ -176,7 +176,7 @@ async def wait_until_blocked(store: TestStore, engine: Engine, calls: int) -> No
 
 async def wait_until_engines_blocked(store: TestStore, engines: Sequence[Engine]) -> None:
     """Wait until one call of each engine is blocked by a lock."""
-    # PostgreSQL reports the waiters of all engines. On SQLite each engine has its own writer thread.
+    # On PostgreSQL one query counts the blocked calls of all engines. On SQLite each engine has its own writer thread.
     for engine in engines[:1] if store.name == "postgres" else engines:
         await wait_until_blocked(store, engine, len(engines))
 

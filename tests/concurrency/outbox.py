@@ -79,7 +79,7 @@ class Writer:
 
     async def _round(self) -> None:
         await self._engine.executions.submit_many([Submission(kind="job") for _ in range(24)])
-        # Leases outlast the test, so executions that are not released stay active.
+        # Leases last longer than the test, so executions that are not released stay active.
         leases = await self._engine.leases.claim([_LANE], "storm", limit=self._chance.randint(1, 48), lease_ttl="1h")
         self.events += len(leases)
         await self._renew(leases)
@@ -108,8 +108,8 @@ class Writer:
     async def _hold_in_open_transaction(self, tx: Transaction) -> None:
         """Hold and unhold several executions in one transaction and delay the commit.
 
-        Meanwhile other transactions, which have larger transaction ids, change the executions that this one has not
-        reached.
+        Meanwhile other transactions, which have larger transaction ids, change executions that this transaction has not
+        reached yet.
         """
         for id_ in self._chance.sample(sorted(self._given_back), min(4, len(self._given_back))):
             with suppress(FlowFabricError):
@@ -139,7 +139,10 @@ async def follow_by_cursor(engine: Engine, ledger: Ledger, chance: random.Random
 
 
 async def follow_by_name(engines: Sequence[Engine], ledger: Ledger, chance: random.Random) -> None:
-    """Follow events as a named subscriber. Alternate between engines and acknowledge before each switch."""
+    """Follow events as a named subscriber.
+
+    Alternate between the engines, and acknowledge the events before each change of engine.
+    """
     while True:
         async with chance.choice(engines).events.subscribe(name="storm", start="beginning") as events:
             left = chance.randint(1, 400)
@@ -158,7 +161,7 @@ async def follow_completions(engine: Engine, ledger: Ledger) -> None:
 
 
 async def follow_naively(store: PostgresTestStore, ledger: Ledger) -> None:
-    """Poll for ids above the last one. This is the obvious approach, and it misses events."""
+    """Poll for events whose id is above the last id read. This is the obvious approach, but it misses events."""
     last = 0
     query = f'SELECT id, execution_id, version FROM "{store.schema}".event WHERE id > $1 ORDER BY id LIMIT 500'
     connection: asyncpg.Connection[Any] = await asyncpg.connect(store.url)

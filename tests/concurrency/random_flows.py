@@ -20,7 +20,7 @@ SHAPE: Shape = {
     "end": [Edge("race", EdgeKind.ON_COMPLETION), Edge("vote", EdgeKind.ON_COMPLETION)],
 }  # fmt: skip
 DUTIES = ("flow_cancellation", "suspension_timeout", "lease_expiry", "deadline")
-# Error codes that a call may get because a concurrent call was faster. Any other code is a fault.
+# Error codes that a call may get because a concurrent call was faster. Any other error code is a fault.
 TOO_LATE = {
     "execution_not_active", "execution_not_leaseable", "execution_not_suspended", "execution_not_terminal",
     "lease_expired", "lease_revoked", "stale_lease", "target_not_signalable", "token_expired", "waitpoint_closed",
@@ -57,7 +57,7 @@ class World:
         )
 
     def _required_acts(self) -> list[Callable[[Engine], Awaitable[Any]]]:
-        """Return the calls that must meet in every run: complete, signal, add an edge, cancel."""
+        """Return the calls that run concurrently in every run: complete, signal, add an edge, cancel."""
         flow, leases = self.flow, self.leases
         return [
             lambda engine: engine.leases.complete(leases[self.chance.choice("ac")].fence, b""),

@@ -1,4 +1,4 @@
-"""Random flows that run to their end with every outcome while random statements fail.
+"""Random flows that run to their end while their members end with random outcomes and random statements fail.
 
 After each call the test takes a picture of the flow and checks it against the model.
 """
@@ -102,7 +102,7 @@ class Run:
         await self._begin(draw_members(self.chance, self.most))
         await self._run_to_end()
         while self.replays < MOST_REPLAYS and self.chance.random() < AGAIN:
-            # A flow that succeeded may fail after a replay.
+            # A run in which no member failed may have failures after a replay.
             self.calm = self.calm and self.chance.random() < CALM
             self.outcomes["finished again"] += 1
             await self._replay()
@@ -184,10 +184,10 @@ class Run:
         await self._call(lambda: self.engine.operator.cancel(self.members[name], "cannot be unblocked"))
 
     async def _claim(self, name: str) -> None:
-        """Claim a member and patch the last picture.
+        """Claim a member and record its start in the last picture.
 
-        A full picture is not needed, because a claim changes no other member. If the member must not have started, the
-        next full picture shows that.
+        A full picture is not needed, because a claim changes no other member. If the member was not allowed to start,
+        the check of the next full picture detects it.
         """
         id_ = self.members[name]
         self.leases[name] = await self.engine.leases.claim_execution(id_, "w", lease_ttl="1d")
@@ -234,7 +234,7 @@ class Run:
         await duty("suspension_timeout")(self.engine)
 
     async def _assert_zombies_cannot_complete(self) -> None:
-        """Assert that a member cancelled during its run cannot be completed."""
+        """Assert that the former worker of a cancelled member cannot complete it."""
         for name, lease in self.leases.items():
             if self.last.members[str(self.members[name])].state == "cancelled":
                 try:

@@ -38,7 +38,7 @@ KEYS = ("boss", "chief")
 STANDING = "inbox"
 NAMES = ("go", "stop", STANDING)
 DUTIES = ("suspension_timeout", "timers", "waitpoint_expiry", "lease_expiry")
-# Error codes that a call may get because a concurrent call was faster. Any other code is a fault.
+# Error codes that a call may get because a concurrent call was faster. Any other error code is a fault.
 TOO_LATE = {
     "execution_not_active", "execution_not_leaseable", "execution_not_suspended", "execution_not_found",
     "lease_expired", "lease_revoked", "stale_lease", "target_not_signalable", "token_expired", "waitpoint_closed",
@@ -48,7 +48,7 @@ TOO_LATE = {
 
 @dataclass
 class Ledger:
-    """The accepted signals and the outcomes of all calls of all worlds."""
+    """The accepted signals and the outcomes of all calls, collected from all worlds of the test."""
 
     accepted: dict[UUID, UUID] = field(default_factory=dict)
     in_order: list[list[UUID]] = field(default_factory=list)
@@ -107,8 +107,8 @@ class World:
         call = lambda engine: engine.leases.suspend(lease.fence, bindings, condition, key=key, **options)  # noqa: E731
         result = await self._try(call)
         if result is not None and self.chance.random() < 0.2:
-            # Repeat the call as if its reply had been lost. A satisfied suspend keeps its lease, so repeating it
-            # without a key would create a second wait.
+            # Repeat the call as if its reply had been lost. A suspend whose condition is already satisfied keeps the
+            # lease. Repeating it without a key would create a second wait.
             again = await self._try(call) if key or not isinstance(result, Satisfied) else result
             assert again is None or again.suspension_id == result.suspension_id
         return result
@@ -182,7 +182,7 @@ class World:
             await engine.waitpoints.close(self.chance.choice(waitpoints).id)
 
     async def _try(self, call: Callable[[Engine], Awaitable[Any]]) -> Any:
-        """Make the call on a random engine and return its result, or None if it was too late."""
+        """Make the call on a random engine. Return its result, or None if a concurrent call was faster."""
         try:
             result = await call(self.chance.choice(self.engines))
         except FlowFabricError as error:

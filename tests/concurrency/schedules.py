@@ -1,8 +1,8 @@
 """Run two calls on two PostgreSQL connections, statement by statement, in every order.
 
-Each call stops before every statement until the schedule lets it continue. A call that waits for a lock is skipped
-until the lock is free. The tests run all orders, or only those with few switches. A switch is a change to the other
-call although the current call could continue. Most faults need one or two switches. A test fails if there are more
+Each call stops before every statement until the schedule lets it continue. While a call waits for a lock, the schedule
+continues the other call. A switch is a change to the other call although the current call could continue. The tests run
+all orders, or only the orders with few switches. Most faults need one or two switches. A test fails if there are more
 orders than it can run.
 """
 
@@ -108,12 +108,12 @@ class Orders:
         self.runs += 1
 
     def next(self, able: list[int]) -> int:
-        """Return which of the runnable calls continues."""
+        """Return the number of the call that continues, chosen from the runnable calls `able`."""
         last = self._last
         if last is not None and last in able:
             able = [last, *(item for item in able if item != last)] if self._left else [last]
         place = len(self._taken)
-        # Calls can take different paths, because a lock may be free already or a batch may form differently.
+        # The planned call may not be runnable, because locks and batches can differ between runs.
         scripted = self._script[place] if place < len(self._script) else able[0]
         chosen = scripted if scripted in able else able[0]
         self._taken.append((chosen, tuple(able)))
@@ -147,7 +147,7 @@ async def two_walkers(store: PostgresTestStore, clock: VirtualClock) -> AsyncIte
 
 
 async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: Orders) -> None:
-    """Run both calls to their end in the current order."""
+    """Run both calls until they end, in the order that `orders` chooses."""
     orders.begin()
     for walker, call in zip(walkers, calls, strict=True):
         await walker.begin(call(walker.engine))
@@ -162,7 +162,8 @@ async def walk(walkers: tuple[Walker, Walker], calls: tuple[Act, Act], orders: O
 async def _runnable(walkers: tuple[Walker, Walker]) -> list[int]:
     """Return the calls that can continue.
 
-    Wait for short locks, such as that of a notification, but for less than the deadlock timeout of the server.
+    If neither call can continue, wait a moment for short locks, such as the lock of a notification. The wait is shorter
+    than the server's deadlock timeout.
     """
     ends = time.monotonic() + _MOMENT_S
     while True:
@@ -175,7 +176,7 @@ async def _runnable(walkers: tuple[Walker, Walker]) -> list[int]:
 
 
 class _GatedPool(FusedPool):
-    """A pool whose connections wait for their walker before every statement."""
+    """A pool whose connections wait before every statement until their walker lets them continue."""
 
     def __init__(self, pool: Any, walker: Walker) -> None:
         self._pool = pool

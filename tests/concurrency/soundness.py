@@ -17,7 +17,9 @@ _EVENTS = """
 
 
 async def assert_sound(store: TestStore) -> None:
-    """Assert that versions count events, each generation ends at most once, and epochs of leases increase."""
+    """Assert that the events have the versions 1 to n, each generation ends at most once, and each lease has a higher
+    epoch.
+    """
     events = await store.query(_EVENTS)
     histories = {str(id_): list(rows) for id_, rows in groupby(events, key=lambda row: row["execution_id"])}
     for row in await store.query("SELECT id, version, epoch, ownership, lease_id FROM ff.execution"):

@@ -24,7 +24,7 @@ from tests.stores import PostgresTestStore, SqliteTestStore, opened
 
 
 class RecordingComplete(Complete):
-    """The complete operation, recording its batches and the items that ran individually."""
+    """The operation `complete`, which records its batches and the items that ran individually."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ async def test_bad_item_neither_fails_nor_reorders_the_others(engine: Engine) ->
 
 @asynccontextmanager
 async def locked_row(store: PostgresTestStore, lease: Lease) -> AsyncIterator[None]:
-    """Lock the row of an execution on another connection for the block."""
+    """Lock the row of an execution on another connection until the block ends."""
     holder = await asyncpg.connect(store.url)
     async with holder.transaction():
         row = f'SELECT 1 FROM "{store.schema}".execution WHERE id = $1 FOR UPDATE'
@@ -263,7 +263,7 @@ async def test_item_refused_by_the_database_is_found_by_halving(engine: Engine) 
             if any(request.fence.execution_id == spoiled for request in requests):
                 await tx.attempts.append(
                     await tx.attempts.list_all(spoiled)
-                )  # The database rejects the same attempt twice.
+                )  # The database rejects a second row for the same attempt.
             return outcomes
 
     items = [completion(lease, b"x") for lease in leases]

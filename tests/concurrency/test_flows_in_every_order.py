@@ -1,6 +1,7 @@
 """Run pairs of calls on one flow in every order of their statements.
 
-In every order the flow completes, a granted lease stays valid unless a rule revokes it, and no deadlock occurs.
+In every order the rows of the flow stay consistent, a granted lease stays valid unless a rule revokes it, and no
+deadlock occurs.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def claim_races_with_upstream_replay(engine: Engine) -> Pair:
     fits = _lease_means_active(flow, "b", otherwise="blocked")
 
     async def check(replayed: Any, claimed: Any) -> bool:
-        """Return True if a started member keeps its edge and the replay succeeds."""
+        """Return True if the replay succeeded and the edge is satisfied exactly if `b` was claimed first."""
         [edge] = (await engine.flows.describe(flow.id)).edges
         kept = edge.state.value == ("satisfied" if isinstance(claimed, Lease) else "open")
         return kept and isinstance(replayed, Replayed) and await fits(replayed, claimed)
@@ -187,7 +188,7 @@ async def first_children_under_two_keys(engine: Engine) -> Pair:
 
 
 async def first_children_while_parent_waits(engine: Engine) -> Pair:
-    """Suspend for a child before the reply to its submit has arrived."""
+    """Let the parent wait for a child before the reply to the child's submit has arrived."""
     lease = await leased(engine)
     kid = derive_id(lease.execution_id, "child", "0", "kid")
     submit: Act = lambda side: side.leases.submit_children(lease.fence, [child("kid")])  # noqa: E731
@@ -280,7 +281,7 @@ async def _parent_and_child(engine: Engine, wait: Callable[[Any, Any], Act]) -> 
     complete: Act = lambda side: side.leases.complete(inner.fence, b"")  # noqa: E731
 
     async def check(_: Any, waited: Any) -> bool:
-        """Return True if the parent kept its lease and got the outcome, or was suspended and can resume."""
+        """Return True if the parent kept its lease and got the child's outcome, or was suspended and can resume."""
         state = (await engine.executions.describe(lease.execution_id)).state.value
         if isinstance(waited, ChildrenReady | Satisfied):
             received = waited.outcomes if isinstance(waited, ChildrenReady) else waited.signals

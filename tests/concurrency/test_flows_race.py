@@ -20,7 +20,8 @@ from tests.stores import PostgresTestStore, TestStore, opened
 
 BOTH_ORDERS = pytest.mark.parametrize("swapped", [False, True], ids=["in order", "swapped"])
 SIDES = {"a": [], "b": [], "join": ["a", "b"]}
-# The outcomes of the two upstream members, the join, and the expected state of the joined member in both orders.
+# For each case: the calls that end the two upstream members, the join, and the allowed states of the member `join`
+# afterwards.
 ENDS: dict[str, tuple[str, str, Join, set[str]]] = {
     "all of both": ("complete", "complete", all_of(), {"waiting"}),
     "any of both": ("complete", "complete", any_of(siblings=Siblings.LET_RUN), {"waiting"}),
@@ -30,7 +31,7 @@ ENDS: dict[str, tuple[str, str, Join, set[str]]] = {
     "one is cancelled": ("complete", "cancel", quorum(1), {"waiting", "skipped"}),
     "both fail": ("fail", "fail", any_of(), {"skipped"}),
 }
-# The cases that are tested in every order.
+# The cases that are tested in every order of the statements.
 CLOSE = ("all of both", "first wins")
 
 
@@ -42,7 +43,7 @@ async def rival(store: TestStore, engine: Engine, clock: VirtualClock) -> AsyncI
 
 
 async def build_join(engine: Engine, case: str) -> tuple[Flow, Act, Act]:
-    """Return a flow and the two calls that end the upstream members of its join."""
+    """Return a flow and the two calls that end the upstream members of its member `join`."""
     one, other, join, _ = ENDS[case]
     flow = await built(engine, SIDES, joins={"join": join})
     return flow, await end_call(flow, "a", one), await end_call(flow, "b", other)

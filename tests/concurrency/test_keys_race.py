@@ -113,10 +113,12 @@ async def test_three_concurrent_rotations_each_return_the_true_result(
     calls = {kid: StoppedCall(store, side) for kid, side in sides.items()}
     begun = {}
     for place, kid in enumerate(calls):
-        # The second rotation retires its predecessor without grace. The others keep the old key valid for a while.
+        # The second rotation sets a grace of zero, so that the previous key stops verifying at once. The other
+        # rotations set no grace.
         begun[kid] = asyncio.ensure_future(calls[kid].begin(rotate(kid, grace="0s" if kid == "two" else None)))
         await (wait_until_blocked(store, sides[kid], place) if place else begun[kid])
-    # The first rotation commits while the others wait. The next one stops before its commit, and the last one waits.
+    # The first rotation commits while the other two wait. One of these two then stops before its commit, and the other
+    # still waits.
     rotations = [await calls["one"].commit()]
     waiting = {"two", "three"}
     while waiting:

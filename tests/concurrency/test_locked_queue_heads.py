@@ -1,4 +1,4 @@
-"""Test that locked rows at the head of a queue neither hide later rows nor get lost."""
+"""Test that locked rows at the head of a queue do not hide later rows, and are found after they are unlocked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_claim_that_found_only_locked_rows_is_retried_soon_without_a_wake_
         with engine.leases.watch(["default"]) as work:
             async with store.locked(id_):
                 while await work.wait("100ms"):
-                    pass  # The submission notified the waiter.
+                    pass  # Consume the notification of the submission.
                 assert await claimed(engine, 1) == []
             claimed_ids: list[UUID] = []
             async with asyncio.timeout(IN_TIME_S):

@@ -1,7 +1,8 @@
 """Test the optimistic path of signals.
 
-A signal reads without a lock and writes only if the execution has not changed. Every change of a wait must therefore
-also write the row of its execution, and every change between read and write must be detected.
+A signal reads its execution without a lock, and writes only if the execution has not changed since that read. Every
+change of a wait must therefore also write the row of its execution. The signal must detect every change between its
+read and its write.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ async def test_check_detects_a_row_that_was_not_written(
     operation = WAITS["waitpoint expiry"]
     async with reject_untouched_rows(store):
         subject = await operation.arrange(engine, clock)
-        # The duty logs the row that it cannot write, and continues with the others.
+        # The duty logs the row that it cannot write, and continues with the other rows.
         await operation.act(engine, subject)
     assert UNTOUCHED in caplog.text
 

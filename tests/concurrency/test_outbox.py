@@ -99,14 +99,17 @@ def start_readers(
 
 
 async def wait_until_killed(killed: list[int], least: int) -> None:
-    """Wait until enough listeners were killed while the readers ran."""
+    """Wait until at least `least` listeners were killed."""
     async with asyncio.timeout(60 + 2 * least):
-        while len(killed) < least:  # noqa: ASYNC110 - it is done once a second
+        while len(killed) < least:  # noqa: ASYNC110 - another task kills once a second
             await asyncio.sleep(0.1)
 
 
 async def wait_until_seen(ledgers: dict[str, Ledger], every: int, ends: int) -> None:
-    """Wait until the readers have all stored events or stop making progress. The test then checks their ledgers."""
+    """Wait until the readers have received all stored events or stop making progress.
+
+    The test then checks their ledgers.
+    """
     expected = {"live": every, "cursors": every, "named": every, "ends": ends}
     seen, patience = -1, PATIENCE
     while patience and any(len(ledgers[name].seen) < number for name, number in expected.items()):

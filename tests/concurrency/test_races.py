@@ -49,7 +49,10 @@ def rounds(run_all: bool) -> int:
 
 
 async def race(rounds: int, first: Act, second: Act) -> list[tuple[Any, Any]]:
-    """Return both results of each round. All rounds run concurrently, and each side starts first in half of them."""
+    """Run both calls concurrently in every round, and return their two results for each round.
+
+    All rounds run concurrently, and each call starts first in half of them.
+    """
     starts = [(first, second) if number % 2 else (second, first) for number in range(rounds)]
     calls = [act(number) for number, pair in enumerate(starts) for act in pair]
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -131,7 +134,7 @@ async def test_one_of_two_submits_with_the_same_key_or_id_is_a_duplicate(
 async def test_submit_racing_a_drain_is_stored_or_refused(
     store: TestStore, engine: Engine, rounds: int, rival: Engine
 ) -> None:
-    await submitted(engine, lane="lane-0")  # The route is cached, so the race is about the insert.
+    await submitted(engine, lane="lane-0")  # Cache the route, so that only the insert races.
     results = await race(
         rounds,
         lambda number: engine.executions.submit("job", lane=f"lane-{number}"),
@@ -255,7 +258,7 @@ async def test_renewal_precedes_the_expiry_or_is_refused(
     store: TestStore, engine: Engine, rounds: int, clock: VirtualClock, rival: Engine, rival_clock: VirtualClock
 ) -> None:
     leases = [await leased(engine, lease_ttl="30s") for _ in range(rounds)]
-    # By the holders' clock the leases are about to expire. By the other process's clock they have just expired.
+    # By the clock of `engine`, the leases are about to expire. By the clock of `rival`, they have just expired.
     clock.advance("29s")
     rival_clock.advance("31s")
     results = await race(rounds, lambda n: engine.leases.renew(leases[n].fence), lambda n: rival.reconcilers.tick())

@@ -1,6 +1,6 @@
-"""Test random graphs against the model.
+"""Compare random flows with the model in `flow_model.py`.
 
-No member may start wrongly, hang, or be cancelled by mistake, and counters must match the edges.
+No member may start too early, hang, or be cancelled by mistake, and counters must match the edges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.stores import TestStore
 
 pytestmark = pytest.mark.full
 
-# Each event must occur at least once in this many graphs, or the test covers too little.
+# Each event must occur at least once in the given number of graphs. Otherwise the test covers too little.
 HAPPENS = {
     "complete": 1, "fail": 15, "expire": 20, "cancel": 20, "cancelled siblings": 15, "failed statements": 15,
     "zombie": 20, "completed": 20, "failed": 20, "replay": 2, "replay of an unstarted member": 5,

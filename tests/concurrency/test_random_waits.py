@@ -20,7 +20,7 @@ from tests.stores import TestStore, opened
 pytestmark = pytest.mark.full
 
 AT_ONCE = 25
-# Each event must occur at least once in this many worlds, or the test covers too little.
+# Each event must occur at least once in the given number of worlds. Otherwise the test covers too little.
 HAPPENS = {
     "resume_condition_satisfied": 100, "buffered_for_pending_waitpoint": 20, "appended_to_waitpoint": 20,
     "DuplicateSignal": 20, "Satisfied": 20, "Suspended": 5, "Resumed": 200, "waitpoint_closed": 20,
@@ -57,7 +57,7 @@ async def test_random_waits_lose_no_signal_and_resume_once(
 
 
 async def assert_in_order(store: TestStore, ledger: Ledger) -> None:
-    """Assert that sequential signals of one sender were accepted in the order of sending."""
+    """Assert that signals that one sender sent one after another were accepted in that order."""
     rows = await store.query("SELECT id, seq FROM ff.signal")
     places = {str(row["id"]): row["seq"] for row in rows}
     for order in ledger.in_order:

@@ -1,8 +1,9 @@
-"""Test that a PostgreSQL statement with a snapshot older than the loss of its lease writes nothing.
+"""Test that a PostgreSQL statement writes nothing if its lease was lost after its snapshot was taken.
 
 The tests run the real statements with one addition. Each statement waits for an advisory lock after its snapshot was
 taken and before it locks a row. In that window another engine takes the lease away and commits. A second test removes
-the row lock from the guard. The same statement then overwrites the new owner, which proves that the lock is necessary.
+the row lock from the statement. The statement then overwrites the row of the new owner, which proves that the lock is
+necessary.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ async def expired(engine: Engine, lease: Lease, clock: VirtualClock) -> None:
     await engine.reconcilers.tick()
 
 
-# Expiring leases moves the clock permanently, so this case is the last one.
+# The case `expired` advances the clock permanently, so it is the last one.
 LOSSES = (revoked, taken_over, cancelled, replayed, expired)
 
 
@@ -151,7 +152,8 @@ async def test_claim_skips_work_claimed_between_its_snapshot_and_its_lock(
     async with late_statement(store, "claim_waiting") as late:
         claim = await late.run_overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
     assert claim.leases == ()
-    # The row in the snapshot of the claim was no longer available, so the caller must claim again immediately.
+    # The claim's snapshot had a row, but another worker took it first. The caller must therefore claim again
+    # immediately.
     assert claim.all_locked
     await assert_sound(store)
 
@@ -191,7 +193,9 @@ class LateStatement:
     async def run_overtaken(
         self, write: Callable[[Transaction], Awaitable[Any]], meanwhile: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Return the result of the write if another change commits in the window."""
+        """Start the write, commit the change `meanwhile` between its snapshot and its first lock, and return its
+        result.
+        """
         slow = asyncio.ensure_future(write(self._tx))
         await eventually(self._stopped)
         await meanwhile()
@@ -207,7 +211,7 @@ class LateStatement:
 async def late_statement(
     store: PostgresTestStore, name: str, edit: Edit = lambda text: text
 ) -> AsyncIterator[LateStatement]:
-    """Return the named statement, changed to stop in the window and optionally mutated."""
+    """Yield the named statement, changed by `edit`, so that it stops between its snapshot and its first lock."""
     key = secrets.randbits(31)
     connection, gate = await asyncpg.connect(store.url), await asyncpg.connect(store.url)
     try:

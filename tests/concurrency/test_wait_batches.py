@@ -71,7 +71,7 @@ async def other_content(engine: Engine, lease: Lease) -> dict[str, Any]:
     return {"key": "k"}
 
 
-# Bad arguments of a suspend, with the error that its caller gets.
+# What makes a suspend fail, with the error code that its caller gets.
 SPOILED: dict[str, tuple[Spoil, str]] = {
     "stale": (revoked, "lease_revoked"),
     "ended": (cancelled, "execution_not_active"),
@@ -106,8 +106,8 @@ async def test_bad_suspend_in_one_call_is_refused_at_its_position(
     spoil, code = SPOILED[spoiled]
     bad, good, gone = [await leased(engine) for _ in range(3)]
     elsewhere = replace(gone, fence=replace(gone.fence, execution_id=uuid4()))
-    # A failed batch is split in half. The bad item is alone in its half, because the item next to it names an unknown
-    # execution.
+    # A failed batch is split in half. The bad item runs without another valid item in its half, because the item next
+    # to it names an unknown execution.
     items = [item_of(engine, bad, **await spoil(engine, bad)), item_of(engine, elsewhere), item_of(engine, good)]
     context = engine._context
     results = await run_batch(context.store, engine.namespace, context.waits.suspend, items)
@@ -194,7 +194,7 @@ async def test_many_waits_share_commits_and_each_resumes_once(store: TestStore, 
 
 
 class StallingStore:
-    """A store whose transactions with several statements begin on request."""
+    """A store that delays `run` until the test sets `may_go_on`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -213,7 +213,7 @@ async def genuine_and_forged(engine: Engine) -> tuple[Wait, Wait]:
     """Return a wait for many signals with its valid token, and the same wait with a forged token."""
     wait = await suspended(engine, condition=Count(20, "signals", ["boss"]))
     token = wait.token.reveal()
-    # Changing the last character would in most cases make the token malformed.
+    # Change the second to last character, because a change of the last one would usually make the token malformed.
     return wait, replace(wait, token=Secret(token[:-2] + ("A" if token[-2] != "A" else "B") + token[-1]))
 
 
@@ -224,7 +224,7 @@ def suspend(
 
 
 def item_of(engine: Engine, lease: Lease, waitpoints: Sequence[Any] = ("boss",), **options: Any) -> Suspend:
-    """Return the signal as an item of a batch."""
+    """Return a suspend of this lease as an item of a batch."""
     settings = {"reason": "waiting_for_signal", "on_timeout": "fail", "resume_delay": 0, "rest": "close", "key": None}
     settings |= {"steps": STEPS} | options
     return suspend_request(engine._context, lease.fence, waitpoints, None, None, None, **settings)

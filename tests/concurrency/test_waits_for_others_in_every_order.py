@@ -25,7 +25,7 @@ Arranged = tuple[Lease, UUID, Act]
 
 
 async def lease_waiter(engine: Engine) -> Lease:
-    """Return a lease on the execution that will wait. It also has a standing waitpoint."""
+    """Return a lease on the execution that will wait. This execution also has a standing waitpoint."""
     return await leased(engine, signals=["go"])
 
 
@@ -56,7 +56,10 @@ async def member_cancelled_with_its_flow(engine: Engine) -> Arranged:
 
 
 def with_kept_waitpoint(arrange: Callable[[Engine], Awaitable[Arranged]]) -> Callable[[Engine], Awaitable[Arranged]]:
-    """Extend an arrangement: the waiting execution already has an open waitpoint for the other, and binds it again."""
+    """Extend `arrange`, so that the waiting execution already has an open waitpoint for the awaited execution.
+
+    The wait then binds this waitpoint again.
+    """
 
     async def again(engine: Engine) -> Arranged:
         lease, awaited, end = await arrange(engine)

@@ -69,7 +69,7 @@ async def claimed_by_another(tx: Transaction, id_: UUID, number: int) -> None:
     await claim_execution.run(tx, NAMESPACE, ClaimById(id_, terms, ()))
 
 
-# How the lease is lost, and the error that its former holder then gets.
+# How the lease is lost, and the error code that its former holder then gets.
 INTERLOPERS: dict[str, tuple[Interloper, str]] = {
     "revoked": (revoked, "lease_revoked"),
     "cancelled": (cancelled, "execution_not_active"),
@@ -107,7 +107,7 @@ async def test_zombie_writes_nothing_when_its_lease_is_lost_while_its_call_waits
 
     later = VirtualClock(clock.now())
     later.advance("31s" if interloper == "expired" else "1s")
-    # On PostgreSQL every waiting write has its own connection.
+    # On PostgreSQL every waiting write needs its own connection.
     pool = {"pool_size": len(ZOMBIE_WRITES)} if store.name == "postgres" else {}
     async with opened(store, later) as other, opened(store, clock, **pool) as zombie:
         loss = OpenTransaction(store, other)

@@ -26,7 +26,7 @@ _RESUMED = "SELECT execution_id, name, details FROM ff.event WHERE name = 'resum
 
 
 async def assert_waits_sound(store: TestStore, accepted: Iterable[UUID] = ()) -> None:
-    """Assert that histories are sound, every wait matches its rows, and all of these signals are stored."""
+    """Assert that histories are sound, the rows of every wait are consistent, and all `accepted` signals are stored."""
     await assert_sound(store)
     executions, suspensions, waitpoints, signals, resumed = await store.queries(
         [_EXECUTIONS, _SUSPENSIONS, _WAITPOINTS, _SIGNALS, _RESUMED]
@@ -57,15 +57,18 @@ def _assert_execution(
 
 
 def _assert_resumed_once(suspension: Row, resumed: list[Row]) -> None:
-    """Assert that a wait resumed once if a signal or operator closed it, and never if the end of the execution did."""
+    """Assert that a wait closed by signals or an operator resumed its execution exactly once.
+
+    A wait closed by the end of its execution never does.
+    """
     times = sum(_details(row).get("suspension") == str(suspension["id"]) for row in resumed)
     allowed = {None: (0,), "signals": (1,), "operator": (1,), "timeout": (0, 1), "ended": (0,)}
     assert times in allowed[suspension["closed_by"]], (suspension, resumed)
 
 
 def _assert_judged(suspension: Row, waitpoints: list[Row], signals: list[Row]) -> None:
-    """Assert that the stored flags match the evaluator, and that the condition holds exactly if signals closed the
-    wait.
+    """Assert that the evaluator agrees with the stored rows. It must count the same signals, and the condition must
+    hold exactly if signals closed the wait.
     """
     condition, number = from_json(json.loads(suspension["condition"])), suspension["number"]
     bound = {str(row["id"]) for row in waitpoints if row["suspension"] == number and row["state"] == "active"}

@@ -46,9 +46,9 @@ async def suspended(engine: Engine, *waitpoints: Any, **options: Any) -> Wait:
 async def run_in_forced_order(
     store: TestStore, first: tuple[Engine, Act], second: tuple[Engine, Act], *, skips: bool = False
 ) -> tuple[Any, Any]:
-    """Return the results of both calls. The second call starts after the writes and before the commit of the first.
+    """Return the results of both calls. The second call starts after the first call's writes and before its commit.
 
-    A call that skips locked rows does not wait on PostgreSQL. It returns without them.
+    On PostgreSQL a call that skips locked rows does not wait. It returns without these rows.
     """
     (stopped_engine, stopped_act), (engine, act) = first, second
     stopped = StoppedCall(store, stopped_engine)
@@ -63,7 +63,7 @@ async def run_in_forced_order(
 
 
 async def swap_results(results: Awaitable[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the results of a forced race with those of the second call first."""
+    """Return the results of `run_in_forced_order` with the result of the second call first."""
     one, other = await results
     return other, one
 
@@ -89,5 +89,5 @@ async def names_of(engine: Engine, id_: UUID) -> list[str]:
 
 
 def code_of(result: object) -> str:
-    """Return the code of an error, or the type of any other result."""
+    """Return the code of a refusal, or the name of the type of any other result."""
     return result.code if isinstance(result, Refused) else type(result).__name__

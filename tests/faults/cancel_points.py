@@ -16,11 +16,11 @@ class Cutter:
 
     @property
     def cut(self) -> bool:
-        """True if the chosen await was reached."""
+        """Whether the chosen await was reached."""
         return 0 < self.at <= self.awaits
 
     async def run(self, call: Awaitable[Any]) -> BaseException | None:
-        """Run the call in a new task and return its error, its cancellation, or None."""
+        """Run the call in a new task. Return the error or the cancellation that ended it, or None."""
         loop = asyncio.get_running_loop()
         loop.set_task_factory(self._make_task)
         try:
@@ -33,7 +33,7 @@ class Cutter:
         return task.exception() or task.result()
 
     def suspended(self) -> None:
-        """Count one await, and cancel the task if this is the chosen one."""
+        """Count one await, and cancel the task if this await is the chosen one."""
         self.awaits += 1
         task = asyncio.current_task()
         if self.awaits == self.at and task is not None:
@@ -44,7 +44,7 @@ class Cutter:
 
 
 class Counted(Coroutine[Any, Any, Any]):
-    """A coroutine whose suspensions are counted."""
+    """A coroutine that counts how often it suspends at an await."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], cutter: Cutter) -> None:
         self._coroutine = coroutine

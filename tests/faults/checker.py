@@ -12,17 +12,18 @@ from tests.faults.ledgers import Run, read_ledger
 from tests.faults.store_dump import Camera
 
 TERMINAL = {"completed", "failed", "cancelled", "expired", "skipped"}
-# Events by which a holder loses or returns its lease, in contrast to events by which it ends the execution.
+# Events that end a lease and raise the epoch, unlike the events with which the holder completes or fails the execution.
 MOVES_EPOCH = {"expired", "revoked", "retry_scheduled", "delayed", "released", "cancelled", "suspended"}
 BEGINS_LEASE = {"acquired", "reclaimed"}
-# The required outcome of each plan outside a flow. No fault excuses a different outcome.
+# The required final state of executions outside a flow, by the plan in their payload. Other plans must end as
+# completed, whatever faults occur.
 MUST_END = {"break": "failed", "give up": "cancelled"}
 
 Row = dict[str, Any]
 
 
 class Findings:
-    """All facts about a run, by execution."""
+    """All recorded facts about a run, grouped by execution."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -56,7 +57,7 @@ class Findings:
 
 
 def violations(findings: Findings) -> list[str]:
-    """Return every violation of a run; the list should be empty."""
+    """Return a description of every violation that the run contains. The list should be empty."""
     problems = [f"a worker broke: {line['error']}" for line in findings.witness if line["what"] == "broke"]
     problems += _lost_submits(findings)
     problems += _witness_against_store(findings)
@@ -102,7 +103,7 @@ def _witness_against_store(findings: Findings) -> Iterator[str]:
 
 
 def _completed_by(findings: Findings, execution: str) -> tuple[int, str] | None:
-    """Return the fence under which the execution was completed."""
+    """Return the epoch and the lease id under which the execution was completed, or None."""
     last = findings.events[execution][-1:]
     return next(((event["epoch"], str(event["lease_id"])) for event in last if event["name"] == "completed"), None)
 
@@ -151,7 +152,9 @@ def _broken_leases(events: list[Row]) -> Iterator[str]:
 
 
 def _wrong_winner(findings: Findings, execution: str) -> Iterator[str]:
-    """Check that the stored result is that of the last holder, and that its effect was the last one accepted."""
+    """Check that the stored result comes from the last lease holder, and that the fenced service accepted no effect
+    after that holder's.
+    """
     result = findings.winner(execution)
     completion = findings.events[execution][-1]
     fence = f"{completion['epoch']} {completion['lease_id']} {completion['instance']}"

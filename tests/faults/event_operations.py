@@ -1,4 +1,4 @@
-"""The operations of a named subscriber and of a temporary namespace, with the state each needs."""
+"""The operations of a named subscriber and of a temporary namespace, with the state that each operation needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def held(engine: Engine, clock: VirtualClock) -> None:
 
 
 async def forget_once(engine: Engine, _: object) -> None:
-    """Unsubscribe. A repeated call finds no subscriber of that name."""
+    """Unsubscribe. Ignore the error of a repeated call, which finds no subscriber of that name."""
     try:
         await engine.events.unsubscribe(NAME)
     except NotFound as error:

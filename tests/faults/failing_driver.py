@@ -1,7 +1,7 @@
 """Make the driver fail at the N-th statement of an operation, before or after the database executes it.
 
-A fuse between the engine and its driver counts the statements. On SQLite it is in the writer's connection, where BEGIN,
-SAVEPOINT and COMMIT count. On PostgreSQL it is in the pool's connections, where BEGIN and COMMIT count.
+A fuse between the engine and its driver counts the statements. On SQLite it wraps the writer's connection, and also
+counts BEGIN, SAVEPOINT and COMMIT. On PostgreSQL it wraps the pool's connections, and also counts BEGIN and COMMIT.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _io_error() -> sqlite3.OperationalError:
 
 
 FAILURES: dict[str, dict[str, Callable[[], Exception]]] = {
-    # In an outage the whole store is unavailable; a refusal affects only this statement. The engine handles them
-    # differently.
+    # In an outage the whole store is unavailable. A refusal affects only one statement. The engine handles these two
+    # cases differently.
     "sqlite": {"outage": _io_error, "refusal": lambda: sqlite3.OperationalError("no such thing")},
     "postgres": {
         "outage": lambda: asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"),
@@ -36,7 +36,7 @@ FAILURES: dict[str, dict[str, Callable[[], Exception]]] = {
 
 
 class Fuse:
-    """Counts statements while armed, and fails once at the chosen one."""
+    """Counts statements while armed, and raises an error once, at the chosen statement."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -47,7 +47,7 @@ class Fuse:
         self._failure: Callable[[], Exception] = RuntimeError
 
     def arm(self, at: int, failure: Callable[[], Exception] = RuntimeError, *, after: bool = False) -> None:
-        """Fail at the `at`-th statement from now. With 0, only count."""
+        """Fail at the `at`-th statement from now. If `at` is 0, only count the statements."""
         self.statements, self.blown, self._armed = [], False, True
         self._at, self._after, self._failure = at, after, failure
 
@@ -156,8 +156,8 @@ class FusedPostgres:
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:
-        # A failure after BEGIN or before COMMIT raises an error here, which rolls the transaction back as in
-        # production.
+        # A failure after BEGIN or before COMMIT raises an error at this point. The error rolls the transaction back, as
+        # in production.
         self._fuse.before("BEGIN")
         async with self._connection.transaction(**options):
             self._fuse.after()

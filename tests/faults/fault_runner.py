@@ -1,4 +1,4 @@
-"""Run an operation under a fault and compare the store with that of an undisturbed run."""
+"""Run an operation under a fault, and compare the store's contents with those after an undisturbed run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fault = Callable[[Call], Awaitable[BaseException | None]]
 
 @dataclass(frozen=True)
 class Shots:
-    """The store after the disturbed call and after its repeat, and the error that the call raised."""
+    """The store's contents after the disturbed call and after its repeat, and the error of the disturbed call."""
 
     after: Picture
     repeated: Picture
@@ -29,7 +29,7 @@ class Shots:
 
 @dataclass(frozen=True)
 class Whole:
-    """The store before and after an undisturbed call."""
+    """The store's contents before and after an undisturbed call."""
 
     before: Picture
     after: Picture
@@ -39,7 +39,7 @@ class Whole:
 class Bench:
     """An engine that arranges the state, an engine whose call is disturbed, and a camera on their store.
 
-    `earlier` holds the tasks that existed before.
+    `earlier` holds the asyncio tasks that existed before the bench was opened.
     """
 
     engine: Engine
@@ -49,7 +49,10 @@ class Bench:
     earlier: set[asyncio.Task[Any]]
 
     async def whole(self, operation: Operation, fault: Fault) -> Whole:
-        """Run the operation undisturbed. Here `fault` only counts the points at which it could fail."""
+        """Run the operation undisturbed.
+
+        Here `fault` causes no failure. It only counts the points at which the operation could fail.
+        """
         await wipe(self.camera)
         since, subject = await self._arranged(operation)
         before = await picture(self.camera, since)
@@ -96,7 +99,10 @@ class Bench:
 async def opened_bench(
     store: TestStore, clock: VirtualClock, disturbed_engine: Engine | None = None
 ) -> AsyncIterator[Bench]:
-    """Yield a bench on the store. By default the engine that arranges the state is also the disturbed one."""
+    """Yield a bench on the store.
+
+    By default the engine that arranges the state is also the engine whose call is disturbed.
+    """
     earlier = asyncio.all_tasks()
     async with opened(store, clock) as engine:
         camera = await camera_on(store)
@@ -105,7 +111,10 @@ async def opened_bench(
 
 
 def check(point: str, whole: Whole, shots: Shots) -> None:
-    """Assert that the effect is complete, or absent if the caller got an error, and complete after the repeat."""
+    """Assert that the call took effect completely, or not at all if it raised an error.
+
+    After the repeat, the effect must be complete.
+    """
     is_expected = shots.error is None or isinstance(shots.error, (Unavailable, asyncio.CancelledError))
     assert is_expected, f"{point}: raised {shots.error!r}"
     allowed = (whole.before, whole.after) if shots.error else (whole.after,)
@@ -114,7 +123,7 @@ def check(point: str, whole: Whole, shots: Shots) -> None:
 
 
 async def settled(engine: Engine, earlier: set[asyncio.Task[Any]]) -> None:
-    """Wait until the leftovers of an ended call are done: tasks, and jobs of SQLite's writer."""
+    """Wait until the tasks and the SQLite writer jobs that an ended call left behind are done."""
     await quiet(earlier)
     await engine._context.store.run(_nothing)
 
@@ -124,9 +133,8 @@ async def _nothing(_: object) -> None:
 
 
 async def quiet(earlier: set[asyncio.Task[Any]]) -> None:
-    """Wait until all tasks have ended, except earlier ones, and listeners, which run until their engine is closed.
-
-    All tests of a process share one event loop, and the tasks of others may never end.
+    """Wait until all tasks have ended, except the tasks in `earlier` and the listeners. A listener runs until its
+    engine is closed. All tests of a process share one event loop, and the tasks of other tests may never end.
     """
     while tasks := {
         task

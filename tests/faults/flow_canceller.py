@@ -1,4 +1,4 @@
-"""A process that cancels a flow and stops inside one of its transactions, where the test kills it.
+"""A process that cancels a flow and stops inside a transaction of the cancellation. The test then kills the process.
 
 usage: python -m tests.faults.flow_canceller URL OPTIONS FLOW NUMBER
 """

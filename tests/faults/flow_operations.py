@@ -1,4 +1,4 @@
-"""The operations on flows and children, with the state each needs."""
+"""The operations on flows and children, with the state that each operation needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.faults.wait_operations import WAITS
 
 LONER = ChildSubmission("loner", Submission(kind="loner", signals=["go"]), detached=True)
 
-# The end of `a` affects every other member: it wins the race against `b`, releases `next` and skips `handler` and
-# `last`.
+# The completion of `a` affects every other member. It fires the group of `race`, which cancels `b`; it makes `next`
+# runnable, and it skips `handler` and `last`.
 SHAPE: flows.Shape = {
     "a": [], "b": [], "race": ["a", "b"], "next": ["a"], "handler": [Edge("a", EdgeKind.ON_FAILURE)],
     "last": ["handler"],
@@ -73,7 +73,9 @@ async def long_finished(engine: Engine, clock: VirtualClock) -> None:
 
 
 async def cancelled_in_part(engine: Engine, clock: VirtualClock) -> None:
-    """Create a cancelled flow whose members have not been cancelled yet, as if the first batch were full."""
+    """Create a cancelled flow whose members have not been cancelled yet, as if other members had filled the first
+    batch.
+    """
     flow = await flows.built(engine, {"a": [], "b": [], "c": ["b"]})
     with patch.object(cancel_flow, "MAX_CANCELLED", 0):
         await engine.flows.cancel(flow.id)

@@ -2,9 +2,9 @@
 
     test ──one JSON line per request──▶ fork server ──fork──▶ worker, worker, worker …
 
-A forked worker opens its own engine. The fork server reaps a child only on request. Until then the system cannot reuse
-the pid of a killed worker. When the test process ends for any reason, its pipe closes. The fork server then kills its
-workers and exits.
+A forked worker opens its own engine. The fork server reaps a child only on request. Until the child is reaped, the
+system cannot reuse the child's process id. When the test process ends for any reason, its pipe closes. The fork server
+then kills its workers and exits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
-    """The test's end of the pipe."""
+    """The test's end of the pipe to the fork server."""
 
     def __init__(self, requests: IO[str], replies: IO[str]) -> None:
         self._requests = requests
@@ -65,7 +65,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 def main() -> None:
     """Serve requests until the pipe closes."""
-    # An engine imports its backend when it opens. Import both before the first fork.
+    # An engine imports its backend when it opens, so import both backends before the first fork.
     import flowfabric.backends.postgres
     import flowfabric.backends.sqlite  # noqa: F401
     from tests.faults import worker

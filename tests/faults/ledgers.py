@@ -1,4 +1,4 @@
-"""The ledgers by which a run is judged, and the flags that its processes share.
+"""The ledgers that show whether a run was correct, and the flags that its processes share.
 
     client ledger    every submit and whether it was acknowledged; written through to the disk
     witness ledger   the actions of each handler run, one append-only file per process
@@ -78,12 +78,15 @@ class Run:
         return self.folder / f"woken-{instance}"
 
     def flags(self) -> mmap.mmap:
-        """The shared bytes, one per worker."""
+        """The shared flags, one byte per worker."""
         with (self.folder / "flags").open("r+b") as file:
             return mmap.mmap(file.fileno(), FLAGS)
 
     def take_effect(self, execution: str, epoch: int, lease_id: str) -> bool:
-        """Record an effect under this fence in the fenced service; return False if it has seen a newer fence."""
+        """Record an effect under this fence in the fenced service.
+
+        Return False if the service has seen a newer fence.
+        """
         file = os.open(self.folder / "effects" / execution, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,6 +1,7 @@
-"""Every operation that writes, with the state it needs. The sweeps make each operation fail at every possible point.
+"""Every operation that writes, with the state that it needs. The fault tests make each operation fail at every possible
+point.
 
-All operations are safe to repeat, so a second call leads to the complete effect, however the first one failed.
+All operations are safe to repeat. A second call therefore has the complete effect, however the first call failed.
 """
 
 from __future__ import annotations
@@ -164,12 +165,12 @@ async def old_events_apart(engine: Engine, clock: VirtualClock) -> None:
 
 
 def submissions(id_: UUID) -> list[Submission]:
-    """Return a batch of one. Items with their own id never share a transaction."""
+    """Return a batch with only one item, because items with a chosen id never share a transaction."""
     return [Submission(kind="job", payload=b"in", id=id_)]
 
 
 def duty(name: str) -> Act:
-    """Run this duty once."""
+    """Return a function that runs this duty once."""
 
     async def act(engine: Engine, _: object) -> Any:
         [reconciler_duty] = [item for item in engine.reconcilers._duties if item.name == name]
@@ -193,7 +194,10 @@ async def claim_resumed_once(engine: Engine, id_: UUID) -> Lease:
 
 
 async def reclaim_at_last(engine: Engine, grant: Any) -> Any:
-    """Reclaim more often than the policy allows, which fails the execution. A repeated call returns the outcome."""
+    """Reclaim once more than the policy allows, which fails the execution.
+
+    A repeated call returns the outcome of the execution.
+    """
     outcome = await engine.executions.result(grant.execution_id)
     return outcome or await engine.leases.reclaim(grant, WORKER)
 

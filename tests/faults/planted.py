@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
 LONGEST_S = 120.0
 CONTROL_S = 400.0
-# Errors that mean that a fault was planted badly.
+# Errors that show that a planted edit broke the code itself, so that no test really found the fault.
 BADLY_PLANTED = re.compile(
     r"^E .*\b(Import|ModuleNotFound|Syntax|Indentation|Name|UnboundLocal|Attribute|Type)Error\b", re.MULTILINE
 )
@@ -321,7 +321,7 @@ PLANTED = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the tests found a fault, how long they took, and their output."""
+    """The result of a test run: whether it found a fault, how long it took, and its output."""
 
     caught: bool
     passed: bool
@@ -345,7 +345,8 @@ def run_with_fault(fault: PlantedFault) -> Verdict:
 def run_without_fault() -> Verdict:
     """Run the tests against an unchanged copy of the sources.
 
-    The tests of this folder run in full elsewhere, so only two of them run here. They show that the copy is complete.
+    Other commands run all tests of this folder, so only two of these tests run here. They show that the copy is
+    complete.
     """
     hunters = {fault.test for fault in PLANTED if fault.test.startswith("../")} - {OUTBOX + "[postgres]"}
     with _copied(()) as source:

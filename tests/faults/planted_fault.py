@@ -8,7 +8,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Edit:
-    """A text replacement in a file of the package: everywhere, or only once after the text `after`."""
+    """A text replacement in a file of the package.
+
+    It replaces every occurrence, or only the first one after the text `after`.
+    """
 
     file: str
     text: str

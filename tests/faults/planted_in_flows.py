@@ -1,4 +1,7 @@
-"""Faults planted in the code of flows. Each is found every time, because its test is deterministic."""
+"""Faults planted in the code of flows.
+
+Each of these faults is found in every run, because its test is deterministic.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A proxy in front of PostgreSQL that can lose the reply to a COMMIT, so that the client does not know the outcome.
 
-The proxy parses the frames of the wire protocol: a letter, a length and a body. When armed, it forwards the next
-commit, which is COMMIT or a write outside a transaction. It waits for the complete reply, so the commit has happened.
-Then it discards the reply and closes the client's connection.
+The proxy parses the frames of the wire protocol: a letter, a length and a body. When armed, the proxy forwards the next
+commit, which is a COMMIT or a write outside a transaction. It waits for the complete reply, so that the commit has
+happened. Then it discards the reply and closes the client's connection.
 
 The proxy runs in a thread with its own event loop, separate from the tested code.
 """
@@ -30,11 +30,11 @@ class Proxy:
         self._countdown = 0
 
     def arm(self, place: int = 1) -> None:
-        """Drop the reply to the next commit, or to a later one."""
+        """Drop the reply to the `place`-th commit from now."""
         self._countdown = place
 
     def loses(self) -> bool:
-        """Return True if the reply to this commit is to be dropped, and disarm the proxy."""
+        """Count one commit. Return True if its reply must be dropped, which also disarms the proxy."""
         if not self._countdown:
             return False
         self._countdown -= 1
@@ -68,7 +68,7 @@ class Line:
     async def _requests(self) -> None:
         reader, _ = self._client
         length = await reader.readexactly(4)
-        # The first message has no type letter.
+        # The startup message has no type letter.
         await self._send(self._server, length + await reader.readexactly(int.from_bytes(length) - 4))
         while True:
             kind, message = await _message(reader)
@@ -77,7 +77,7 @@ class Line:
             await self._send(self._server, message)
 
     def _commits(self, kind: bytes, body: bytes) -> bool:
-        """Return True if the server has committed once it responds to this message."""
+        """Return True if the server commits before it responds to this message."""
         if kind == PARSE:
             name, statement, _ = body.split(b"\0", 2)
             self._writing[name] = any(word in statement for word in WRITES)

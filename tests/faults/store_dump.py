@@ -15,7 +15,7 @@ import asyncpg
 
 from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 
-# Routes are left out. They are committed separately, and an unused route is harmless.
+# Routes are left out. Routes are committed separately from the operation, and an unused route is harmless.
 TABLES = (
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "suspension", "waitpoint",
     "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker",
@@ -26,7 +26,7 @@ MINTED = {
     "resume_suspension_id", "waitpoint_id", "nonce", "token_hash", "secret", "check_value", "digest", "former_digest",
     "flow_id", "parent_id", "upstream_id", "downstream_id", "event_xid", "holder", "event_id",
 }  # fmt: skip
-# Ids, times, and the generated kids of keys.
+# Matches ids, times and generated key ids in texts.
 VOLATILE_TEXT = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\d[T ][\d:.]+\+00:00|\b\d{8}-[0-9a-f]{8}\b"
 )
@@ -80,7 +80,7 @@ class PostgresCamera:
 
 
 async def camera_on(store: TestStore) -> Camera:
-    """Return a camera on the store; the caller closes it."""
+    """Return a camera on the store. The caller must close it."""
     if isinstance(store, SqliteTestStore):
         return SqliteCamera(store)
     assert isinstance(store, PostgresTestStore), "there are two backends"
@@ -102,7 +102,7 @@ async def wipe(camera: Camera) -> None:
 
 
 def _shown(name: str, value: Any, since: datetime) -> Any:
-    """Return a value as text that is equal in two runs and sortable."""
+    """Return the value as a sortable text that is equal in two runs."""
     if value is None:
         return "-"
     if name in MINTED or isinstance(value, UUID):

@@ -1,4 +1,4 @@
-"""Load, random kills, and the wait until all work has ended."""
+"""Create load, kill random workers, and wait until all work has ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNFINISHED = "SELECT COUNT(*) AS number FROM ff.execution WHERE ended_at IS NULL
 
 @dataclass(frozen=True)
 class Kill:
-    """Which worker was killed, when, and its flag at that time."""
+    """The worker that was killed, the time of the kill, and the worker's flag at that time."""
 
     instance: str
     at: float
@@ -64,7 +64,10 @@ class Crew:
         return self.forks.spawn(**(basics | {"lease_s": LEASE_S} | order))
 
     def kill_for(self, seconds: float, pause_s: float, least: int = 0) -> None:
-        """Kill random workers, mostly inside a transaction. On a busy machine this takes longer, up to a limit."""
+        """Kill random workers for the given time, mostly inside a transaction.
+
+        If fewer than `least` were killed, continue for up to three times as long.
+        """
         flags, chance, began = self.run.flags(), random.Random(), time.monotonic()
         while time.monotonic() < began + (seconds if len(self.kills) >= least else 3 * seconds):
             time.sleep(chance.expovariate(1 / pause_s))
@@ -75,7 +78,10 @@ class Crew:
             self.pids[slot] = self.spawn(slot)
 
     def _aim(self, flags: Any, chance: random.Random) -> int:
-        """Return a worker that is inside a transaction, if one appears soon."""
+        """Return the slot of a worker that is inside a transaction.
+
+        If no such worker appears within 50 ms, return any slot.
+        """
         slots = list(self.pids)
         chance.shuffle(slots)
         ends = time.monotonic() + 0.05
@@ -102,7 +108,10 @@ class Load:
         self.signals = set[UUID]()
 
     async def submit_until(self, stop: asyncio.Event) -> None:
-        """Submit by id and by key, sometimes twice, while the backlog is small."""
+        """Submit executions until stopped, but only while the backlog is small.
+
+        Identify each by an id or a key, and submit some of them twice.
+        """
         while not stop.is_set():
             [row] = await self._camera.rows(UNFINISHED)
             if row["number"] < MOST_WAITING:
@@ -160,7 +169,7 @@ async def retry_until_available(call: Callable[[], Awaitable[Answer]]) -> Answer
 
 
 async def all_ended(camera: Camera, patience_s: float = PATIENCE_S) -> float:
-    """Wait until every execution is terminal, up to a limit; return the time it took."""
+    """Wait until every execution is terminal, up to a limit. Return how long this took."""
     began = time.monotonic()
     while (await camera.rows(UNFINISHED))[0]["number"] and time.monotonic() - began < patience_s:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
@@ -183,7 +192,7 @@ def recoveries(findings: Findings, kills: list[Kill]) -> list[float]:
 
 
 def killed_inside(kills: list[Kill]) -> tuple[int, int]:
-    """Return how many workers died inside a transaction, and how many in a single-statement write."""
+    """Return how many workers were killed inside a transaction, and how many during a write of a single statement."""
     flags = [kill.flag for kill in kills]
     return flags.count(IN_TRANSACTION), flags.count(IN_STATEMENT)
 

@@ -1,5 +1,5 @@
-"""An operation may be cancelled at any await: no connection is lost, nothing is half written, no lease outlives its
-term.
+"""Test that an operation can be cancelled at any await. No connection is lost, nothing is half written, and no lease
+outlives its term.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def test_every_await_of_every_operation_can_be_cancelled(
     store: TestStore, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
     points, least = 0, 40 if store.name == "sqlite" else size.of(60, 250, 250)
-    # PostgreSQL has many awaits. A short run cancels each operation only at every eighth await. The first await varies
-    # between operations.
+    # PostgreSQL has many awaits. A short run cancels each operation only at every eighth await. The first cancelled
+    # await differs between operations.
     stride = 1 if store.name == "sqlite" else size.of(8, 1, 1)
     async with opened_bench(store, clock) as bench:
         for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):

@@ -1,5 +1,5 @@
-"""Guards that matter only at certain moments: a lease lost in flight, a wrong clock, a shared key, a paged read under
-load.
+"""Test guards that matter only in rare situations: a lease lost during a call, a wrong clock, a shared key, and a paged
+read under load.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Loss:
         self.begun = asyncio.Event()
         self._engine = engine
         self._id = id_
-        # On SQLite a transaction cannot suspend, so this one blocks the writer thread.
+        # On SQLite a transaction cannot wait on the event loop, so this transaction blocks the writer thread.
         self._blocking = blocking
         self._thread_gate = threading.Event()
         self._gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Test that the fault sweeps include every operation."""
+"""Test that the fault tests cover every operation."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _inside(crew: Crew) -> int:
 
 
 async def submit_until(stop: asyncio.Event, engine: Engine, ledger: Ledger, camera: Camera) -> int:
-    """Submit flows while the backlog is small; return how many."""
+    """Submit flows while the backlog is small. Return the number of submitted flows."""
     flows, chance = 0, random.Random()
     while not stop.is_set() or not flows:
         [row] = await camera.rows(UNFINISHED)

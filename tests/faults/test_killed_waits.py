@@ -72,7 +72,7 @@ async def submitted(engine: Engine, run: Run) -> UUID:
 
 
 async def seen(run: Run, slot: int, pid: int, what: str) -> None:
-    """Wait until this worker has reported the given point."""
+    """Wait until this worker has reported in its ledger that it reached the given point."""
     path, ends = run.folder / "witness" / f"{slot}-{pid}.jsonl", time.monotonic() + PATIENCE_S
     while not any(line["what"] == what for line in read_ledger(path)):
         assert time.monotonic() < ends, f"no worker was ever {what}"

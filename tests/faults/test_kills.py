@@ -1,4 +1,4 @@
-"""Eight workers on one store are killed at random: nothing is lost or committed twice, and everything ends in time."""
+"""Kill eight workers on one store at random. Nothing is lost or committed twice, and every execution ends in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_workers_killed_at_random_lose_nothing_and_double_nothing(
     store: TestStore, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], size: Size
 ) -> None:
     seconds, least_kills, least_executions = size.of((3.0, 5, 10), (30.0, 60, 100), (180.0, 400, 600))
-    # With few kills, it can happen by chance that none falls inside a transaction.
+    # With few kills, it can happen by chance that no worker is killed inside a transaction.
     least_inside = size.of(0.0, 0.3, 0.3)
     run = Run(tmp_path / "run")
     async with opened(store) as engine:

@@ -1,4 +1,6 @@
-"""Flows of ten thousand members: a join of all of them, and a cancel that survives its process."""
+"""Test flows of ten thousand members: a join of all members, and a cancellation that continues after its process was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ async def counted(store: TestStore) -> dict[str, int]:
 
 
 async def complete_everything(engine: Engine) -> int:
-    """Complete all waiting executions; return how many."""
+    """Complete all waiting executions. Return their number."""
     done = 0
     while leases := await engine.leases.claim(["default"], "worker-1", limit=CLAIMED):
         results = await engine.leases.complete_many([(lease.fence, b"") for lease in leases])
@@ -62,7 +64,7 @@ async def test_fan_in_of_ten_thousand_completes(
 async def test_fan_in_completes_with_members_ending_in_several_engines(
     store: TestStore, scoreboard: Callable[[str], None]
 ) -> None:
-    """All completions need the lock of the flow at the same time."""
+    """Four engines complete the members concurrently, and every completion needs the lock of the flow."""
     number = 9_999
     names = [f"m{place}" for place in range(number)]
     async with opened(store) as first, opened(store) as second, opened(store) as third, opened(store) as fourth:
@@ -70,7 +72,7 @@ async def test_fan_in_completes_with_members_ending_in_several_engines(
         began = time.monotonic()
         done = await asyncio.gather(*(complete_singly(engine) for engine in (first, second, third, fourth)))
         scoreboard(f"{number} members ended by four engines in {time.monotonic() - began:.1f} s, {done} by each")
-        # SQLite's write lock is not fair, so one engine may get nothing.
+        # SQLite's write lock is not fair, so some engines may complete no member.
         assert sum(count > 0 for count in done) > 1
         assert sum(done) + await complete_everything(first) == number + 1
         assert await flow.state() == "completed"

@@ -27,8 +27,7 @@ from tests.faults.store_dump import Camera, wipe
 from tests.faults.wait_operations import WAITS
 from tests.stores import TestStore
 
-# The results of repeated calls. The result of a repeated call is marked as a repetition and has the ids of the first
-# call.
+# The result type of each operation when it is repeated. A repeated call must return the ids of the first call.
 REPEATED = {
     "create_waitpoint": OpenWaitpoint,
     "suspend": Suspended,
@@ -68,7 +67,10 @@ async def test_repeat_after_a_lost_reply_returns_the_stored_result(
 
 
 async def place_of_commit(bench: Bench, fuse: Fuse, operation: Operation) -> int:
-    """Return the number of the statement that commits. Without a transaction, this is the statement that writes."""
+    """Return the position of the statement that commits.
+
+    In an operation without a transaction, this is the statement that writes.
+    """
     _, subject = await bench._arranged(operation)
     fuse.arm(0)
     await operation.act(bench.engine, subject)
@@ -78,7 +80,7 @@ async def place_of_commit(bench: Bench, fuse: Fuse, operation: Operation) -> int
 
 
 async def assert_result_matches_store(engine: Engine, camera: Camera, result: Any) -> None:
-    """Assert that the ids in the result are those of the only rows, and that the tokens work."""
+    """Assert that the store has only one row for each id in the result, and that the tokens in the result work."""
     if isinstance(result, Suspended | Satisfied):
         [row] = await camera.rows("SELECT id FROM ff.suspension")
         assert str(row["id"]) == str(result.suspension_id)

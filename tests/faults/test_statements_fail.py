@@ -15,9 +15,9 @@ from tests.sizes import Size
 from tests.stores import TestStore
 
 RETRIED = ("serialization", "deadlock")
-# The ways in which a statement fails: with the whole store or alone, before or after its execution. In a short run
-# every fourth statement of an operation fails in one of these ways. In a full run every statement fails in each way,
-# except statements of flows, which fail in one way because there are many.
+# The ways in which a statement fails: in an outage or alone, and before or after the database executes it. In a short
+# run every fourth statement of an operation fails in one of these ways. In a full run every statement fails in each
+# way. There are many statements of flows, so each of these fails in only one way.
 WAYS = [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
 
 

@@ -1,4 +1,7 @@
-"""Workers frozen beyond their lease wake up and try every write: none is accepted and the store does not change."""
+"""Test workers that are frozen until their leases are lost, and then try every write.
+
+No write is accepted, and the store does not change.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
 
 
 class Graveyard:
-    """Zombies on one store, from their claim to their last try."""
+    """The zombies of one store, which are workers whose leases are lost while they are frozen."""
 
     def __init__(self, engine: Engine, crew: Crew, client: Ledger) -> None:
         self.engine = engine
@@ -75,7 +78,8 @@ class Graveyard:
             time.sleep(0.005)
 
     def _freeze(self, slot: int, pid: int) -> None:
-        # A process frozen inside a transaction keeps its locks, so no other worker could take over.
+        # Freeze the worker outside a transaction. A process frozen inside a transaction keeps its locks, so that no
+        # other worker could take over.
         flags, ends = self.crew.run.flags(), time.monotonic() + PATIENCE_S
         while time.monotonic() < ends:
             os.kill(pid, signal.SIGSTOP)
@@ -83,7 +87,7 @@ class Graveyard:
             if flags[slot] == OUTSIDE and can_write(self.crew.store):
                 return
             os.kill(pid, signal.SIGCONT)
-            # Long enough for the worker to continue, even if many processes share a processor.
+            # This is long enough for the worker to continue, even if many processes share a processor.
             time.sleep(random.uniform(0.002, 0.05))
         raise AssertionError("a worker is never outside a transaction")
 
@@ -91,8 +95,8 @@ class Graveyard:
 def await_stop(pid: int, ends: float) -> None:
     """Wait until all threads of the process are stopped.
 
-    `kill` only sends the signal. A thread that has not stopped yet may begin a transaction, and commit it legally after
-    it is woken.
+    `kill` sends the signal but does not wait for its effect. A thread that has not stopped yet may begin a transaction,
+    and commit it legally after it is woken.
     """
     while not all(state in "TZ" for state in thread_states(pid)):
         assert time.monotonic() < ends, "a worker does not stop"
@@ -106,7 +110,10 @@ def thread_states(pid: int) -> list[str]:
 
 
 def can_write(store: TestStore) -> bool:
-    """Return False if a process holds the write lock of a SQLite file. PostgreSQL has no such lock."""
+    """Return False if a process holds the write lock of a SQLite file.
+
+    Return True on PostgreSQL, which has no such lock.
+    """
     if not isinstance(store, SqliteTestStore):
         return True
     with closing(sqlite3.connect(store.path, isolation_level=None, timeout=0.5)) as connection:

@@ -1,4 +1,4 @@
-"""The operations of waits and of the key ring, with the state each needs."""
+"""The operations of waits and of the key ring, with the state that each operation needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULTS = {"reason": "waiting_for_signal", "on_timeout": "fail", "resume_delay"
 
 @dataclass(frozen=True)
 class Slot:
-    """A waitpoint of an execution, its token, and an id for a signal to it."""
+    """A waitpoint of an execution, its token, and an id for a signal to this waitpoint."""
 
     fence: Fence
     waitpoint_id: UUID
@@ -45,7 +45,7 @@ class Slot:
 
 
 async def handed_out(engine: Engine, clock: VirtualClock) -> Slot:
-    """Return a waitpoint that was created early; its worker continues."""
+    """Return a waitpoint that was created before any suspension. The execution's worker keeps its lease."""
     held_lease = await lease(engine, clock)
     return _slot(held_lease, await engine.waitpoints.create(held_lease.fence, "boss"))
 
@@ -57,7 +57,7 @@ async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
 
 
 def suspended(**options: Any) -> Arrange:
-    """Return an execution that waits on the waitpoint `boss`."""
+    """Return a function that creates an execution that waits on the waitpoint `boss`."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> Slot:
         held_lease = await lease(engine, clock)
@@ -69,7 +69,7 @@ def suspended(**options: Any) -> Arrange:
 
 
 def overdue(on_timeout: str) -> Arrange:
-    """Return two suspensions past their timeout, for a duty that ends both in one transaction."""
+    """Return a function that creates two suspensions past their timeout. A duty ends both in one transaction."""
 
     async def arrange(engine: Engine, clock: VirtualClock) -> None:
         for _ in range(2):
@@ -106,7 +106,7 @@ async def listened(engine: Engine, clock: VirtualClock) -> UUID:
 
 async def three_suspends(engine: Engine, clock: VirtualClock) -> list[Any]:
     settings = DEFAULTS | {"steps": STEPS}
-    # If the ring had no key yet, the first token would be minted alone and the others in a batch.
+    # Seed a key first. Without a key, the first token would be minted alone and the other two in a batch.
     await engine.keys.seed("first", "0" * 64)
     leases = await three_leases(engine, clock)
     return [suspend_request(engine._context, item.fence, ["boss"], None, "1h", None, **settings) for item in leases]

@@ -1,7 +1,7 @@
 """A worker process of the fault tests: it claims, works as the payload requests, and writes a witness ledger.
 
-It knows nothing of the faults. It repeats a call while the store is unavailable, abandons refused work, and records
-anything else as `broke`, which no run may contain.
+The worker does not know which faults a test causes. It repeats a call while the store is unavailable, abandons refused
+work, and records anything else as `broke`, which no run may contain.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(order: dict[str, Any]) -> None:
 class WatchedStore:
     """The store, with a byte in shared memory that shows whether this process is inside a transaction.
 
-    The byte is set when the transaction has begun and cleared when the process knows that it has ended.
+    The byte is set when the transaction has begun, and cleared when the process knows that the transaction has ended.
     """
 
     def __init__(self, store: Store, flags: mmap.mmap, slot: int, single: int) -> None:
@@ -119,7 +119,7 @@ class WatchedStore:
                 self._count(-1, OUTSIDE)
 
     def _count(self, change: int, flag: int) -> None:
-        # On SQLite, bodies run on the writer thread and are awaited on another thread.
+        # Two threads use the counter: on SQLite the body runs on the writer thread, and its caller waits on another.
         with self._lock:
             self._inside += change
             if change > 0 or not self._inside:
@@ -230,7 +230,7 @@ class Worker:
         return True
 
     async def stop_at(self, point: str) -> None:
-        """Stop at the point where this worker is to be killed."""
+        """If the test is to kill this worker at this point, report the point and stop."""
         if self.order.get("stops_at") == point:
             self.witness.write("stopped", point=point)
             await asyncio.Event().wait()
@@ -247,7 +247,7 @@ class Worker:
                 self.witness.write("recorded", step=name, **self.facts(lease))
 
     async def complete(self, engine: Engine, lease: Lease) -> None:
-        """Complete with a result that names the fence and the worker."""
+        """Complete the execution with a result that names the fence and the worker."""
         result = f"{lease.epoch} {lease.fence.lease_id} {self.instance}"
         self.witness.write("completing", result=result, **self.facts(lease))
         await self.retry_until_available(lambda: engine.leases.complete(lease.fence, result.encode()))
@@ -289,7 +289,7 @@ class Worker:
                 self.witness.write("accepted", operation=operation, answer=repr(result), **self.facts(lease))
             except FlowFabricError as error:
                 self.witness.write("stale", operation=operation, code=error.code, **self.facts(lease))
-        # The fenced service can refuse an old fence only once it has seen a newer one.
+        # The fenced service can refuse an old fence only after it has seen a newer fence.
         if self.run.effects(str(lease.execution_id)):
             effect = self.run.take_effect(str(lease.execution_id), lease.epoch, str(lease.fence.lease_id))
             self.witness.write("accepted" if effect else "stale", operation="effect", **self.facts(lease))

@@ -1,4 +1,7 @@
-"""The base state machine, which makes each call on all sides and checks everything that must hold after it."""
+"""The base state machine.
+
+It makes each call on SQLite, PostgreSQL and the model, and checks everything that must hold afterwards.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from tests.model.wait_invariants import check_signal, check_wait_rows, check_wai
 NAMESPACES = ("red", "blue")
 UNKNOWN_ID = UUID(int=999)
 
-# Predicates for the executions that a call is likely to affect.
+# For each operation, the condition that an execution must meet for the call to have an effect.
 LIKELY: dict[str, Callable[[Execution], bool]] = {
     "leases.claim_execution": lambda execution: execution.state is State.WAITING,
     "leases.claim_resumed": lambda execution: execution.attempt_state is AttemptState.INTERRUPTED,
@@ -54,7 +57,9 @@ LIKELY: dict[str, Callable[[Execution], bool]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """How to choose the execution of a call: how far back, in which states, and whether to use the wrong namespace."""
+    """How to choose the execution of a call: its place counted from the newest, whether any state is allowed, and
+    whether to use the wrong namespace.
+    """
 
     which: int
     any_state: bool
@@ -82,7 +87,9 @@ class BaseMachine(RuleBasedStateMachine):
         self.latest: tuple[str, str, dict[str, Any]] = ("", "", {})
 
     def act(self, path: str, namespace: str, **arguments: Any) -> Any:
-        """Make a call on all sides, check that their outcomes are equal, and return the outcome or the refusal."""
+        """Make a call on SQLite, PostgreSQL and the model, check that the outcomes are equal, and return the outcome or
+        the refusal.
+        """
         before, self.latest = self._rows, (path, namespace, arguments)
         expected = self._call_model(path, namespace, arguments)
         for name, outcome in self._sides.call(path, namespace, arguments).items():
@@ -102,12 +109,12 @@ class BaseMachine(RuleBasedStateMachine):
         return expected
 
     def query(self, path: str, namespace: str, **arguments: Any) -> dict[str, Any]:
-        """Return the outcomes by side of a call that the model does not cover."""
+        """Make a call that the model does not cover. Return the outcomes of SQLite and PostgreSQL by name."""
         return self._sides.call(path, namespace, arguments)
 
     @property
     def rows(self) -> Rows:
-        """The stored rows, which are equal on both sides."""
+        """The rows after the last check, which were equal in SQLite and PostgreSQL."""
         return self._rows
 
     def act_on(self, path: str, target: Target, **arguments: Any) -> Any:
@@ -124,7 +131,7 @@ class BaseMachine(RuleBasedStateMachine):
         return ids[-1 - target.which % len(ids)]
 
     def tick(self) -> None:
-        """Run all duties, then again to check that the second run does nothing."""
+        """Run all duties. Then run them again to check that the second run does nothing."""
         more, after = True, self._rows
         while more:
             before = self._rows
@@ -134,7 +141,8 @@ class BaseMachine(RuleBasedStateMachine):
                 assert not any(tick.failed for tick in ticks), f"{name}: a duty failed: {ticks}"
             after = self._check_stored_rows()
             check_never_early(before, after, self._now_us())
-            # A tick fires only the first of several due timers of an execution, since that timer may end the wait.
+            # If several timers of an execution are due, a tick fires only the first, because that timer may end the
+            # wait.
             more = any(tick.duty == "timers" and tick.done for ticks in outcomes.values() for tick in ticks)
         for name, ticks in self._sides.tick().items():
             assert not any(tick.done or tick.failed for tick in ticks), (
@@ -143,7 +151,9 @@ class BaseMachine(RuleBasedStateMachine):
         assert self._check_stored_rows() == after, "I-50: a second tick changed something"
 
     def live_fence(self, which: int) -> Fence | None:
-        """Return the fence of an unexpired live lease, counted back from the latest one."""
+        """Return the fence of the unexpired live lease at place `which`, counted back from the newest execution, or
+        None.
+        """
         leased = [execution for execution in self.model.world.executions.values() if execution.lease]
         live = [
             execution.fence for execution in leased if execution.lease and execution.lease.expires_at > self.clock.now()
@@ -151,13 +161,13 @@ class BaseMachine(RuleBasedStateMachine):
         return live[-1 - which % len(live)] if live else None
 
     def expiry_of(self, id_: UUID) -> datetime:
-        """Return when the live lease of an execution ends."""
+        """Return the time at which the live lease of an execution expires."""
         execution = self.execution(id_)
         assert execution is not None and execution.lease is not None, "the caller has a live fence"
         return execution.lease.expires_at
 
     def execution(self, id_: UUID) -> Execution | None:
-        """Return the model's record of an execution, or None if it is gone."""
+        """Return the model's record of an execution, or None if the model has no such execution."""
         return self.model.world.executions.get(id_)
 
     def namespace_of(self, id_: UUID, foreign: bool = False) -> str:
@@ -213,7 +223,7 @@ class BaseMachine(RuleBasedStateMachine):
         return outcome_or_refusal(getattr(getattr(self.model, group), name), namespace, **arguments)
 
     def _check_stored_rows(self) -> Rows:
-        """Check that the rows of both sides and of the model are equal and valid, and return them."""
+        """Check that the rows of SQLite, PostgreSQL and the model are equal and valid, and return them."""
         sides = self._sides.rows()
         sqlite, postgres = (sort_rows(sides[name]) for name in ("sqlite", "postgres"))
         problems = differences(sqlite, postgres) + differences(postgres, sqlite)
@@ -229,7 +239,7 @@ class BaseMachine(RuleBasedStateMachine):
         return sqlite
 
     def _check_views(self, id_: UUID) -> None:
-        """I-15: check that describe and result follow from the stored rows. Check each combination of states once."""
+        """I-15: check that `describe` and `result` agree with the model. Check each combination of states only once."""
         execution = self.execution(id_)
         if execution is None or (execution.vector, execution.policy.on_lease_loss) in self._checked_views:
             return
@@ -251,7 +261,7 @@ class BaseMachine(RuleBasedStateMachine):
 
 
 def other(namespace: str) -> str:
-    """Return the other of the two namespaces."""
+    """Return the namespace that is not the given one."""
     return NAMESPACES[namespace == NAMESPACES[0]]
 
 

@@ -1,7 +1,7 @@
 """The invariants of the reliability reference, checked on stored rows without the model.
 
-Each check takes the rows before and after a step and raises if they violate an invariant. The numbers are those of the
-reference.
+Each check takes the rows before and after a step and raises if they violate an invariant. The numbers, such as I-05,
+are the numbers in that reference.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_step(before: Rows, after: Rows) -> None:
 
 
 def check_accepted(before: Rows, after: Rows, id_: str, fences: set[tuple[int, str]], now_us: int) -> None:
-    """I-05, I-07: check that a worker's call that changed its execution presented the unexpired live lease."""
+    """I-05, I-07: check that a worker's call changed its execution only with the fence of the unexpired live lease."""
     row, changed = (
         {execution["id"]: execution for execution in rows["execution"]}.get(id_) for rows in (before, after)
     )
@@ -79,7 +79,9 @@ def check_accepted(before: Rows, after: Rows, id_: str, fences: set[tuple[int, s
 
 
 def check_fair(before: Rows, after: Rows, eligible: set[str]) -> None:
-    """I-09: check that a claim skips no eligible execution that comes before those it took."""
+    """I-09: check that no eligible execution was left waiting although it comes before an execution that the claim
+    took.
+    """
     rows_after = {row["id"]: row for row in after["execution"]}
     waiting = [row for row in before["execution"] if row["state"] == "waiting"]
     taken = [_claim_order(row) for row in waiting if rows_after[row["id"]]["state"] == "active"]
@@ -201,5 +203,5 @@ def _check_orphans(rows: Rows) -> None:
 
 
 def _is_only_check_postponed(row: Row, row_after: Row) -> bool:
-    """Return True if the expiry duty only found a renewed lease."""
+    """Return True if the expiry duty found a renewed lease and changed only the time of its next check."""
     return row | {"lease_check_at": row_after["lease_check_at"]} == row_after and row_after["lease_id"] is not None

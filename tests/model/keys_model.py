@@ -18,7 +18,10 @@ class Keys:
         self._world = world
 
     def seed(self, namespace: str, *, kid: str, secret: str) -> Seeded | AlreadySeeded:
-        """Add the first key. A known kid changes nothing, and a different kid is rejected."""
+        """Add the first key.
+
+        If the kid is already known, change nothing. If the key ring has only keys with other kids, reject the call.
+        """
         existing = find_key(self._world, kid)
         if existing is not None:
             return AlreadySeeded(kid, existing.secret == secret, existing.retired_at is None)
@@ -30,7 +33,8 @@ class Keys:
     def rotate(self, namespace: str, *, kid: str, secret: str, grace: timedelta | None) -> Rotated | Unchanged:
         """Replace the active key.
 
-        The previous key verifies tokens during its grace or, without a grace, as long as it is needed.
+        The previous key verifies tokens until the grace ends. Without an explicit grace, it also verifies as long as
+        open waitpoints need it.
         """
         world, active, existing = self._world, active_key(self._world), find_key(self._world, kid)
         if existing is active and active.secret == secret:
@@ -45,7 +49,7 @@ class Keys:
         return Rotated(active.kid, kid, collected, None if grace is None else _cut_off(world, active))
 
     def list(self, namespace: str) -> tuple[KeyView, ...]:
-        """Return all keys, the active one first, then the latest."""
+        """Return all keys, first the active key, then the retired keys from newest to oldest."""
         ordered = sorted(self._world.ring.keys, key=lambda key: (key.retired_at is None, key.created_at), reverse=True)
         return tuple(
             KeyView(
@@ -71,7 +75,7 @@ def active_key(world: World) -> RingKey:
 
 
 def find_key(world: World, kid: str | None) -> RingKey | None:
-    """Return the key of this kid in any state."""
+    """Return the key with this kid, whatever its state, or None."""
     return next((key for key in world.ring.keys if key.kid == kid), None)
 
 
@@ -98,7 +102,7 @@ def count_waitpoints(world: World, key: RingKey) -> int:
 
 
 def _cut_off(world: World, key: RingKey) -> int:
-    """Return how many open waitpoints accept signals for longer than their token's key verifies."""
+    """Return how many open waitpoints with tokens of this key accept signals for longer than the key verifies."""
     slots = (slot for execution in world.executions.values() for slot in execution.slots if slot.kid == key.kid)
     ends = [(slot.expires_at, slot.token_ends_at) for slot in slots if slot.is_open]
     assert key.verifies_until is not None, "the key has just been retired"
@@ -106,7 +110,7 @@ def _cut_off(world: World, key: RingKey) -> int:
 
 
 def collect(world: World) -> int:
-    """Destroy the secrets of expired keys and return their number."""
+    """Destroy the secrets of expired keys. Return the number of these keys."""
     expired = [key for key in world.ring.keys if state_of(world, key) is KeyState.EXPIRED]
     for key in expired:
         key.collected_at = world.now

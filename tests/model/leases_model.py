@@ -54,7 +54,7 @@ class Leases:
         lease_ttl: timedelta | None,
         kinds: Sequence[str] | None,
     ) -> list[Lease]:
-        """Claim the first eligible executions by priority, resumed before new, then by age."""
+        """Claim the first eligible executions, ordered by priority, then resumed before new, then by age."""
         fitting = [
             execution
             for execution in self._world.executions.values()
@@ -110,7 +110,7 @@ class Leases:
         ]
 
     def reclaim(self, namespace: str, *, grant: UUID, worker: str, lease_ttl: timedelta | None) -> Lease | Ended:
-        """Take over an execution kept for hand-off as a new attempt. A repeated call returns the same outcome."""
+        """Start a new attempt of an execution that is kept for hand-off. A repeated call returns the same outcome."""
         world, stored_grant = self._world, self._world.grants.get(grant)
         execution = world.executions.get(stored_grant.execution_id) if stored_grant else None
         if stored_grant is None or execution is None or execution.namespace != namespace:
@@ -142,7 +142,7 @@ class Leases:
         return lease
 
     def renew(self, namespace: str, *, fence: Fence) -> Renewed:
-        """Extend a lease by its ttl from now, never shortening it."""
+        """Let the lease expire its `ttl` from now, but never earlier than before."""
         lease = self._world.find_owned(namespace, fence).lease
         assert lease is not None, "the fence owns the live lease"
         lease.expires_at = max(lease.expires_at, self._world.now + lease.ttl)
@@ -169,7 +169,7 @@ class Leases:
         return len(steps)
 
     def complete(self, namespace: str, *, fence: Fence, result: bytes, steps: list[Step]) -> Ended:
-        """Complete the execution without changing its epoch."""
+        """Complete the execution. Its epoch stays the same."""
 
         def end(execution: Execution, request: tuple[Any, ...]) -> Ended:
             before, outcome = replace(execution), Ended(State.COMPLETED)
@@ -191,7 +191,7 @@ class Leases:
         category: str | None,
         steps: list[Step],
     ) -> RetryScheduled | Ended:
-        """Fail the attempt. The stored policy decides whether it is retried."""
+        """Fail the attempt. The stored policy decides whether a new attempt follows."""
         category_name = category or failure_class.value
 
         def end(execution: Execution, request: tuple[Any, ...]) -> RetryScheduled | Ended:
@@ -257,7 +257,7 @@ class Leases:
     ) -> Outcome:
         """Record the steps and end the lease.
 
-        A repeated request returns the first outcome. A request with different content is rejected.
+        A repeated request returns the first outcome. A request for the same lease with different content is rejected.
         """
         request = (*request_key, *((step.name, step.status, step.payload) for step in steps))
         former = self._world.find(namespace, fence.execution_id).former

@@ -1,7 +1,7 @@
 """The state machines, which draw all moves by their weights.
 
-One rule draws among all moves. If Hypothesis chose among rules, it would disable half of them in each example, and
-short examples would reach little.
+Each machine has one rule, which draws one of all moves. If Hypothesis chose among rules, it would disable half of them
+in each example, and short examples would reach little.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.model.strategies import RED, Arguments, Call, bodies, call, workers
 from tests.model.wait_moves import WaitMoves
 from tests.model.wait_strategies import make_secret
 
-# Hypothesis prefers the first elements.
+# The order matters, because Hypothesis prefers the first elements.
 WAITS = (
     "suspend",
     "begin",
@@ -48,7 +48,7 @@ WAITS = (
 
 
 def list_moves(machine: type[BaseMachine], only: Collection[str] = ()) -> Iterator[st.SearchStrategy[Call]]:
-    """Yield one strategy per move and unit of weight, for all moves or only the named ones."""
+    """Yield as many strategies for each move as its weight. Use all moves, or only the moves named in `only`."""
     for name in only or dir(machine):
         weight, arguments = getattr(getattr(machine, name), "drawn", (0, {}))
         yield from (call(name, **arguments) for _ in range(weight))
@@ -69,7 +69,7 @@ class StartedMachine(AllMoves):
 
 
 class Machine(StartedMachine):
-    """A machine that continues with any moves."""
+    """A machine that then makes any moves."""
 
     @rule(chosen=st.one_of(*list_moves(AllMoves)))
     def make(self, chosen: Call) -> None:
@@ -78,7 +78,10 @@ class Machine(StartedMachine):
 
 
 class WaitingMachine(StartedMachine):
-    """A machine that continues mostly with moves of waits, most of which need several moves before them."""
+    """A machine that then makes mostly moves that affect waits.
+
+    Most of these have an effect only after several other moves.
+    """
 
     @rule(chosen=st.one_of(*list_moves(AllMoves, only=WAITS)))
     def make(self, chosen: Call) -> None:

@@ -39,7 +39,7 @@ class Operator:
     def cancel(self, namespace: str, *, id: UUID, reason: str) -> Ended:
         """Cancel an execution.
 
-        A repeated cancel returns the same outcome, and a cancel in a different terminal state is rejected.
+        A repeated cancel returns the same outcome. If the execution has ended in another way, the cancel is rejected.
         """
         execution = self._world.find(namespace, id)
         if execution.state is State.CANCELLED:
@@ -51,7 +51,10 @@ class Operator:
     def revoke_lease(
         self, namespace: str, *, id: UUID, reason: str, instance: str | None, lease_id: UUID | None, epoch: int | None
     ) -> Revoked | AlreadySatisfied:
-        """Revoke the live lease if it matches the arguments. A mismatch is an outcome, not an error."""
+        """Revoke the live lease if it matches the arguments.
+
+        If it does not match, return an outcome and raise no error.
+        """
         execution = self._world.find(namespace, id)
         lease = execution.lease
         if lease is None:
@@ -109,7 +112,7 @@ class Operator:
         return override(self._world, self._world.find(namespace, id), suspension, delay, reason)
 
     def hold(self, namespace: str, *, id: UUID, reason: str) -> Held:
-        """Block a waiting or delayed execution and keep its ready time."""
+        """Hold a waiting or delayed execution. It becomes blocked and keeps its ready time."""
         execution = self._world.find(namespace, id)
         if execution.state is State.BLOCKED:
             return Held(execution.hold_reason or "")
@@ -133,7 +136,7 @@ class Operator:
         return Unheld(execution.state)
 
     def unhold_all(self, namespace: str, *, kind: str | None, hold_reason: str | None, reason: str) -> int:
-        """Unhold all held executions, or those of one kind or one hold reason."""
+        """Unhold all held executions, or only those with the given kind or hold reason."""
         held = [
             execution
             for execution in self._world.executions.values()

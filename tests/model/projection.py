@@ -1,4 +1,7 @@
-"""The rows that the reference model expects. Columns that it omits must still be equal on both sides."""
+"""The rows that the reference model expects.
+
+Columns that the model omits must still be equal in SQLite and PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def expected_rows(world: World) -> Rows:
 
 
 def differences(expected: Rows, stored: Rows) -> list[str]:
-    """Describe where stored rows differ from the expected ones, in the expected columns."""
+    """Describe where stored rows differ from the expected rows.
+
+    Compare only the columns that the expected rows have.
+    """
     problems = []
     expected, stored = (rows | {"step": _number_steps(rows["step"])} for rows in (expected, stored))
     for table, names in KEYS.items():

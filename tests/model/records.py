@@ -47,7 +47,9 @@ class LiveLease:
 
 @dataclass
 class FormerLease:
-    """The last lease that ended, with the code for its former holder and the outcome for a repeated request."""
+    """The last lease that ended, with the error code that its former holder gets and the outcome of the request that
+    ended it.
+    """
 
     fence: Fence
     code: str
@@ -71,7 +73,7 @@ class AttemptRow:
 
 @dataclass
 class StepRow:
-    """A recorded step. `struck_by` is the generation from which it is no longer valid."""
+    """A recorded step. `struck_by` is the generation from which the step is no longer valid."""
 
     name: str
     status: str
@@ -82,7 +84,7 @@ class StepRow:
 
 @dataclass
 class EventRow:
-    """An event with the version that it produced."""
+    """An event, with the version of the execution after the event."""
 
     version: int
     family: str
@@ -100,7 +102,7 @@ class EventRow:
 
 @dataclass
 class Execution:
-    """An execution. `body` is compared with that of a repeated submit."""
+    """An execution. A submit with the same key or id is a duplicate if its body equals `body`."""
 
     id: UUID
     namespace: str
@@ -165,7 +167,7 @@ class Execution:
 
     @property
     def fence(self) -> Fence | None:
-        """The fence of the live lease, expired or not."""
+        """The fence of the live lease, even if that lease has expired."""
         return Fence(self.id, self.epoch, self.lease.id) if self.lease else None
 
     @property

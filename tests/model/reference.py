@@ -1,8 +1,9 @@
 """The reference model: the outcome and effect of every operation, written from the specification.
 
 It is plain Python over the records of `world.py`, with one thread and one clock, and shares no decision with the
-engine. Its groups and signatures are those of the engine, with the namespace first, so that one call can be made on all
-sides. `leases_model.py` and `operator_model.py` contain the calls of workers and operators.
+engine. It has the same method groups and signatures as the engine, with the namespace as first argument. A test can
+therefore make the same call on the engine and the model. `leases_model.py` and `operator_model.py` contain the calls of
+workers and operators.
 """
 
 from __future__ import annotations
@@ -76,8 +77,11 @@ class Executions:
         deadline: datetime | None,
         signals: Sequence[str],
     ) -> Created | Duplicate:
-        """Submit an execution. A known key or id returns a duplicate, or is rejected if the body differs. Id, times and
-        priority are not compared. A draining lane rejects new executions."""
+        """Submit an execution.
+
+        A known key or id returns a duplicate, or is rejected if the body differs. The comparison ignores the id, the
+        times and the priority. A draining lane rejects new executions.
+        """
         world, now = self._world, self._world.now
         names = (*sorted(tags.items()), tuple(signals))
         body = (namespace, kind, payload, lane, frozenset(requires), policy, names)
@@ -124,7 +128,7 @@ class Executions:
         return Created(execution.id, execution.state)
 
     def submit_many(self, namespace: str, *, submissions: Sequence[Submission]) -> list[Any]:
-        """Submit each execution independently, in order. A refusal is returned as its outcome."""
+        """Submit each execution independently, in order. A refused submission has its refusal as its outcome."""
         return [
             outcome_or_refusal(self.submit, namespace, **_get_submit_arguments(submission))
             for submission in submissions
@@ -162,7 +166,7 @@ class Executions:
         return [rows[start : start + limit] for start in range(0, len(rows), limit)] or [[]]
 
     def set_tags(self, namespace: str, *, id: UUID, tags: Mapping[str, str | None]) -> dict[str, str]:
-        """Change the tags in any state, without an event."""
+        """Change the tags of an execution in any state. This writes no event."""
         execution = self._world.find(namespace, id)
         merged = {**execution.tags, **tags}
         execution.tags = {name: value for name, value in merged.items() if value is not None}
@@ -203,7 +207,7 @@ class Lanes:
 
 
 class Duties:
-    """Apply every due time, never early and never twice."""
+    """The model of the duties, which act at every due time, never early and never twice."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -221,7 +225,7 @@ class Duties:
         self._world.keys = {name: key for name, key in self._world.keys.items() if key.expires_at > now}
 
     def due_times(self) -> list[datetime]:
-        """Return every time at which something will change."""
+        """Return every future time at which a duty has something to check or change."""
         times: list[datetime | None] = [key.expires_at for key in self._world.keys.values()]
         times += [grant.expires_at for grant in self._world.grants.values()]
         for execution in self._world.executions.values():
@@ -231,7 +235,7 @@ class Duties:
                 execution.attempt_timeout_at,
                 execution.deadline_at,
             ]
-            # A renewed lease is checked when its first term ends, and must not change then.
+            # Include the end of a lease's first term. The duty checks a renewed lease then, and must not change it.
             times += [
                 execution.purge_at,
                 execution.lease.acquired_at + execution.lease.ttl if execution.lease else None,

@@ -1,7 +1,7 @@
 """The moves of the state machine: the calls of clients, workers and operators, and the passage of time, in any order.
 
 Each move is a method with its weight and the strategies of its arguments. Moves with several requests are in
-`batch_moves.py`, those of signals and whole waits in `wait_moves.py`.
+`batch_moves.py`. Moves with signals and whole waits are in `wait_moves.py`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ClientMoves(BaseMachine):
 
 
 class ClaimMoves(BaseMachine):
-    """The ways in which leases begin."""
+    """The moves that begin leases."""
 
     @move(
         3,
@@ -129,7 +129,9 @@ class ClaimMoves(BaseMachine):
 
     @move(2, body=bodies, which=recent, worker=workers, limit=st.integers(1, 3), later=st.sampled_from([0 * S, S]))
     def crowd(self, body: Arguments, which: int, worker: str, limit: int, later: timedelta) -> None:
-        """Submit executions of different ages and priorities, release a lease, and let one worker claim from all."""
+        """Submit executions of different ages and priorities, release a lease, and let one worker claim some of all
+        waiting executions.
+        """
         submit_options = {"id": None, "key": None, "delay": None, "deadline": None}
         for priority in (0, 0, 5):
             self.act("executions.submit", RED, **body, **submit_options, priority=priority)
@@ -153,7 +155,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, which=recent, worker=workers, revoked=st.booleans())
     def hand_off(self, which: int, worker: str, revoked: bool) -> None:
-        """Lose a lease, grant a reclaim and use the grant in one move."""
+        """In one move, revoke a lease or let it expire, grant a reclaim, and use the grant."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -172,7 +174,7 @@ class ClaimMoves(BaseMachine):
 
     @move(2, which=recent, worker=workers)
     def keep_a_grant(self, which: int, worker: str) -> None:
-        """Use a grant only after its execution has ended, was replayed and lost its lease again."""
+        """Keep a grant until its execution was cancelled, replayed, claimed and revoked again. Then use the grant."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -191,7 +193,7 @@ class ClaimMoves(BaseMachine):
 
 
 class WorkerMoves(BaseMachine):
-    """The calls of workers with any fence that was ever returned."""
+    """The calls of workers, with the live fences, changed fences, and any fence that was ever returned."""
 
     def __init__(self, sides: Sides) -> None:
         super().__init__(sides)
@@ -235,7 +237,7 @@ class WorkerMoves(BaseMachine):
 
     @move(4, which=recent, operation=any_call, early=st.sampled_from([0, 0, 1]))
     def oversleep(self, which: int, operation: Call, early: int) -> None:
-        """Call at the time when the lease expires or just before, while no duty has processed it."""
+        """Make a call exactly when the lease expires or a microsecond before. No duty has processed the expiry yet."""
         fence = self.live_fence(which)
         if fence is not None:
             self.clock.advance(self.expiry_of(fence.execution_id) - self.clock.now() - early * MICROSECOND)
@@ -256,7 +258,9 @@ class WorkerMoves(BaseMachine):
 
     @move(2, which=recent, worker=workers)
     def retry(self, which: int, worker: str) -> None:
-        """Fail, wait for the backoff and claim the next attempt in one move, if the policy allows it."""
+        """In one move, fail the attempt and, if the policy allows a retry, wait for the backoff and claim the next
+        attempt.
+        """
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -271,7 +275,7 @@ class WorkerMoves(BaseMachine):
 
     @move(2, which=recent, worker=workers, recorded=steps, from_step=st.sampled_from([None, None, "one", "two"]))
     def run_again(self, which: int, worker: str, recorded: list[Step], from_step: str | None) -> None:
-        """Complete, replay and claim in one move, if the policy allows it."""
+        """In one move, complete the execution, replay it and, if the policy allows the replay, claim it."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -284,7 +288,7 @@ class WorkerMoves(BaseMachine):
 
     @move(2, which=recent, change=rarely)
     def repeat(self, which: int, change: bool) -> None:
-        """I-14: repeat an earlier request, or one that differs slightly, after any other moves."""
+        """I-14: repeat an earlier request after any other moves, sometimes with different steps."""
         if not self._presented:
             return
         path, namespace, arguments = self._presented[-1 - which % len(self._presented)]
@@ -293,7 +297,7 @@ class WorkerMoves(BaseMachine):
         self.act(path, namespace, **arguments)
 
     def _present(self, operation: Call, which: int, fence_change: str, foreign: bool) -> None:
-        """Make a call under a live lease, sometimes with a wrong part of the fence."""
+        """Make a call under a live lease, sometimes with a wrong epoch or lease id in the fence."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -378,7 +382,9 @@ class TimeMoves(BaseMachine):
             self.tick()
 
     def _pass(self, step: timedelta) -> None:
-        """Advance the clock by less than a week in total. After a week events are trimmed, which the model does not
-        cover."""
+        """Advance the clock, but by less than a week in total.
+
+        After a week events are trimmed, which the model does not cover.
+        """
         if self.clock.now() + step < self.began + timedelta(days=6, hours=12):
             self.clock.advance(step)

@@ -129,7 +129,7 @@ class Signals:
     def list(
         self, namespace: str, *, execution_id: UUID, suspension: UUID | None, include_unmatched: bool
     ) -> tuple[StoredSignal, ...]:
-        """Return the signals of the latest suspension or of the given one."""
+        """Return the signals of the given suspension, by default of the latest one."""
         execution = self._world.find(namespace, execution_id)
         for wait in reversed(execution.waits):
             if suspension in (None, wait.id):
@@ -141,7 +141,10 @@ class Signals:
     def _receive(
         self, execution: Execution, slot: Slot, signal: StoredSignal, delay: timedelta | None, by_token: bool = False
     ) -> Accepted | DuplicateSignal:
-        """Return a duplicate for a repeated signal. Otherwise check the times, the execution and the waitpoint."""
+        """Return a duplicate for a repeated signal.
+
+        Otherwise check the times, the execution and the waitpoint, and accept the signal.
+        """
         for earlier in execution.signals:
             if earlier.id == signal.id:
                 return DuplicateSignal(earlier.id)
@@ -154,7 +157,8 @@ class Signals:
             raise Refused("token_expired", "")
         if execution.state.is_terminal:
             raise make_refusal(execution, "target_not_signalable")
-        # A sender without a token may still signal an overdue wait, but not an overdue waitpoint outside a wait.
+        # A sender without a token may still signal a waitpoint of an overdue wait, but not an overdue waitpoint outside
+        # a wait.
         if not slot.is_open or (overdue and slot.state is WaitpointState.PENDING):
             raise make_refusal(execution, "waitpoint_closed")
         if len(execution.signals) >= execution.policy.max_signals:
@@ -165,7 +169,7 @@ class Signals:
 
 
 def accept(world: World, execution: Execution, slot: Slot, signal: StoredSignal, delay: timedelta | None) -> Accepted:
-    """Store the signal. If the execution is suspended on its waitpoint, evaluate the condition."""
+    """Store the signal. If the execution is suspended on the signal's waitpoint, evaluate the condition."""
     wait = execution.wait
     if wait is None or slot.state is not WaitpointState.ACTIVE:
         execution.signals.append(signal)
@@ -198,7 +202,7 @@ def resume(world: World, execution: Execution, wait: Wait, delay: timedelta, sig
 def override(
     world: World, execution: Execution, suspension: UUID | None, delay: timedelta | None, reason: str
 ) -> Resumed | AlreadySatisfied:
-    """End the wait as an operator."""
+    """End the wait on behalf of an operator."""
     wait = execution.wait
     if suspension is not None and (wait is None or wait.id != suspension):
         return AlreadySatisfied("suspension_closed")
@@ -212,7 +216,7 @@ def override(
 
 
 class WaitDuties:
-    """Apply the due times of waits."""
+    """The model of the duties for waits: timeouts, timers and the expiry of waitpoints."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -255,7 +259,7 @@ class WaitDuties:
         world.note(execution, f"completion.{state.value}", before)
 
     def _timer(self, execution: Execution) -> None:
-        """Fire the first due timer, since it may end the wait."""
+        """Fire only the first due timer, because it may end the wait."""
         due = [slot for slot in execution.slots if slot.is_open and slot.fires_at and slot.fires_at <= self._world.now]
         if due:
             slot = min(due, key=lambda slot: slot.fires_at or self._world.now)
@@ -269,7 +273,10 @@ class WaitDuties:
 
 
 def _find_slot(execution: Execution, key: str, kinds: tuple[WaitpointKind, ...]) -> Slot:
-    """Return the open waitpoint of that key, else the last one, so that repeated signals are recognized."""
+    """Return the open waitpoint with this key.
+
+    If no waitpoint with this key is open, return the last closed one, so that repeated signals are recognized.
+    """
     slots = [slot for slot in execution.slots if slot.key == key]
     slot = next((slot for slot in slots if slot.is_open), slots[-1] if slots else None)
     if slot is None or slot.kind not in kinds:

@@ -1,9 +1,10 @@
 """The two stores that run beside the reference model, each with an engine and access to its raw rows.
 
-Stores generate their own ids for executions, leases, grants and suspensions. A side gives each id a symbol when it
-first appears in an outcome. The order of appearance is the same on all sides, so symbols can be compared and passed
-back where ids cannot. Waitpoints may be stored long before they are returned, so their symbols are derived from their
-execution and key, and the symbols of their tokens from them.
+Stores generate their own ids for executions, leases, grants and suspensions. A side, which is a store with its engine,
+gives each id a symbol when the id first appears in an outcome. The order of appearance is the same for both stores and
+the model. Unlike ids, symbols can therefore be compared and passed to every side. Waitpoints may be stored long before
+they are returned. The symbol of a waitpoint is therefore derived from its execution and key, and the symbol of a token
+from its waitpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _REFUSAL_FIELDS = ("state", "epoch", "outcome", "attempt_index", "generation")
 
 
 class SharedClock(VirtualClock):
-    """The clock of all sides, which every example restarts."""
+    """The clock of both stores and the model, which every example restarts."""
 
     def restart(self) -> None:
         VirtualClock.__init__(self)
@@ -183,11 +184,11 @@ class Side:
             return describe_refusal(error, self._replace_ids)
 
     async def tick(self) -> Any:
-        """Return the report of all duties."""
+        """Run all duties once and return their reports."""
         return await self._engine.reconcilers.tick()
 
     async def rows(self) -> Rows:
-        """Return everything that is stored, comparable between sides."""
+        """Return everything that is stored, in a form that can be compared between SQLite and PostgreSQL."""
         tables = await self._database.rows()
         self._name_waitpoints(tables["waitpoint"])
         self._name_signals(tables["signal"])
@@ -198,8 +199,8 @@ class Side:
         await self._database.close()
 
     def _name_waitpoints(self, rows: list[Row]) -> None:
-        """Give symbols to new waitpoints. A step adds at most one waitpoint per execution and key, so they can be
-        numbered.
+        """Give symbols to new waitpoints. A step adds at most one waitpoint per execution and key, so each new
+        waitpoint gets the next number.
         """
         waitpoints = [(UUID(row["id"]), self._get_symbol(UUID(row["execution_id"])), row["key"]) for row in rows]
         for id_, execution_id, key in waitpoints:
@@ -208,14 +209,14 @@ class Side:
                 self._name(id_, slot_symbol(execution_id, key, self._slots[execution_id, key]))
 
     def _name_signals(self, rows: list[Row]) -> None:
-        """Give symbols to signals of the engine, which were not part of any outcome."""
+        """Give symbols to the signals that the engine sent itself, because no outcome contains their ids."""
         for row in rows:
             id_ = UUID(row["id"])
             if id_.int >= _CHOSEN and id_ not in self._symbols:
                 self._name(id_, signal_symbol(self._get_symbol(UUID(row["execution_id"])), row["seq"]))
 
     def _get_token_symbol(self, value: OpenWaitpoint) -> Secret | None:
-        """Return the symbol for the token of a waitpoint, which must have only one."""
+        """Return the symbol for the token of a waitpoint. Check that a waitpoint never has two different tokens."""
         if value.token is None:
             return None
         named = token_symbol(self._get_symbol(value.id))
@@ -223,7 +224,7 @@ class Side:
         return named
 
     def _real_token(self, named: Secret) -> Secret:
-        """Return the real token of a symbol, or a slightly changed one."""
+        """Return the real token of a symbol. If the symbol is marked as forged, return a slightly changed token."""
         text = named.reveal()
         if not text.endswith(FORGED):
             return self._tokens[named]
@@ -246,7 +247,7 @@ class Side:
 
     def _get_symbol(self, id_: UUID) -> UUID:
         if id_.int < _CHOSEN:
-            return id_  # The caller chose this id.
+            return id_  # Keep this id, because the caller chose it.
         if id_ not in self._symbols:
             self._minted += 1
             self._name(id_, symbol(self._minted))
@@ -273,7 +274,7 @@ class Side:
 
     def _column(self, name: str, value: Any) -> Any:
         if value is None or type(value) in (int, bytes):
-            return value  # This is the most common case, and every column of every row passes here after each step.
+            return value  # Return early, because every column of every row passes here after each step.
         match value:
             case bool():
                 return int(value)
@@ -308,7 +309,7 @@ class Sides:
         self.run(self._each("clear"))
 
     def call(self, path: str, namespace: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outcome of every side, by its name."""
+        """Return the outcome of each store by the store's name."""
         return self.run(self._each("call", path, namespace, arguments))
 
     def tick(self) -> dict[str, Any]:
@@ -348,7 +349,7 @@ async def pages(engine: Engine, limit: int, **filters: Any) -> list[list[tuple[U
 
 
 def make_comparable(views: list[Any]) -> list[Any]:
-    """Sort views by symbol, since the order of ids differs between sides, and drop texts for people."""
+    """Sort views by symbol, because the order of ids differs between the stores. Drop texts that only people read."""
     views = [
         replace(view, **{name: value for name, value in _IGNORED.items() if hasattr(view, name)}) for view in views
     ]
@@ -369,7 +370,7 @@ def _from_sqlite(row: Mapping[str, Any]) -> Row:
 
 
 def _from_json(name: str, value: Any) -> Any:
-    """Convert a column of a PostgreSQL row in JSON to the value that SQLite has."""
+    """Convert a JSON value of a PostgreSQL column to the value that SQLite stores."""
     if isinstance(value, str) and (name == "at" or name.endswith(("_at", "_until"))):
         return to_microseconds(datetime.fromisoformat(value))
     if isinstance(value, str) and value.startswith("\\x"):
@@ -378,7 +379,7 @@ def _from_json(name: str, value: Any) -> Any:
 
 
 def describe_refusal(error: FlowFabricError, replace_ids: Any = lambda value: value) -> tuple[Any, ...]:
-    """Return a refusal as a value: class, code and its fields about the execution."""
+    """Return a refusal as a tuple of its class, its code and its fields about the execution."""
     fields_shown = [(name, replace_ids(error.fields[name])) for name in _REFUSAL_FIELDS if name in error.fields]
     return "refused", type(error).__name__, error.code, *fields_shown
 

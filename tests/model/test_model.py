@@ -2,19 +2,20 @@
 outcome, every refusal and every stored row.
 
 - `reference.py` is the model, written from the specification without the engine's decisions. `leases_model.py`,
-`operator_model.py`, `waits_model.py`, `signals_model.py` and `keys_model.py` are its operations. `world.py`,
-`records.py` and `wait_records.py` are its state.
+  `operator_model.py`, `waits_model.py`, `signals_model.py` and `keys_model.py` are its operations. `world.py`,
+  `records.py` and `wait_records.py` are its state.
 - `stores.py` drives the stores. `machines.py` draws among the moves of `rules.py`, `batch_moves.py` and
-`wait_moves.py`.
-- `checks.py` makes one call on all sides. It then checks that outcomes and rows (`projection.py`) are equal and that
-the invariants of the reliability reference hold for the rows alone (`invariants.py`, `wait_invariants.py`).
+  `wait_moves.py`.
+- `checks.py` makes each call on both stores and the model. It then checks that the outcomes and the rows
+  (`projection.py`) are equal. It also checks that the stored rows satisfy the invariants of the reliability reference
+  (`invariants.py`, `wait_invariants.py`).
 
 Every fence and token that was ever returned is kept and presented again, long after it was lost. Time passes only when
 a move advances the clock, sometimes exactly to a due time or to the microsecond before it. Only ids are random, and
-they are compared by the order in which they appear.
+the tests compare them by the order in which they appear.
 
 Hypothesis shrinks a failure to a short program of moves and prints the blob that repeats it. A normal run draws the
-same examples every time. A full run draws different ones, for about twenty seconds with each machine.
+same examples every time. A full run draws different examples, for about twenty seconds with each machine.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 
 STEPS = 30
-# After the first ten examples of a run, Hypothesis mutates each new example five times. Many short runs cover more than
-# a few long ones.
+# After the first ten examples of a run, Hypothesis mutates each new example five times. Many short runs therefore cover
+# more than a few long runs.
 EXAMPLES = 10
 
 
 @pytest.fixture
 def sides(postgres: PostgresServer, tmp_path: Path) -> Iterator[Sides]:
-    """Open both stores once; each example empties them."""
+    """Open both stores once. Each example empties them."""
     loop = asyncio.new_event_loop()
     open_stores = loop.run_until_complete(open_sides(loop, tmp_path, postgres.dsn))
     yield open_stores

@@ -13,7 +13,7 @@ from tests.model.stores import FORGED, Row, Rows
 from tests.model.wait_records import is_satisfied
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
-# Columns of a signal that may change after it was accepted: its wait, and whether it counts there.
+# Columns of a signal that may change after its acceptance: the suspension it belongs to, and whether it counts there.
 _CHANGEABLE = ("suspension", "counts")
 
 
@@ -41,15 +41,16 @@ def check_wait_rows(rows: Rows, now_us: int) -> None:
 
 
 def check_wait_step(before: Rows, after: Rows, now_us: int) -> None:
-    """Check that a step reopens nothing, loses or rewrites no signal, and acts on no time early."""
+    """Check that a step reopens no suspension or waitpoint, loses no accepted signal, and acts on no due time early."""
     _check_suspension_steps(before, after, now_us)
     _check_waitpoint_steps(before, after, now_us)
     _check_signal_steps(before, after, now_us)
 
 
 def check_signal(before: Rows, after: Rows, token: Secret | None, outcome: Any, now_us: int) -> None:
-    """I-26, I-30, I-31: check that an accepted signal is stored once, arrived at a valid address, and resumed only a
-    suspended execution. Any other outcome changes nothing."""
+    """I-26, I-30, I-31: check that an accepted signal is stored once, had a valid target, and resumed only a suspended
+    execution. Check that a call with any other outcome changed nothing.
+    """
     if not isinstance(outcome, Accepted):
         assert before == after, "a signal that was not accepted changed something"
         return

@@ -1,6 +1,6 @@
 """The moves that affect waits.
 
-They send signals with any token that was ever returned, act as operators, change keys, or make a whole wait at once.
+They send signals with any token that was ever returned, act as operators, change keys, or run a whole wait in one move.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DEFAULT_OPTIONS = Arguments(
 
 
 class SignalMoves(BaseMachine):
-    """Signals from outside, and operators."""
+    """The moves of signal senders and of operators."""
 
     def __init__(self, sides: Sides) -> None:
         super().__init__(sides)
@@ -83,7 +83,7 @@ class SignalMoves(BaseMachine):
         resume_delay=optional_delays,
     )
     def deliver(self, which: int, any_token: bool, forged: bool, foreign: bool, **fields: Any) -> None:
-        """Deliver with any token, even an old one, sometimes with a forged one or in another namespace."""
+        """Deliver a signal with any token, even an old one. Sometimes forge the token or use another namespace."""
         useful = {
             token_symbol(slot.id)
             for execution in self.model.world.executions.values()
@@ -100,7 +100,7 @@ class SignalMoves(BaseMachine):
 
     @move(3, which=recent, change=st.sampled_from([{}, {}, {"signal_id": None}, {"key": None}, {"name": "no"}]))
     def deliver_again(self, which: int, change: Arguments) -> None:
-        """I-27: repeat a signal, by its id, by its key, or by neither."""
+        """I-27: send a signal again, with the same id and key, or with one of them changed."""
         if self._sent:
             path, namespace, arguments = self._sent[-1 - which % len(self._sent)]
             changed = {name: value for name, value in change.items() if path == "signals.deliver"}
@@ -108,7 +108,7 @@ class SignalMoves(BaseMachine):
 
     @move(2, target=targets, which=st.integers(0, 3), name=names, suffix=st.sampled_from([None, "1"]))
     def approve(self, target: Target, which: int, **fields: Any) -> None:
-        """Approve the waitpoint of the execution with this key, which may not exist."""
+        """Approve a waitpoint of the execution, which may be closed or may not exist."""
         execution = self.execution(self.target("signals.approve", target))
         keys = [slot.key for slot in execution.slots if slot.is_open or target.any_state] if execution else []
         self._send_to("signals.approve", target, fields | {"waitpoint": keys[which % len(keys)] if keys else "a"})
@@ -121,7 +121,7 @@ class SignalMoves(BaseMachine):
 
     @move(2, target=targets, reason=reasons, which=recent, named=st.booleans(), delay=optional_delays)
     def resume(self, target: Target, which: int, named: bool, **fields: Any) -> None:
-        """End the current wait, or only a suspension that was seen earlier."""
+        """End the current wait as an operator, sometimes only if it is a certain suspension that was seen earlier."""
         suspension = self._suspension(which) if named else None
         self.act_on("operator.resume", target, suspension=suspension, **fields)
 
@@ -144,7 +144,10 @@ class SignalMoves(BaseMachine):
 
     @move(2, kid=st.sampled_from([None, None, None, "kid0", "kid1"]), wrong=rarely, grace=graces)
     def rotate(self, kid: str | None, wrong: bool, grace: timedelta | None) -> None:
-        """Rotate to a new key, or to an earlier one, which is rejected unless nothing would change."""
+        """Rotate to a new key or to an earlier key.
+
+        The engine rejects an earlier key, unless it is the active key with the same secret.
+        """
         kid = kid or f"kid{len(self.model.world.ring.keys)}"
         self.act("keys.rotate", RED, kid=kid, secret=make_secret("wrong" if wrong else kid), grace=grace)
 
@@ -244,7 +247,7 @@ class WaitMoves(SignalMoves):
         3, which=recent, kept=st.booleans(), early=st.sampled_from([0, 0, 1]), worker=workers, by=st.sampled_from("at")
     )
     def race_a_timer(self, which: int, kept: bool, early: int, worker: str, by: str) -> None:
-        """Wait for a signal or a timer. Afterwards, wait again for the one that did not arrive."""
+        """Wait for a signal or a timer. Afterwards, start the same wait again, sometimes with a later timer."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -264,7 +267,7 @@ class WaitMoves(SignalMoves):
 
     @move(2, which=recent, grace=graces, early=st.sampled_from([0, 0, 1]), ticks=st.booleans(), closes=st.booleans())
     def outlive_a_key(self, which: int, grace: timedelta | None, early: int, ticks: bool, closes: bool) -> None:
-        """Use a token while its key is retired, up to the last microsecond of its window and after it."""
+        """Use a token right after its key was retired. Use it again when the grace ends or a microsecond before."""
         fence = self.live_fence(which)
         if fence is None:
             return
@@ -311,14 +314,14 @@ class WaitMoves(SignalMoves):
             self.act("leases.suspend", namespace, fence=self.live_fence(0) or fence, **operation[1])
 
     def _signal_wait(self, namespace: str, suspended: Suspended, index: int) -> None:
-        """Signal one of the waitpoints with a token, every second time from another source."""
+        """Signal one of the waitpoints that have a token. From the third signal on, use another source."""
         tokens = [waitpoint.token for waitpoint in suspended.waitpoints if waitpoint.token]
         if tokens:
             outcome = self._signal((namespace, tokens[index % len(tokens)]), by="ann" if index < 2 else "ben")
             assert not isinstance(outcome, Accepted) or outcome.effect in tuple(Effect)
 
     def _claim_again(self, id_: UUID, worker: str) -> Fence | None:
-        """Return the fence of a worker that claims the execution after its delay, or None."""
+        """Wait for the delay of the execution and claim it. Return the fence, or None if the claim is refused."""
         execution = self.execution(id_)
         if execution is not None and execution.state is State.DELAYED and execution.ready_at:
             self.clock.advance(max(execution.ready_at - self.clock.now(), 0 * S))

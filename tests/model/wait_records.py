@@ -1,7 +1,7 @@
 """The wait records of the reference model, and its own evaluation of conditions.
 
-A leaf of a condition requires a number of distinct values. A signal counts if it brings a new value, up to that number.
-The model evaluates all signals again each time.
+A leaf of a condition requires a number of distinct values, such as sources. A signal counts if it brings a new value,
+until that number is reached. The model evaluates all signals again for each new signal.
 """
 
 from __future__ import annotations
@@ -79,8 +79,11 @@ class Slot:
 
 @dataclass
 class Wait:
-    """A suspension. `request` is compared with that of a repeated call; `is_immediate` means that it was satisfied when
-    opened."""
+    """A suspension.
+
+    A repeated call must have an equal `request`. `is_immediate` means that the condition was already satisfied when the
+    suspension was opened.
+    """
 
     id: UUID
     number: int
@@ -103,7 +106,11 @@ class Wait:
 
 @dataclass
 class RingKey:
-    """A key of the ring. `is_final` means that its end was set explicitly and also applies to open waitpoints."""
+    """A key of the key ring.
+
+    `is_final` means that the rotation set an explicit grace: the key stops verifying at `verifies_until`, even if open
+    waitpoints still have its tokens.
+    """
 
     kid: str
     secret: str
@@ -159,13 +166,13 @@ def is_satisfied(condition: Condition, signals: Iterable[SignalLike]) -> bool:
 
 
 def find_counting(condition: Condition, signals: Iterable[SignalLike]) -> set[UUID]:
-    """Return the ids of the signals that count, given all of them in order of acceptance."""
+    """Return the ids of the signals that count for the condition. `signals` must be in the order of acceptance."""
     all_signals = list(signals)
     return {signal.id for leaf in leaves(condition) for signal in find_first_of_each(leaf, all_signals)}
 
 
 def count_signal(condition: Condition, earlier: Iterable[SignalLike], signal: SignalLike) -> Counted:
-    """Return whether a signal counts after the earlier ones."""
+    """Return whether the signal counts if it arrives after the earlier signals."""
     leaves_of_waitpoint = [leaf for leaf in leaves(condition) if signal.waitpoint in keys_of(leaf)]
     if not leaves_of_waitpoint:
         return Counted.NOT_IN_CONDITION
@@ -175,7 +182,10 @@ def count_signal(condition: Condition, earlier: Iterable[SignalLike], signal: Si
 
 
 def needed_keys(condition: Condition, signals: Iterable[SignalLike]) -> set[str]:
-    """Return the keys that satisfied a condition. For an AnyOf, return only the keys of its satisfied members."""
+    """Return the keys of the waitpoints that satisfied a condition.
+
+    For an `AnyOf`, return only the keys of its satisfied members.
+    """
     all_signals = list(signals)
     members = condition.members if isinstance(condition, AnyOf) else [condition]
     return {
@@ -198,7 +208,7 @@ def leaves(condition: Condition) -> Iterator[Single | Count]:
 
 
 def keys_of(leaf: Single | Count) -> tuple[str, ...]:
-    """Return the waitpoints of a leaf."""
+    """Return the keys of a leaf's waitpoints."""
     return (leaf.waitpoint,) if isinstance(leaf, Single) else tuple(leaf.waitpoints)
 
 

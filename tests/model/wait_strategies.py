@@ -138,7 +138,10 @@ create_calls = call(
 
 
 def resolve_times(operation: Call, now: datetime, execution: Execution | None = None) -> Call:
-    """Replace relative times by absolute ones, and bind waitpoints that are not open in the execution as new ones."""
+    """Replace relative times by absolute times.
+
+    If a binding names a waitpoint that is not open, bind a new waitpoint instead.
+    """
     path, arguments = operation
     if "waitpoints" in arguments:
         bound = [_resolve_binding(binding, now, execution) for binding in arguments["waitpoints"]]

@@ -82,7 +82,7 @@ class Waitpoints:
         approver: str | None,
         token_ends_at: datetime | None,
     ) -> OpenWaitpoint:
-        """Create a pending waitpoint with its token, or return a matching open one under this key."""
+        """Create a pending waitpoint with its token, or return the matching open waitpoint that has this key."""
         world, execution = self._world, self._world.find_owned(namespace, fence)
         slot = open_slot(execution, key, world.now)
         if slot is None:
@@ -97,7 +97,7 @@ class Waitpoints:
         return view_waitpoint(world, slot)
 
     def close(self, namespace: str, *, waitpoint_id: UUID, reason: str) -> WaitpointClosed:
-        """Close a waitpoint for signals. A suspension on it continues."""
+        """Close a waitpoint for signals. A suspension on this waitpoint continues."""
         for execution in self._world.executions.values():
             for slot in execution.slots:
                 if slot.id == waitpoint_id and execution.namespace == namespace:
@@ -171,8 +171,8 @@ def suspend(
 ) -> Suspended | Satisfied:
     """Release the lease until the condition is satisfied.
 
-    A repeated call returns the outcome of the suspension that the first call opened. It is recognized by its key, or by
-    the last fence with the same request.
+    A repeated call returns the outcome of the suspension that the first call opened. A call is a repetition if it has
+    the same key, or if it has the last fence and the same request.
     """
     if isinstance(options.condition, TimeoutOnly) and options.timeout is None:
         raise InvalidRequest("timeout_only_without_deadline", "")
@@ -223,8 +223,8 @@ def suspend(
 def close(world: World, execution: Execution, wait: Wait, trigger: Trigger, used: Collection[str] = ()) -> None:
     """Close the suspension and its waitpoints.
 
-    Standing waitpoints stay open, as do unused waitpoints of an AnyOf if requested. Signals at unused waitpoints may
-    count again.
+    Standing waitpoints stay open. Unused waitpoints of an `AnyOf` also stay open if the suspend requested it. Signals
+    at the unused waitpoints that stay open may count again in a later suspension.
     """
     wait.closed_at, wait.closed_by = world.now, trigger
     keeps_unused = (
@@ -250,7 +250,7 @@ def close(world: World, execution: Execution, wait: Wait, trigger: Trigger, used
 
 
 def continue_execution(world: World, execution: Execution, delay: timedelta) -> None:
-    """Let the execution wait for a worker, or for the delay to pass."""
+    """Make the execution wait for a worker, or delay it first."""
     is_delayed = delay > timedelta(0)
     execution.state = State.DELAYED if is_delayed else State.WAITING
     execution.ready_at = world.now + delay if is_delayed else None
@@ -263,13 +263,13 @@ def list_signals(execution: Execution, wait: Wait, *, include_unmatched: bool = 
 
 
 def open_slot(execution: Execution, key: str, now: datetime) -> Slot | None:
-    """Return the open waitpoint under a key if it is not overdue."""
+    """Return the open waitpoint with this key that is not overdue, or None."""
     slots = (slot for slot in execution.slots if slot.is_open and slot.key == key)
     return next((slot for slot in slots if slot.expires_at is None or slot.expires_at > now), None)
 
 
 def close_overdue(execution: Execution, key: str, now: datetime) -> None:
-    """Close an overdue waitpoint to free its key, whether or not the duty has run."""
+    """Close an overdue waitpoint to free its key, even if the duty has not run yet."""
     for slot in execution.slots:
         if slot.is_open and slot.key == key:
             slot.close(now, "expired")
@@ -291,7 +291,7 @@ def view_waitpoint(world: World, slot: Slot) -> OpenWaitpoint:
 
 
 def _repeat_waitpoint(world: World, execution: Execution, earlier: Wait, first: OpenWaitpoint) -> OpenWaitpoint:
-    """Return a waitpoint as the suspension first returned it, without its token if the key was collected."""
+    """Return a waitpoint as the first call returned it, but without its token if the signing key was collected."""
     slot = next(slot for slot in execution.slots if slot.id == first.id)
     is_kept = slot.is_open and slot.kind is not WaitpointKind.STANDING and earlier.closed_at is not None
     ends = earlier.timeout_at if is_kept else first.expires_at
@@ -299,7 +299,10 @@ def _repeat_waitpoint(world: World, execution: Execution, earlier: Wait, first: 
 
 
 def _names(execution: Execution, slot: Slot) -> tuple[str, ...] | None:
-    """Return the signal names that count at a waitpoint. None means any name, or that no suspension is open."""
+    """Return the signal names that count at a waitpoint.
+
+    Return None if any name counts, or if no open suspension uses the waitpoint.
+    """
     wait = execution.wait
     if wait is None or slot.suspension != wait.number:
         return None
@@ -309,7 +312,10 @@ def _names(execution: Execution, slot: Slot) -> tuple[str, ...] | None:
 
 
 def _find_earlier(execution: Execution, fence: Fence, key: str | None, request: tuple[Any, ...]) -> Wait | None:
-    """Return the suspension that a request repeats, by its key or else by the fence of the last lease."""
+    """Return the suspension that this request repeats, or None.
+
+    Find it by the key, or without a key by the fence of the last lease.
+    """
     if key is not None:
         same = (wait for wait in execution.waits if (wait.generation, wait.key) == (execution.generation, key))
         return next(same, None)
@@ -322,7 +328,10 @@ def _find_earlier(execution: Execution, fence: Fence, key: str | None, request: 
 def _repeat_outcome(
     world: World, namespace: str, earlier: Wait, fence: Fence, request: tuple[Any, ...]
 ) -> Suspended | Satisfied:
-    """Return the first outcome for the fence that opened the suspension, or the end of the wait for a later owner."""
+    """For the fence that opened the suspension, return the first outcome.
+
+    For the fence of a later lease, return how the wait ended.
+    """
     execution = world.find(namespace, fence.execution_id)
     if earlier.fence != fence:
         world.find_owned(namespace, fence)
@@ -337,7 +346,7 @@ def _repeat_outcome(
 
 
 def _find_slot(execution: Execution, binding: Bound, now: datetime) -> Slot | None:
-    """Return the open waitpoint that a binding refers to, or None if a new one is needed."""
+    """Return the open waitpoint that a binding refers to, or None if a new waitpoint is needed."""
     slot = open_slot(execution, binding.key, now)
     if slot is None and isinstance(binding, PendingWaitpoint | StandingWaitpoint):
         raise NotFound("waitpoint_not_found", "")
@@ -349,7 +358,7 @@ def _find_slot(execution: Execution, binding: Bound, now: datetime) -> Slot | No
 
 
 def _matches(binding: Bound, slot: Slot, now: datetime) -> bool:
-    """Return True if the approver, or the time of the timer, matches."""
+    """Return True if the binding's approver or timer, if it has one, agrees with the waitpoint."""
     if isinstance(binding, NewWaitpoint):
         return binding.approver in (None, slot.approver)
     if isinstance(binding, Timer):
@@ -358,7 +367,7 @@ def _matches(binding: Bound, slot: Slot, now: datetime) -> bool:
 
 
 def _check_sources(options: SuspendOptions, existing: Sequence[Slot | None]) -> None:
-    """Reject a count of more sources than there are approvers."""
+    """Reject a condition that counts more distinct sources than its waitpoints have approvers."""
     pairs = zip(options.waitpoints, existing, strict=True)
     approvers = {binding.key: slot.approver if slot else getattr(binding, "approver", None) for binding, slot in pairs}
     for leaf in leaves(options.condition):
@@ -382,7 +391,7 @@ def _bind(world: World, execution: Execution, wait: Wait, binding: Bound, slot: 
 
 
 def _join(execution: Execution, wait: Wait, bound: Sequence[Slot], earlier_signals: Sequence[StoredSignal]) -> None:
-    """Attach earlier signals to the suspension. Those of standing waitpoints are attached only if they count."""
+    """Attach earlier signals to the suspension. Signals of standing waitpoints are attached only if they count."""
     counts = find_counting(wait.condition, earlier_signals)
     standing = {slot.id for slot in bound if slot.kind is WaitpointKind.STANDING}
     for index, signal in enumerate(execution.signals):

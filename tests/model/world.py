@@ -55,7 +55,7 @@ def symbol(number: int) -> UUID:
 
 @dataclass
 class Key:
-    """The execution and body of an idempotency key, with its expiry."""
+    """The execution and the body that an idempotency key refers to, with the key's expiry."""
 
     execution_id: UUID
     body: tuple[Any, ...]
@@ -109,8 +109,9 @@ class World:
         return self.lanes.get((namespace, lane), LaneState.ACTIVE)
 
     def find_owned(self, namespace: str, fence: Fence) -> Execution:
-        """Return the execution if the fence is that of its unexpired live lease. Otherwise reject, in this order: the
-        former fence with its code, an expired live lease, stale fences, and all other fences.
+        """Return the execution if its live lease has this fence and has not expired. Otherwise raise the first refusal
+        that applies: the code of the former lease, then an expired lease, then a stale lease, then an inactive
+        execution.
         """
         execution = self.find(namespace, fence.execution_id)
         former = execution.former
@@ -208,7 +209,7 @@ class World:
         principal: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Write an event. An event that ends a lease has the index of the attempt that was running."""
+        """Write an event. An event that ends a lease has the index of the attempt that held the lease."""
         family, name = event.split(".")
         lease = execution.lease or before.lease
         ends = before.lease is not None and execution.lease is None
@@ -231,10 +232,10 @@ class World:
     def lose_lease(
         self, execution: Execution, event: str, principal: str | None = None, reason: str | None = None
     ) -> None:
-        """Apply an expiry or revocation by the policy.
+        """End a lease that expired or was revoked, as the policy requires.
 
-        The execution is kept for hand-off or requeued as a new attempt. Expiries are counted, and the execution fails
-        beyond their limit.
+        The execution is kept for hand-off or requeued as a new attempt. If leases expire more often than the policy
+        allows, the execution fails.
         """
         before, expired = replace(execution), event == "lease.expired"
         is_kept = execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF
@@ -300,14 +301,14 @@ class World:
         return outcome
 
     def end_grants(self, id_: UUID) -> None:
-        """Expire the unused grants of a generation."""
+        """Expire the unused grants of an execution."""
         for name, grant in self.grants.items():
             if grant.execution_id == id_ and grant.consumed_by is None:
                 self.grants[name] = replace(grant, expires_at=grant.granted_at)
 
     def record(self, execution: Execution, steps: list[Step]) -> None:
-        """Record steps. Open steps may change, and final steps may only be repeated. One contradiction rejects the
-        whole call.
+        """Record steps. An open step may change. A final step may only be repeated unchanged. If one step contradicts a
+        recorded step, the whole call is rejected.
         """
         for step in steps:
             recorded = find_step(execution, step.name)
