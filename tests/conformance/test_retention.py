@@ -80,7 +80,7 @@ async def test_purge_removes_all_rows_of_an_execution_but_its_events(
     await engine.reconcilers.tick()
     remaining = {name: await count_rows(store, name, purged) for name in OWNED_TABLES}
     assert remaining == dict.fromkeys(OWNED_TABLES, 0)
-    # The key of the kept execution has expired by now. Its other rows remain.
+    # The submission key of the kept execution has expired by now. The other rows of that execution remain.
     assert {name: await count_rows(store, name, kept) > 0 for name in OWNED_TABLES[:-1]} == dict.fromkeys(
         OWNED_TABLES[:-1], True
     )

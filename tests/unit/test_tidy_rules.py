@@ -31,7 +31,7 @@ def package(folder: Path, files: dict[str, str]) -> dict[str, Module]:
 
 
 def chain(package: str, number: int) -> dict[str, str]:
-    """Return modules of which each one imports the next and the last one imports the first, inside functions."""
+    """Return modules that form a cycle: each imports the next inside a function, and the last imports the first."""
     names = [f"m{place}" for place in range(number)]
     targets = [*names[1:], names[0]]
     late = "def f():\n    from flowfabric.{} import {}\n"

@@ -89,7 +89,7 @@ def run(*command_line: str, folder: Path, stdin: str = "") -> str:
 
 
 def complete_in_bash(*words: str, folder: Path) -> list[str]:
-    """Return the completions that bash offers for the last of these words."""
+    """Return the completions that bash offers for the last word of a command line."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = ASK_BASH.format(script=read_script("bash"), words=quoted)
     return run("bash", "--norc", "-c", script, folder=folder).split()

@@ -1,4 +1,4 @@
-"""Approvals: the approvers, the end of an approval, and its records."""
+"""Approvals: who may approve, what ends an approval, and what the journal records."""
 
 from __future__ import annotations
 

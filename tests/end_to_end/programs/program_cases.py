@@ -1,4 +1,4 @@
-"""Test cases for the programs: how a test drives each one, its result and its effects."""
+"""Test cases for the programs: how a test drives each program, and the expected result and effects."""
 
 from __future__ import annotations
 
