@@ -200,7 +200,7 @@ ROLES = {
 }
 
 _FREE_TEXT = Role([NUL, SURROGATE, LONG, 7, b"x"])
-# Roles by argument name, for arguments whose annotation does not say which values are valid.
+# Roles by argument name, for arguments whose annotation does not determine which values are valid.
 BY_NAME = {
     "reason": _FREE_TEXT,
     "message": _FREE_TEXT,

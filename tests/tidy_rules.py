@@ -240,7 +240,7 @@ def _star_problems(tokens: list[Token]) -> Iterator[str]:
 def _limit_problems(tokens: list[Token]) -> Iterator[str]:
     """Yield each LIMIT without ORDER BY.
 
-    Check each pair of brackets separately, because the order of a subquery says nothing about the outer query.
+    Check each pair of brackets separately, because the order of a subquery does not order the outer query.
     """
     ordered = [False]
     for token in tokens:

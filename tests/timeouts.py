@@ -87,7 +87,7 @@ def pytest_enter_pdb() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     # Worker processes of pytest-xdist need no limit here. They wait for each other, and the main process kills
-    # those that do not exit.
+    # every worker that does not exit.
     if not hasattr(config, "workerinput"):
         _exit_after(config.getoption("--test-timeout") or TIMEOUT_S, config)
 
@@ -97,7 +97,7 @@ def _limit(item: pytest.Item) -> Iterator[None]:
     timeout_s = _timeout_of(item)
     signal.signal(signal.SIGALRM, partial(_raise_timeout, timeout_s))
     signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s / 10)
-    # This limit also covers the report of the phase, which can hang because objects are deleted meanwhile.
+    # This limit also covers the report of the phase, which can hang while it deletes objects.
     _exit_after(timeout_s * 1.5, item.config)
     try:
         yield

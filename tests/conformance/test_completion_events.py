@@ -12,7 +12,7 @@ from tests.faults.store_dump import Camera, camera_on, wipe
 from tests.stores import TestStore, opened
 
 TAGS = {"team.owner": "ada"}
-# Operations that must end an execution. Without this list the test would pass even if no operation ended one.
+# Operations that must end an execution. Without this list the test would pass even if no operation ended an execution.
 ENDING = {
     "complete", "complete with steps", "complete, not plain", "complete_many", "fail, for good", "own cancel",
     "operator cancel", "reclaim, once too often", "lease expiry, once too often", "attempt timeout, for good",

@@ -29,7 +29,7 @@ from tests.expectations import nothing_written, refusals, refused, taking_part
 from tests.scenarios import KEEPING, ONE_SHOT, STEADY, leased, submitted
 from tests.stores import TestStore, snapshot
 
-# Every fenced operation. Its content differs from what the former owners below have sent, so it is never a repetition.
+# Every fenced operation. Its content, if any, differs from the requests that the former owners below have sent.
 OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
     "renew": lambda engine, fence: engine.leases.renew(fence),
     "progress": lambda engine, fence: engine.leases.progress(fence, 99, "zombie"),

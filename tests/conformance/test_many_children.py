@@ -99,7 +99,8 @@ async def test_cancel_request_with_grace_reaches_every_child(
     root, family = await build_family(engine)
     outcome = await engine.operator.cancel(root, "enough", children=True, grace="20s")
     assert isinstance(outcome, CancelPending)
-    # Children that have not started are cancelled at once. Only the root and its two running children get a request.
+    # Children that have not started are cancelled immediately. Only the root and its two running children get a
+    # cancel request.
     assert await count_states(store) == {"cancelled": MANY - 1, "active": 3}
     for id_ in (min(family[:-1]), max(family[:-1])):
         assert (await last_event(engine, id_)).name == "cancel_requested"

@@ -168,7 +168,7 @@ async def order(number: str) -> list[Any]:
 
 
 async def _drive(kit: Kit, handle: Handle[Any], tokens: list[str]) -> AsyncIterator[str]:
-    """Send what the program waits for until it ends. Yield the name of each wait, and then `end`."""
+    """Yield the name of each wait of the program, then send its signal or advance the clock. Yield `end` last."""
     yield "retry"
     await kit.advance("30m")
     yield "sleep"

@@ -1,4 +1,4 @@
-"""Approvals: who may approve, what ends an approval, and what the journal records."""
+"""Approvals: who may approve, how an approval ends, and how the journal records it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def number(request: pytest.FixtureRequest, size: Size) -> int:
 
 
 class ChildTask:
-    """A child task that sleeps, fails or succeeds as its argument says. Tests count the parent's runs in `runs`."""
+    """A child task that sleeps, fails or succeeds depending on its argument. Tests count the parent's runs here."""
 
     def __init__(self, app: App) -> None:
         self.runs = 0
