@@ -78,7 +78,7 @@ def await_problems(source: str) -> list[str]:
 
 
 def foreign_problems(text: str) -> list[str]:
-    """Return traces of one machine or one package index."""
+    """Return text that works only on one machine or with one package index, such as its paths or host names."""
     # The host names are put together from parts, because this file would otherwise break its own rule.
     hosts = [re.escape(".".join(parts)) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]
     machine = [rf"(?<![\w.])/{folder}/" for folder in ("work", "root")]

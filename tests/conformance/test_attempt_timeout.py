@@ -1,4 +1,4 @@
-"""Tests of the attempt timeout, which retries or ends an attempt and is paused while the attempt is interrupted."""
+"""Tests of the attempt timeout, which ends an attempt that takes too long and does not count interruptions."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def make_fences(execution: Execution) -> Iterable[Fence]:
 
 @dataclass
 class RollBack(Exception):
-    """Rolls a transaction back and carries its result to the caller."""
+    """Raised to roll a transaction back. It carries the result of the transaction to the caller."""
 
     has_written: bool
 

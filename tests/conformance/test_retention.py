@@ -162,7 +162,7 @@ async def complete_with_owned_rows(engine: Engine, clock: VirtualClock) -> UUID:
 
 
 async def is_purged(engine: Engine, id_: UUID) -> bool:
-    """Return whether the execution is unknown."""
+    """Return whether the engine no longer knows the execution."""
     if id_ in [execution.id for execution in (await engine.executions.list()).items]:
         return False
     return isinstance(await error_of(engine.executions.describe(id_)), NotFound)

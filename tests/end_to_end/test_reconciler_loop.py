@@ -354,7 +354,7 @@ async def wait_for_event(engine: Engine, id_: UUID, name: str) -> datetime:
 async def event_times(engine: Engine, id_: UUID, name: str) -> list[datetime]:
     """Return the times of the events with this name.
 
-    An expired waitpoint has no event, so its own closing time is used.
+    The expiry of a waitpoint writes no event, so use the time at which the waitpoint was closed.
     """
     if name == WAITPOINT_EXPIRED:
         return [waitpoint.closed_at for waitpoint in await engine.waitpoints.list(id_) if waitpoint.closed_at]

@@ -121,7 +121,7 @@ async def test_late_repeat_with_a_key_is_a_duplicate_and_not_for_the_next_wait(a
 
 
 async def accepted_signal(handle: Handle[Any], signal: Signal[int], value: int, *, key: str | None = None) -> Accepted:
-    """Send a signal until the task awaits it."""
+    """Send a signal again and again until it is accepted, because the task may not await it yet."""
     while True:
         try:
             delivery = await handle.signal(signal, value, key=key)

@@ -130,7 +130,7 @@ async def trip() -> list[Any]:
 
 @app.task(signals=[GO])
 async def order(number: str) -> list[Any]:
-    """Make every kind of durable call, and return their outcomes."""
+    """Make every kind of durable call, and return the outcomes of the calls."""
     seen: list[Any] = [number, changed("second version"), now().isoformat(), str(uuid4()), rng().randrange(10**6)]
     seen += [await step(note, number), await step.options(key="k", name="named")(note, "keyed")]
     seen += [await step(fail_twice, "flaky"), await step.tx(write_row, 3), await poll("1m", is_third, "third")]

@@ -1,4 +1,4 @@
-"""A body that loses its lease, its time or its worker unwinds, and the execution continues or expires."""
+"""A body unwinds if it loses its lease, its time is over or its worker stops. Its execution continues or expires."""
 
 from __future__ import annotations
 
