@@ -126,7 +126,7 @@ _NO_SECRETS = [
 
 @dataclass(frozen=True)
 class Role:
-    """The role of an argument: the values it must reject, and the odd values it accepts."""
+    """The role of an argument: values that it must reject, and unusual values that it accepts."""
 
     bad: list[Any]
     good: tuple[Any, ...] = ()
@@ -200,7 +200,7 @@ ROLES = {
 }
 
 _FREE_TEXT = Role([NUL, SURROGATE, LONG, 7, b"x"])
-# Arguments whose annotation is not specific enough.
+# Roles by argument name, for arguments whose annotation does not determine which values are valid.
 BY_NAME = {
     "reason": _FREE_TEXT,
     "message": _FREE_TEXT,

@@ -21,7 +21,7 @@ from tests.stores import PostgresTestStore, SqliteTestStore, TestStore
 
 
 class Caller(Protocol):
-    """One connection of the program. It begins a new transaction after each commit or rollback."""
+    """A program with one database connection. It begins a new transaction after each commit or rollback."""
 
     connection: Any
 
@@ -120,7 +120,7 @@ def own_namespace() -> str:
 
 
 async def notes(store: TestStore) -> list[str]:
-    """Return the rows that the program has committed."""
+    """Return the texts that the program has committed to its table."""
     return [row["text"] for row in await store.query("SELECT text FROM ff.note ORDER BY text")]
 
 

@@ -24,10 +24,10 @@ from tests.sizes import Size
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore
 
 pytest_plugins = ["tests.timeouts"]
-# A test may leave tasks that are about to end, such as the return of a connection to its pool.
+# How long to wait for tasks that a test leaves behind, such as the return of a connection to its pool.
 TASK_END_TIMEOUT_S = 5.0
 
-# A plain run uses the same examples every time. `--all` searches for new ones.
+# Hypothesis uses the same examples in every plain run. With `--all` it searches for new examples.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("all", max_examples=1000, deadline=None)
 
@@ -92,13 +92,13 @@ def scoreboard(record_property: Callable[[str, object], None]) -> Callable[[str]
 
 @pytest.fixture(scope="session")
 async def session_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all tests of this process."""
+    """Return the event loop that all tests of this process share."""
     return asyncio.get_running_loop()
 
 
 @pytest.fixture(autouse=True)
 def clean_loop(session_loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Fail a test whose tasks do not end, or that leaves the loop in another mode."""
+    """Fail a test that leaves tasks running, or that does not restore the debug mode and the handlers of the loop."""
     tasks, mode = asyncio.all_tasks(session_loop), _mode(session_loop)
     yield
     assert _mode(session_loop) == mode
@@ -119,13 +119,13 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
 
 @pytest.fixture(scope="session")
 def run_all(pytestconfig: pytest.Config) -> bool:
-    """Whether `--all` is set. Tests that repeat or scale work then use their largest count."""
+    """Return whether `--all` is set. If it is, tests that repeat work use their largest count."""
     return bool(pytestconfig.getoption("--all"))
 
 
 @pytest.fixture(scope="session")
 def size(pytestconfig: pytest.Config) -> Size:
-    """The size of the run, which decides how often tests repeat their work."""
+    """Return the size of the run, which decides how often tests repeat their work."""
     if pytestconfig.getoption("--all"):
         return Size("long")
     return Size("full" if pytestconfig.getoption("--full") else "short")
@@ -133,34 +133,34 @@ def size(pytestconfig: pytest.Config) -> Size:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One PostgreSQL server for the whole run, started on first use."""
+    """Yield one PostgreSQL server for the whole run, started on first use."""
     with postgres_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def schemas(postgres: PostgresServer) -> Iterator[PostgresSchemas]:
-    """The schemas of that server, one per test."""
+    """Yield the pool of schemas of the PostgreSQL server. Each test takes one schema."""
     with closing(PostgresSchemas(postgres.dsn)) as schemas:
         yield schemas
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> SqliteTestStore:
-    """An empty SQLite file with the current schema. Copying it is faster than creating one for each test."""
+    """Return an empty SQLite file with the current schema. Copying it is faster than creating a file for each test."""
     return SqliteTestStore(tmp_path_factory.mktemp("template"))
 
 
 @pytest.fixture(scope="session")
 async def open_stores(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenStores]:
-    """The stores that stay open between tests. A test that requests this fixture gets one of them as `store`."""
+    """Yield the stores that stay open between tests. A test that requests this fixture gets one of them as `store`."""
     async with aclosing(OpenStores(tmp_path_factory)) as stores:
         yield stores
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestStore]:
-    """An empty store for one test, once per backend. An unavailable backend is an error."""
+    """Yield an empty store for one test, once per backend. A test fails if its backend is unavailable."""
     if "open_stores" in request.fixturenames:
         stores: OpenStores = request.getfixturevalue("open_stores")
         open_store = stores.take(None if request.param == "sqlite" else request.getfixturevalue("schemas"))
@@ -182,12 +182,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """The clock of the store of the `engine` fixture. It moves only when a test advances it."""
+    """Return the clock of the `engine` fixture's store. Its time changes only when a test advances it."""
     return VirtualClock()
 
 
 @pytest.fixture
 async def engine(store: TestStore, clock: VirtualClock, open_stores: OpenStores) -> AsyncIterator[Engine]:
-    """A new engine on the test's store and clock."""
+    """Yield a new engine on the test's store and clock."""
     async with engine_on(store, clock) as engine:
         yield engine

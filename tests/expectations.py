@@ -18,11 +18,11 @@ LIVE = [situation for situation in SITUATIONS if situation not in ENDED]
 
 
 async def _asynchronously(connection: object) -> None:
-    """Do nothing in a transaction on PostgreSQL."""
+    """Do nothing. This is a transaction body for PostgreSQL, which needs a coroutine function."""
 
 
 def _at_once(connection: object) -> None:
-    """Do nothing in a transaction on SQLite."""
+    """Do nothing. This is a transaction body for SQLite, which needs a plain function."""
 
 
 def taking_part(engine: Engine) -> Callable[[Any], Any]:
@@ -107,7 +107,7 @@ async def stored_row(store: TestStore, id_: UUID) -> dict[str, Any]:
 
 
 async def refusals(engine: Engine, fence: Fence) -> set[str]:
-    """Return the error codes of all writes of a worker."""
+    """Call every fenced write of a worker, and return the set of error codes."""
     codes = set()
     for write in (
         engine.leases.renew(fence),

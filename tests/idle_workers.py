@@ -43,7 +43,7 @@ class Starts:
 
 
 class IdleWorker:
-    """A worker that claims on notification, completes immediately, and records when each execution started."""
+    """A worker that claims when it is notified, completes each execution immediately, and records when it started."""
 
     def __init__(self, engine: Engine, name: str, started: Starts) -> None:
         self._engine = engine

@@ -93,7 +93,7 @@ class OpenStore:
             self._clock.source = clock
         opener = self.connecting(clock)
         if has_clock in self._open:
-            # A test may have closed the connections of every engine. Then the store is opened again.
+            # If a test has closed the store, `_build` raises Unavailable, and the store is opened again below.
             with suppress(Unavailable):
                 engine: Engine = await opener._build(self._open[has_clock][0])
                 return engine

@@ -15,9 +15,9 @@ CHECK_VIOLATION = "23514"
 async def poisoned(
     store: TestStore, table: str, act: str, column: str, value: object, *, saying: str = CHECK_VIOLATION
 ) -> AsyncIterator[None]:
-    """Reject every DELETE or UPDATE of rows with this value in a column for the block.
+    """While the block runs, reject every DELETE or UPDATE (`act`) of rows that have this value in a column.
 
-    PostgreSQL raises the SQLSTATE `saying`.
+    On PostgreSQL, the rejection has the SQLSTATE `saying`.
     """
     named, condition = f"ff.{table}", f"OLD.{column} = '{value}'"
     if store.name == "sqlite":

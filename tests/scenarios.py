@@ -136,7 +136,7 @@ async def requeued(engine: Engine, clock: VirtualClock) -> UUID:
 
 
 async def lease_expired(engine: Engine, clock: VirtualClock) -> UUID:
-    """Return an active execution whose lease has expired without any duty having noticed."""
+    """Return an active execution whose lease has expired, but no duty has noticed that yet."""
     lease = await leased(engine)
     clock.advance("31s")
     return lease.execution_id

@@ -1,4 +1,4 @@
-"""The size of a test run: few repetitions in a plain run, many in a full one."""
+"""The size of a test run: tests repeat their work a few times in a plain run and many times in a full run."""
 
 from __future__ import annotations
 

@@ -16,21 +16,21 @@ from flowfabric.testing import VirtualClock
 from tests.open_stores import OpenPostgresStore, OpenSqliteStore, OpenStore, OpenStores
 from tests.stores import PostgresSchemas, SqliteTestStore, TestStore, opened, snapshot
 
-# Ids are random, and the offset of a running clock changes all the time.
+# Attributes that always differ: ids are random, and the offset of a running clock changes all the time.
 ALWAYS_DIFFERENT = ("ids", "_clock_offset")
 PLAIN = (bool, int, float, str, bytes, datetime, timedelta, type(None))
 
 
 @pytest.fixture
 def open_store(store: TestStore, open_stores: OpenStores) -> OpenStore:
-    """A store that stays open, once per backend."""
+    """Return a store that stays open, once per backend."""
     assert isinstance(store, OpenStore)
     return store
 
 
 @pytest.fixture
 async def new_store(store: TestStore, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[TestStore]:
-    """A store of the same backend that no test has used."""
+    """Yield a store of the same backend that no test has used."""
     if store.name == "sqlite":
         yield SqliteTestStore(tmp_path)
         return
@@ -41,10 +41,7 @@ async def new_store(store: TestStore, tmp_path: Path, request: pytest.FixtureReq
 
 
 async def story(engine: Engine) -> list[object]:
-    """Use everything that an engine caches: routes, keys, leases, due times, waiters and a subscriber.
-
-    Return the results.
-    """
+    """Use everything that an engine caches (routes, keys, leases, due times, waiters) and return the results."""
     submitted = await engine.executions.submit("k", lane="mail", key="once", tags={"team.owner": "ann"})
     again = await engine.executions.submit("k", lane="mail", key="once", tags={"team.owner": "ann"})
     [lease] = await engine.leases.claim(["mail"], "worker-1", limit=5)
@@ -63,7 +60,7 @@ async def story(engine: Engine) -> list[object]:
 
 
 def memory(value: Any, path: str = "engine", seen: set[int] | None = None) -> dict[str, object]:
-    """Return all attributes of an engine except its store: plain values, and the sizes of collections."""
+    """Return the attributes of an engine and of its parts, without its store. A collection is shown by its size."""
     seen = set() if seen is None else seen
     if isinstance(value, PLAIN):
         return {path: value}

@@ -16,7 +16,7 @@ from tests.postgres_server import BIN_VARIABLE, DSN_VARIABLE, find_binaries, pos
 
 ROOT = Path(__file__).parent.parent
 
-# Start a server, print its address, and wait to be killed.
+# A program that starts a server, prints its address, and waits until the test kills it.
 VICTIM = """
 import sys
 from tests.postgres_server import postgres_server
@@ -53,7 +53,7 @@ def test_server_and_its_folder_are_removed_when_the_tests_are_killed() -> None:
         folder = _folder_of(victim.stdout.readline().strip())
         postmaster = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
         victim.kill()
-        # The keeper inherited this pipe. It closes when the keeper ends, which is after the cleanup.
+        # The keeper inherited this pipe. The pipe closes when the keeper ends, which happens after the cleanup.
         assert victim.stderr.read() == ""
     assert not folder.exists()
     with pytest.raises(ProcessLookupError):

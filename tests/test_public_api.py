@@ -16,7 +16,7 @@ REGENERATE = "If the change is meant, mention it in the changelog and write the 
 
 @pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> ModuleType:
-    """A module that users import from."""
+    """Return a module that users import from."""
     return import_module(request.param)
 
 
@@ -53,7 +53,7 @@ def _is_own_module(value: object) -> bool:
 
 
 def _has_docstring(name: str, value: object) -> bool:
-    # A dataclass without a docstring gets its signature as one.
+    # A dataclass without a docstring gets its signature as its docstring, which does not count.
     return bool(value.__doc__) and not str(value.__doc__).startswith(f"{name}(")
 
 

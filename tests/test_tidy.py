@@ -34,7 +34,7 @@ TreeRule = Callable[[Mapping[str, tidy_tree.Module]], list[str]]
 
 
 class Rule(Protocol):
-    """A function of tests/tidy_rules.py that reads a text."""
+    """A rule: a function of tests/tidy_rules.py that takes a text and returns its problems."""
 
     __name__: str
 

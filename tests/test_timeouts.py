@@ -55,7 +55,7 @@ def test_next():
 def run_pytest(folder: Path, program: str, *options: str) -> str:
     """Run the tests of a program with a limit of two seconds per phase, and return the output."""
     (folder / "test_program.py").write_text(program)
-    # The configuration is that of this project, with one event loop per process.
+    # Use the pytest configuration of this project, which has one event loop per process.
     words = f"-m pytest -c {ROOT}/pyproject.toml --rootdir . -p tests.timeouts -p no:cacheprovider -rA --test-timeout 2"
     done = subprocess.run(
         [sys.executable, *words.split(), *options, "test_program.py"],

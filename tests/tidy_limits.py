@@ -6,7 +6,7 @@ from __future__ import annotations
 FILE_LINES = 500
 FUNCTION_LINES = 60
 POSITIONAL_ARGUMENTS = 6
-# The formatter lays out smaller collections.
+# Only a collection with at least this many entries may be laid out by hand.
 MIN_TABLE_ENTRIES = 3
 
 # The package as a whole.
@@ -22,7 +22,8 @@ SMALL_CYCLE_MODULES = 7
 
 # Marker words per 10,000 words, in every package.
 MARKERS = 15.0
-# How far a number of the ratchet may be above the lines of code or the rate of markers that it limits.
+# How far a limit in tidy_ratchet.toml may be above the actual value: SLACK is a fraction of the lines of code, and
+# MARKER_SLACK is a number of marker words per 10,000 words.
 SLACK = 0.02
 MARKER_SLACK = 3.0
 
@@ -30,5 +31,5 @@ MARKER_SLACK = 3.0
 WALK_FILES = 50
 WALK_CHANGES = 290
 
-# Modules that may have a single importer: operations, commands and durable calls each get a file.
+# Packages whose modules may have a single importer, because each operation, command or durable call has its own file.
 OWN_FILE_PACKAGES = ("ops", "cli.commands", "runtime.calls")

@@ -31,7 +31,7 @@ def size_problems(source: str) -> list[str]:
 
 
 def formatter_problems(source: str) -> list[str]:
-    """Return the places that switch the formatter off for anything but a literal table."""
+    """Return the comments that switch the formatter off for anything other than a table (see `_is_table`)."""
     if not _FORMATTER.search(source):
         return []
     tree = ast.parse(source)
@@ -43,7 +43,7 @@ def formatter_problems(source: str) -> list[str]:
 
 
 def formatter_switches(source: str) -> list[tuple[int, str]]:
-    """Return the lines of `fmt: skip` and `fmt: off` comments with the word."""
+    """Return the line number of each `fmt: skip` or `fmt: off` comment, with the word `skip` or `off`."""
     if not _FORMATTER.search(source):
         return []  # Most files have no such comment, and tokenizing is slow.
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -78,8 +78,8 @@ def await_problems(source: str) -> list[str]:
 
 
 def foreign_problems(text: str) -> list[str]:
-    """Return traces of one machine or one package index."""
-    # The words are assembled here, because this file would break the rule otherwise.
+    """Return text that works only on one machine or with one package index, such as its paths or host names."""
+    # The host names are put together from parts, because this file would otherwise break its own rule.
     hosts = [re.escape(".".join(parts)) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]
     machine = [rf"(?<![\w.])/{folder}/" for folder in ("work", "root")]
     foreign = re.compile("|".join([*hosts, *machine, re.escape("../") + "shared"]))
@@ -103,7 +103,7 @@ def _function_problems(node: Function) -> Iterator[str]:
 def _is_table(statement: ast.stmt | None) -> bool:
     """Return True for an assignment whose value is written as a table.
 
-    That is a collection of at least MIN_TABLE_ENTRIES entries, or a record that is a constant of a module.
+    A table is a collection of at least MIN_TABLE_ENTRIES entries, or a record assigned to a constant of the module.
     """
     if not isinstance(statement, ast.Assign | ast.AnnAssign):
         return False
@@ -120,11 +120,11 @@ def _is_table(statement: ast.stmt | None) -> bool:
 def _switched(tree: ast.Module, line: int, word: str) -> ast.stmt | None:
     """Return the statement that a comment exempts from the formatter.
 
-    That statement ends at `skip` or follows `off`.
+    A `skip` comment exempts the statement that ends on its line; an `off` comment exempts the next statement.
     """
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     if word == "skip":
-        # The last match begins last, so it is the innermost statement that ends here.
+        # Of the statements that end on this line, the innermost one begins last.
         ending = [statement for statement in statements if statement.end_lineno == line]
         return max(ending, key=lambda statement: statement.lineno, default=None)
     later = [statement for statement in statements if statement.lineno > line]
@@ -178,7 +178,7 @@ def _root(node: ast.expr) -> str | None:
     return None
 
 
-# Only reserved words, which cannot name a column or a common table expression.
+# Only reserved words are listed, because other keywords may also name a column or a common table expression.
 SQL_KEYWORDS = re.compile(
     "ALL|ALTER|AND|AS|ASC|BEGIN|BETWEEN|BY|CASE|CHECK|COLLATE|COMMIT|CONFLICT|CONSTRAINT|CREATE|CROSS|DEFAULT|DELETE|DESC"
     "|DISTINCT|DO|DROP|ELSE|END|EXCEPT|EXISTS|FOR|FOREIGN|FROM|FULL|GROUP|HAVING|IN|INDEX|INNER|INSERT|INTERSECT|INTO|IS"
@@ -208,13 +208,13 @@ class Token(NamedTuple):
 
 
 def sql_problems(source: str) -> list[str]:
-    """Return keywords in lower case, stars for columns, and limits without an order."""
+    """Return SQL keywords in lower case, `*` in place of columns, and LIMIT without ORDER BY."""
     tokens = list(_sql_tokens(source))
     return [*_keyword_problems(tokens), *_star_problems(tokens), *_limit_problems(tokens)]
 
 
 def _sql_tokens(source: str) -> Iterator[Token]:
-    """Yield words and signs. A comment that begins its line separates statements and is returned as a `;`."""
+    """Yield the words and signs of SQL text. Yield `;` for a comment at the start of a line, which ends a statement."""
     for match in _SQL_TOKEN.finditer(source):
         begins_line = match.start() == 0 or source[match.start() - 1] == "\n"
         line = source.count("\n", 0, match.start()) + 1
@@ -238,9 +238,9 @@ def _star_problems(tokens: list[Token]) -> Iterator[str]:
 
 
 def _limit_problems(tokens: list[Token]) -> Iterator[str]:
-    """Yield limits without an order.
+    """Yield each LIMIT without ORDER BY.
 
-    Each pair of brackets is a separate scope, because a subquery's order is independent.
+    Check each pair of brackets separately, because the order of a subquery does not order the outer query.
     """
     ordered = [False]
     for token in tokens:

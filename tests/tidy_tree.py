@@ -21,9 +21,9 @@ class Module:
     is_package: bool
     lines: int
     imports: frozenset[str]
-    # Imports below `if TYPE_CHECKING:` never run, so they are counted separately.
+    # Imports below `if TYPE_CHECKING:`, which never run.
     type_only_imports: frozenset[str]
-    # Imports inside functions run late and cannot prevent a module from loading.
+    # Without imports inside functions, which run later and cannot prevent a module from loading.
     imports_at_load: frozenset[str]
 
     @property

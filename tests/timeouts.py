@@ -29,7 +29,7 @@ import pytest
 
 # The slowest test of a plain run takes about 15 s on an idle machine.
 TIMEOUT_S = 180.0
-# A test at full size repeats its work many times.
+# The limit is longer for tests at full size, because they repeat their work many times.
 FULL_TIMEOUT_S = 1200.0
 STDERR = pytest.StashKey[int]()
 
@@ -37,7 +37,8 @@ STDERR = pytest.StashKey[int]()
 class TestTimeout(SystemExit):
     """A test exceeded its limit.
 
-    asyncio would store another exception in the current task. It passes on SystemExit, and pytest reports it.
+    It is a SystemExit, because asyncio would store any other exception in the current task and let the loop continue.
+    asyncio raises SystemExit from the loop, and pytest reports it.
     """
 
     __test__ = False
@@ -48,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests may close or replace standard error, and pytest captures it.
+    # Keep a copy of standard error, because tests may close or replace it and pytest captures it.
     config.stash[STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
 
 
@@ -85,7 +86,8 @@ def pytest_enter_pdb() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    # A process of pytest-xdist waits for the others here, and is killed by the main process if it does not exit.
+    # Worker processes of pytest-xdist need no limit here. They wait for each other, and the main process kills
+    # every worker that does not exit.
     if not hasattr(config, "workerinput"):
         _exit_after(config.getoption("--test-timeout") or TIMEOUT_S, config)
 
@@ -95,7 +97,7 @@ def _limit(item: pytest.Item) -> Iterator[None]:
     timeout_s = _timeout_of(item)
     signal.signal(signal.SIGALRM, partial(_raise_timeout, timeout_s))
     signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s / 10)
-    # This covers the report of the phase too, which can hang because it deletes objects.
+    # This limit also covers the report of the phase, which can hang while it deletes objects.
     _exit_after(timeout_s * 1.5, item.config)
     try:
         yield
@@ -128,7 +130,7 @@ def _thread_stacks() -> str:
 
 
 def _task_stacks() -> str:
-    """Return what each task of the running loop waits for, the innermost call last."""
+    """Return the stack of each task of the running loop, with the innermost call last."""
     try:
         tasks = asyncio.all_tasks()
     except RuntimeError:

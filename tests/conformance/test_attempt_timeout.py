@@ -1,4 +1,4 @@
-"""Tests of the attempt timeout, which retries or ends an attempt and is paused while the attempt is interrupted."""
+"""Tests of the attempt timeout, which ends an attempt that takes too long and does not count interruptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEADY = Backoff(kind=BackoffKind.FIXED, initial="5s", jitter=False)
 
 
 def policy_with_attempt_timeout(**options: object) -> Policy:
-    """Return a policy with ten seconds for each attempt, under a lease that lasts longer."""
+    """Return a policy whose attempt timeout of ten seconds is shorter than the lease."""
     return Policy(attempt_timeout="10s", lease_ttl="10m", backoff=STEADY, **options)  # type: ignore[arg-type]
 
 

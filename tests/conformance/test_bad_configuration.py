@@ -14,7 +14,7 @@ from tests.stores import PostgresTestStore, TestStore
 
 
 async def _connect_error(url: Any, **options: Any) -> FlowFabricError | None:
-    """Return the error that opening the store raises, or None. Errors of other types propagate."""
+    """Return the error that opening the store raises, or None. Do not catch errors of other types."""
     connect_error: FlowFabricError | None = None
     try:
         async with connect(url, **options):

@@ -1,4 +1,4 @@
-"""Tests that every fenced write refuses a forged fence, alone and in a batch with good ones."""
+"""Tests that every fenced write refuses a forged fence, alone and in a batch with good fences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 2**63 - 1
 
 
 async def _forge_fences(engine: Engine) -> dict[str, Fence]:
-    """Return well-formed fences that own nothing, derived from two leased executions."""
+    """Return well-formed fences that match no live lease, built from the fences of two leased executions."""
     first, second = (await leased(engine)).fence, (await leased(engine)).fence
     return {
         "lease of the other execution": replace(first, lease_id=second.lease_id),

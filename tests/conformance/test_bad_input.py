@@ -31,7 +31,7 @@ RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Step": (Step, {"name": "s"}),
     "VirtualClock": (VirtualClock, {}),
 }
-# Valid values for required arguments, and for arguments without which a call is refused.
+# Valid values for required arguments, and for optional arguments that some calls cannot do without.
 GOOD: dict[str, Any] = {
     "kind": "job",
     "submission": Submission(kind="job"),
@@ -139,7 +139,7 @@ async def test_every_argument_refuses_bad_input_and_nothing_is_written(
 
 @pytest.mark.parametrize("group", GROUPS)
 async def test_good_arguments_are_accepted(engine: Engine, group: str) -> None:
-    """Check the test above. An argument that is already bad would hide whether the others are validated."""
+    """Check the arguments of the test above. If a good argument were bad, it would hide a missing check of another."""
     for name, method in _iterate_methods(engine, group):
         problem = await _find_problem(method, await _make_good_arguments(engine, name, method))
         assert problem is not None and not problem.startswith("raised a bare"), f"{name} {problem}"

@@ -13,7 +13,7 @@ from tests.scenarios import leased
 
 @pytest.fixture
 def reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the list of reads that the engine makes from now on."""
+    """Return a list to which every later read of the engine is added."""
     calls: list[Any] = []
     read_single = engine._context.store.read_single
 
@@ -26,7 +26,7 @@ def reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 async def lease_with_signals(engine: Engine, number: int) -> list[Lease]:
-    """Return leases. The execution at index n has n signals."""
+    """Return `number` leases. The execution of the lease at index n has received n signals."""
     leases = [await leased(engine, signals=["go"]) for _ in range(number)]
     for index, lease in enumerate(leases):
         for count in range(index):

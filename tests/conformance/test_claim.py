@@ -188,12 +188,12 @@ async def test_every_claim_has_a_new_lease_id_and_a_higher_epoch(engine: Engine)
         leases.append(lease)
         await engine.leases.release(lease.fence)
     assert len({lease.fence.lease_id for lease in leases}) == 3
-    # The epoch grows with each claim and with each loss of a lease.
+    # The epoch grows by one with each claim and with each release.
     assert [lease.epoch for lease in leases] == [1, 3, 5]
 
 
 async def requeue_after_expiry(engine: Engine, clock: VirtualClock) -> UUID:
-    """Let a lease expire and return the execution that is queued again."""
+    """Let a lease expire, let the reconciler queue its execution again, and return the execution's id."""
     lease = await leased(engine)
     clock.advance("31s")
     await engine.reconcilers.tick()
@@ -201,7 +201,7 @@ async def requeue_after_expiry(engine: Engine, clock: VirtualClock) -> UUID:
 
 
 async def release_retry(engine: Engine, clock: VirtualClock) -> UUID:
-    """Claim and release a second attempt."""
+    """Let the first attempt fail, claim and release the second one, and return the execution's id."""
     id_ = await scenarios.retrying(engine, clock)
     clock.advance("10s")
     await engine.reconcilers.tick()
@@ -302,7 +302,7 @@ async def test_started_at_is_always_the_time_of_the_first_claim(engine: Engine, 
     await claim(engine)
     execution = await engine.executions.describe(id_)
     assert execution.started_at == started
-    # The interrupted attempt continued, so it also started at the first claim.
+    # The second claim continued the released attempt, so the attempt also started at the first claim.
     assert execution.attempts[0].started_at == started
 
 

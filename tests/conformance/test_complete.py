@@ -176,7 +176,7 @@ async def test_completion_with_steps_writes_the_same_rows_as_checkpoint_and_comp
 
 
 async def reclaim_with_grant(engine: Engine, clock: VirtualClock) -> Lease:
-    """Return a lease obtained by a grant, whose row is therefore not standalone."""
+    """Return a lease obtained by a grant. The grant makes the execution linked instead of standalone."""
     lost_lease = await leased(engine, policy=KEEPING)
     clock.advance("31s")
     await engine.reconcilers.tick()

@@ -12,7 +12,7 @@ from tests.faults.store_dump import Camera, camera_on, wipe
 from tests.stores import TestStore, opened
 
 TAGS = {"team.owner": "ada"}
-# Operations that must end an execution, so that the test cannot pass vacuously.
+# Operations that must end an execution. Without this list the test would pass even if no operation ended an execution.
 ENDING = {
     "complete", "complete with steps", "complete, not plain", "complete_many", "fail, for good", "own cancel",
     "operator cancel", "reclaim, once too often", "lease expiry, once too often", "attempt timeout, for good",
@@ -64,7 +64,7 @@ async def assert_one_completion_event_per_end(engine: Engine, clock: VirtualCloc
         assert event_columns == (row["namespace"], row["lane"], row["kind"], row["flow_id"] and str(row["flow_id"])), (
             name
         )
-        # A member that the operation added and skipped has no tags.
+        # Only executions that existed before the operation have tags. A member that the operation adds has none.
         tags = TAGS if event.execution_id in arranged else None
         assert event.tags == tags, name
         matches = engine.events.subscribe(
@@ -78,7 +78,7 @@ async def assert_one_completion_event_per_end(engine: Engine, clock: VirtualCloc
             flow=event.flow_id,
         )
         assert [match.version async for match in matches] == [event.version], name
-    # Every terminal execution either ended before the operation or has an event.
+    # Every terminal execution either ended before the operation or has a completion event since then.
     ended_before = await read_ended_before(engine, cursor)
     assert set(states) - ended_before == {event.execution_id for event in end_events} - ended_before, name
 

@@ -17,7 +17,7 @@ from tests.expectations import LIVE, error_of, event_names, every_write_is_refus
 from tests.scenarios import SITUATIONS, STEADY, leased, submitted
 
 MICROSECOND = timedelta(microseconds=1)
-# Situations that take longer to arrange than the default deadline of this test.
+# Longer deadlines for the situations that cannot be arranged within the default deadline of this test.
 LONGER_DEADLINES = {"active: lease run out": "40s", "active: kept, lease expired": "40s"}
 
 
@@ -124,7 +124,7 @@ async def test_delay_beyond_the_deadline_ends_at_the_deadline(engine: Engine, cl
 
 
 def make_submit(deadline: str) -> Callable[..., Any]:
-    """Return a replacement for `submitted` whose policies have this deadline."""
+    """Return a replacement for `submitted` that sets this deadline in the policy of each submission."""
 
     async def submit(engine: Engine, *arguments: Any, **options: Any) -> UUID:
         policy = replace(options.pop("policy", Policy()), deadline=deadline)

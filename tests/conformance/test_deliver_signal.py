@@ -357,7 +357,7 @@ async def test_execution_that_never_waited_has_no_waitpoint_to_approve(engine: E
 
 
 def new_id() -> UUID:
-    """Return a new id, minted as a client does."""
+    """Return a new id, created in the same way as a client creates it."""
     return IdMinter(lambda: 1_900_000_000_000, random.Random().getrandbits).mint()
 
 

@@ -1,4 +1,4 @@
-"""Tests of signals that arrive before the suspend. They satisfy the suspend immediately, or count later."""
+"""Tests of signals that arrive before the suspend. They satisfy its condition immediately or count later."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ async def test_released_member_shows_it_in_every_dimension_of_its_vector(engine:
 
 
 async def test_running_member_is_not_skipped_by_a_replayed_upstream(engine: Engine, store: TestStore) -> None:
-    """A started member no longer depends on its upstream, which may be replayed and fail."""
+    """A started member no longer depends on its upstream member, even if that one is replayed and then fails."""
     flow = await built(engine, PAIR)
     await flow.complete("a")
     lease = await flow.claim("b")

@@ -18,7 +18,7 @@ AUDIT: dict[str, Any] = {"principal": "ada", "reason": "because"}
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEvent:
-    """The expected event of an operation, with the change of the epoch. The reason is optional."""
+    """The expected event of an operation, and by how much the operation increases the epoch (`epochs`)."""
 
     name: str
     state: str
@@ -30,7 +30,7 @@ class ExpectedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """The effect that a duty has on leased work with this policy after this duration."""
+    """The event that a duty is expected to write for leased work with this policy after this duration."""
 
     policy: Policy
     after: str

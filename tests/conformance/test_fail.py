@@ -118,7 +118,7 @@ async def test_default_policy_retries_three_times_with_full_jitter(engine: Engin
         assert all(0 <= delay <= maximum for delay, maximum in zip(delays, (1, 2, 4), strict=True))
     fractions = [delay / maximum for delays in runs for delay, maximum in zip(delays, (1, 2, 4), strict=True)]
     assert len(set(fractions)) > 6
-    # Full jitter starts at zero, not at a fraction of the delay.
+    # With full jitter, a delay is between zero and its maximum, so some delays are clearly below the maximum.
     assert min(fractions) < 0.75
 
 

@@ -29,7 +29,7 @@ from tests.expectations import nothing_written, refusals, refused, taking_part
 from tests.scenarios import KEEPING, ONE_SHOT, STEADY, leased, submitted
 from tests.stores import TestStore, snapshot
 
-# Every fenced operation, with content that no former owner below has sent.
+# Every fenced operation. Its content, if any, differs from the requests that the former owners below have sent.
 OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
     "renew": lambda engine, fence: engine.leases.renew(fence),
     "progress": lambda engine, fence: engine.leases.progress(fence, 99, "zombie"),
@@ -234,7 +234,7 @@ async def continue_and_claim(engine: Engine, clock: VirtualClock) -> Lease:
 
 @dataclass(frozen=True)
 class FormerOwner:
-    """A way to become a former owner, with the refusal that follows."""
+    """A function that makes a lease holder a former owner, and the error code and state expected afterwards."""
 
     prepare: Callable[[Engine, VirtualClock], Awaitable[Lease]]
     code: str
@@ -248,7 +248,7 @@ FORMER_OWNERS = [
     FormerOwner(requeue_after_expiry, _EXPIRED, State.WAITING),
     FormerOwner(keep_after_expiry, _EXPIRED, State.ACTIVE),
     FormerOwner(exceed_max_reclaims, _EXPIRED, State.FAILED, TerminalOutcome.FAILED),
-    # The last owner that lost the lease gets the cause, even while another worker has the lease.
+    # The most recent former owner gets the cause of its loss, even while another worker has the lease.
     FormerOwner(requeue_and_claim, _EXPIRED, State.ACTIVE),
     FormerOwner(reclaim_by_grant, _EXPIRED, State.ACTIVE),
     FormerOwner(claim_again_and_release, _STALE, State.WAITING),

@@ -171,7 +171,7 @@ def time_until_expiry(execution: Execution) -> timedelta:
 
 
 def make_fences(execution: Execution) -> Iterable[Fence]:
-    """Return the live fence, the former one, and variations of both."""
+    """Return fences that combine the live, the former and a foreign lease id with the epochs around the current one."""
     leases = {lease_id.id for lease_id in (execution.lease, execution.former) if lease_id} | {FOREIGN_LEASE}
     epochs = range(max(0, execution.epoch - 2), execution.epoch + 2)
     return [Fence(execution.id, epoch, lease_id) for lease_id in leases for epoch in epochs]
@@ -179,13 +179,13 @@ def make_fences(execution: Execution) -> Iterable[Fence]:
 
 @dataclass
 class RollBack(Exception):
-    """Rolls a transaction back and carries its result to the caller."""
+    """Raised to roll a transaction back. It carries the result of the transaction to the caller."""
 
     has_written: bool
 
 
 async def try_statement(engine: Engine, operation: HotStatement, fence: Fence) -> bool:
-    """Return whether the statement wrote a row, and roll it back."""
+    """Execute the statement, roll it back, and return whether it wrote a row."""
 
     async def body(tx: Transaction) -> None:
         raise RollBack(await operation(tx, engine.namespace, fence))
@@ -196,7 +196,7 @@ async def try_statement(engine: Engine, operation: HotStatement, fence: Fence) -
 
 
 async def collect_refusals(engine: Engine, fence: Fence) -> list[FlowFabricError]:
-    """Return the refusals of every fenced operation."""
+    """Call every fenced operation with a fence that it must refuse, and return the errors."""
     leases = engine.leases
     refusals = []
     for write in (

@@ -161,7 +161,7 @@ async def test_cancelled_loser_ends_its_own_branch(engine: Engine) -> None:
     flow = await built(engine, shape, joins={"end": any_of()})
     await flow.complete("a")
     states = await flow.states()
-    # Two other members also wait for b1.
+    # `b1` is not cancelled, because two other members also wait for it.
     assert (states["b1"], states["b2"], states["after b1"]) == ("waiting", "blocked", "blocked")
     await flow.cancel("b1")
     states = await flow.states()

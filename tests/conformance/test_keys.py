@@ -153,7 +153,7 @@ async def test_old_key_verifies_for_a_day_and_while_an_open_waitpoint_needs_it(
     await engine.reconcilers.tick()
     assert await read_states(engine) == {"k1": KeyState.VERIFYING, "k2": KeyState.ACTIVE}
     assert isinstance(await engine.signals.deliver(wait.token(), "go", key="evt"), Accepted)
-    # The last waitpoint of the key is now closed. Its verification window is over, so its tokens are invalid.
+    # The signal closed the last waitpoint that used key `k1`. So `k1` no longer verifies, and its tokens are invalid.
     await refused(engine.signals.deliver(wait.token(), "go", key="evt"), "invalid_token", InvalidRequest)
     await engine.reconcilers.tick()
     assert await read_states(engine) == {"k1": KeyState.COLLECTED, "k2": KeyState.ACTIVE}

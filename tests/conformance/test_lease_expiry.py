@@ -151,7 +151,7 @@ async def test_work_of_a_dead_worker_is_claimed_within_two_lease_periods(engine:
 
 
 async def is_check_due_at_expiry(store: TestStore) -> bool:
-    """Return whether the next check of the only lease is at its current end."""
+    """Return whether the next check of the only lease is due exactly when that lease expires."""
     [row] = await store.query("SELECT lease_check_at, lease_expires_at FROM ff.execution")
     return bool(row["lease_check_at"] == row["lease_expires_at"])
 
@@ -176,7 +176,7 @@ async def test_timeout_of_a_lost_attempt_does_not_end_the_reclaimed_one(engine: 
     grant = await engine.operator.grant_reclaim(lease.execution_id, "heir")
     successor = await engine.leases.reclaim(grant, "heir")
     assert isinstance(successor, Lease)
-    # The timeout of the first attempt passes now. The new attempt has its own timeout.
+    # Now the time limit of the first attempt is over, but the new attempt has its own timeout.
     clock.advance("10s")
     await engine.reconcilers.tick()
     assert successor.attempt_timeout_at == successor.acquired_at + timedelta(seconds=40)

@@ -1,4 +1,4 @@
-"""Tests of list, which returns pages of executions by filter, with a cursor bound to its query."""
+"""Tests of list, which returns pages of executions by filter, with a cursor that is valid only for the same filters."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ID_OF_COPY = {
 
 
 async def copy_row(store: TestStore, table: str, execution_id: UUID, number: int, **columns: str) -> None:
-    """Copy the only row of an execution in a table until there are `number` rows."""
+    """Copy the only row that an execution has in a table, until the execution has `number` rows there."""
     [row] = await store.query(f"SELECT * FROM ff.{table} WHERE execution_id = ?", execution_id)
     expressions = {name: f"r.{name}" for name in row} | {NUMBERED[table]: "n.number"} | columns
     await store.query(

@@ -21,7 +21,7 @@ async def test_pages_are_in_id_order_and_limited_to_the_namespace(engine: Engine
     waits = [await suspended(engine, reason="manual_pause") for _ in range(5)]
     await suspended(engine.for_namespace("other"))
     first = await engine.waitpoints.list_suspended(limit=2)
-    # An execution that is resumed between two pages does not change the order.
+    # If an execution is resumed between two pages, the order of the others does not change.
     await engine.signals.deliver(waits[1].token(), "go")
     second = await engine.waitpoints.list_suspended(after=first[-1].execution_id, limit=2)
     third = await engine.waitpoints.list_suspended(after=second[-1].execution_id, limit=2)

@@ -28,7 +28,7 @@ async def build_race(engine: Engine) -> Flow:
 
 
 async def build_family(engine: Engine) -> tuple[UUID, list[UUID]]:
-    """Return a root and its descendants. Two of its many children run, and one of these has a child."""
+    """Return the ids of a root and its descendants. Two of the root's many children run; one of the two has a child."""
     lease = await leased(engine, lease_ttl="1h")
     ids: list[UUID] = []
     for start in range(0, MANY, 400):
@@ -99,7 +99,8 @@ async def test_cancel_request_with_grace_reaches_every_child(
     root, family = await build_family(engine)
     outcome = await engine.operator.cancel(root, "enough", children=True, grace="20s")
     assert isinstance(outcome, CancelPending)
-    # Unstarted children have nothing to clean up. Only the root and its two running children are asked.
+    # Children that have not started are cancelled immediately. Only the root and its two running children get a
+    # cancel request.
     assert await count_states(store) == {"cancelled": MANY - 1, "active": 3}
     for id_ in (min(family[:-1]), max(family[:-1])):
         assert (await last_event(engine, id_)).name == "cancel_requested"

@@ -16,14 +16,14 @@ SHORT = Policy(retention="1h")
 
 
 async def complete_executions(engine: Engine, number: int) -> None:
-    """Complete this many executions, which writes two events each."""
+    """Complete this many executions. Each writes two events."""
     for _ in range(number):
         lease = await leased(engine, policy=SHORT)
         await engine.leases.complete(lease.fence, b"out")
 
 
 async def read_cursors(subscription: Subscription, number: int) -> list[str]:
-    """Return the cursors of the next events."""
+    """Return the cursors of the next `number` events."""
     return [str((await asyncio.wait_for(anext(subscription), 10)).cursor) for _ in range(number)]
 
 
@@ -217,7 +217,7 @@ async def test_reconciler_loop_trims_events_when_they_are_due(store: TestStore, 
 
 
 async def open_slow_subscription(engine: Engine) -> Subscription:
-    """Open the slow subscription, which renews its name without reading."""
+    """Open a subscription with the name `slow`, which keeps its name but reads no event."""
     events = engine.events.subscribe(name="slow")
     await events.__aenter__()
     return events

@@ -26,7 +26,7 @@ from tests.stores import TestStore
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The ids that an operation is called with."""
+    """The ids, the fence and the grant that the operations are called with."""
 
     id: UUID
     fence: Fence
@@ -35,7 +35,7 @@ class Target:
     flow: UUID
 
 
-# Every operation that takes an id, a fence or a grant, by its name in the façade.
+# Every operation that takes an id, a fence or a grant, by the name of its method on the engine.
 OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "executions.describe": lambda engine, at: engine.executions.describe(at.id),
     "executions.result": lambda engine, at: engine.executions.result(at.id),
@@ -189,7 +189,7 @@ async def keep_in_other_namespace(engine: Engine) -> Target:
 
 
 async def single_outcome(answers: Awaitable[list[Any]]) -> object:
-    """Return the outcome of a batch of one, or raise its refusal."""
+    """Return the only outcome of a batch. If it is an error, raise it."""
     [outcome] = await answers
     if isinstance(outcome, FlowFabricError):
         raise outcome
@@ -197,7 +197,7 @@ async def single_outcome(answers: Awaitable[list[Any]]) -> object:
 
 
 def error_content(error: FlowFabricError, target: Target) -> tuple[Any, ...]:
-    """Return the content of an error without the ids of the request."""
+    """Return the class, code, message and field names of an error, with words instead of the ids of the request."""
     message = error.message
     placeholders = {target.id: "the execution", target.fence.execution_id: "the execution", target.grant: "the grant"}
     for id_, placeholder in (placeholders | {target.waitpoint: "the waitpoint", target.flow: "the flow"}).items():

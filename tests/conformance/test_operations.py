@@ -25,7 +25,7 @@ from tests.conformance.test_namespaces import OPERATIONS, Target
 from tests.scenarios import leased, submitted
 
 SOURCE = Path(flowfabric.__file__).parent
-# Operations that take no id. OPERATIONS, from the test of namespaces, lists those that do.
+# Operations that take no id. OPERATIONS, from test_namespaces.py, lists the operations that take an id.
 UNAIMED = {
     "submit", "ensure_routes", "submit_flow", "add_member", "claim", "held", "list_executions", "count_by_state",
     "backlog", "erase_next", "list_flows", "list_suspended", "deliver_signal", "unhold_next", "set_lane", "list_lanes",
@@ -33,12 +33,12 @@ UNAIMED = {
     "start_position", "list_subscribers", "unsubscribe", "outbox_state", "take_subscriber", "read_page",
     "commit_position", "release_subscriber",
 }  # fmt: skip
-# Operations that only run in special cases: when a store is opened, in a caller's transaction, or after 1,000 others.
+# Operations that run only when a store is opened, in a caller's transaction, or for more than 1,000 executions.
 RARE = {"read_time", "submit_in_transaction", "sweep_flow", "request_cancel_next"}
 
 
 class Seen:
-    """An observer that notes which operations ran, and how each call ended."""
+    """An observer that records the name of each operation that ran and how its call ended."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []

@@ -107,7 +107,7 @@ async def test_member_not_yet_cancelled_is_explained_as_about_to_be_cancelled(en
     flow = await built(engine, {"a": [], **{f"m{number}": ["a"] for number in range(1_001)}})
     await flow.claim("a")
     assert await engine.flows.cancel(flow.id, "enough", policy="cancel_pending") == CancelScheduled(1)
-    # The last member in id order is never the running one.
+    # Members that are not running are cancelled in the order of their ids, so this one is cancelled last.
     last = max(id_ for name, id_ in flow.members.items() if name != "a")
     explanation = await engine.operator.explain(last)
     assert explanation.sentence == "Its flow was cancelled. The next reconciler pass cancels it too."

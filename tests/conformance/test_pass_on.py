@@ -20,7 +20,7 @@ from tests.stores import TestStore
 
 Scenario = Callable[[Engine], Awaitable[Flow]]
 CHAIN: Shape = {"a": [], "b": ["a"], "c": ["b"]}
-# The rows of one flow, without ids and other values that differ between two flows.
+# Queries for the rows of one flow, by table.
 ROWS = {
     "flow": "SELECT * FROM ff.flow WHERE id = ?",
     "edge": "SELECT * FROM ff.edge WHERE flow_id = ?",

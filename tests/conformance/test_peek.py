@@ -1,4 +1,4 @@
-"""Tests of peek, which returns the states of executions by shared reads."""
+"""Tests of peek, which returns the states of executions; concurrent calls share one read."""
 
 from __future__ import annotations
 

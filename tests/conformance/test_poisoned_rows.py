@@ -24,7 +24,11 @@ Make = Callable[[Engine, VirtualClock], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A duty and how to arrange its work. `make` returns the key of the row; `left` counts remaining rows."""
+    """A duty, and how to arrange a row for it.
+
+    `make` creates the row and returns its value in `column`. `wait` is the time until the row is due. `act` is the
+    kind of statement with which the duty changes `table`. `left` is a query that counts the rows that still need it.
+    """
 
     duty: str
     make: Make

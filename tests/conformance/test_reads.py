@@ -40,7 +40,7 @@ PENDING, RUNNING, INTERRUPTED, OVER = (
 )  # fmt: skip
 RECLAIM = "pending_reclaim_attempt"
 
-# phase, ownership, eligibility, blocking reason, outcome, attempt, public state
+# By situation: phase, ownership, eligibility, blocking reason, outcome, attempt state, public state.
 VECTORS = {
     "waiting": (RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", PENDING, "waiting"),
     "waiting: resumable": (RUNNABLE, "unowned", "eligible_now", "waiting_for_worker", "none", INTERRUPTED, "resumable"),

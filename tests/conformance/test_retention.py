@@ -80,7 +80,7 @@ async def test_purge_removes_all_rows_of_an_execution_but_its_events(
     await engine.reconcilers.tick()
     remaining = {name: await count_rows(store, name, purged) for name in OWNED_TABLES}
     assert remaining == dict.fromkeys(OWNED_TABLES, 0)
-    # The key of the kept execution has expired by now. Its other rows remain.
+    # The submission key of the kept execution has expired by now. The other rows of that execution remain.
     assert {name: await count_rows(store, name, kept) > 0 for name in OWNED_TABLES[:-1]} == dict.fromkeys(
         OWNED_TABLES[:-1], True
     )
@@ -162,7 +162,7 @@ async def complete_with_owned_rows(engine: Engine, clock: VirtualClock) -> UUID:
 
 
 async def is_purged(engine: Engine, id_: UUID) -> bool:
-    """Return whether the execution is unknown."""
+    """Return whether the engine no longer knows the execution."""
     if id_ in [execution.id for execution in (await engine.executions.list()).items]:
         return False
     return isinstance(await error_of(engine.executions.describe(id_)), NotFound)

@@ -148,7 +148,7 @@ async def test_token_of_a_standing_waitpoint_delivers_signals_of_any_name(engine
 
 
 async def test_signal_id_takes_precedence_over_key_for_duplicates(engine: Engine) -> None:
-    """Ids are checked before keys, as with tokens."""
+    """A signal's id is checked before its key, as for signals that are delivered by token."""
     id_ = await submitted(engine, signals=["go"])
     first, second = UUID(int=1), UUID(int=2)
     await engine.signals.send(id_, "go", signal_id=first, key="once")
@@ -269,6 +269,6 @@ async def test_signals_of_one_batch_find_declarations_and_waits(engine: Engine) 
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes[:4]] == [Accepted, Accepted, NotFound, NotFound]
-    # Of the two signals to a wait, the one that arrives first ends it.
+    # Each suspended execution was sent two signals. The first one ends the wait, so the second finds no wait.
     for pair in (outcomes[4:6], outcomes[6:]):
         assert {type(outcome) for outcome in pair} == {Accepted, NotFound}

@@ -27,7 +27,7 @@ async def table(engine: Engine, store: TestStore) -> str:
 
 
 def make_body(store: TestStore, *statements: str, then: Callable[[], object] = lambda: None) -> Callable[[Any], Any]:
-    """Return a body that executes the statements and then calls `then`, sync or async as the backend needs."""
+    """Return a body that executes the statements and then calls `then`. It is async only on PostgreSQL."""
 
     async def on_postgres(connection: Any) -> object:
         for statement in statements:

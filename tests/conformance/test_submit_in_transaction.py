@@ -36,7 +36,7 @@ def _library_params(libraries: Iterable[str]) -> list[Any]:
 
 
 LIBRARIES = _library_params([*ON_SQLITE, *ON_POSTGRES])
-# SQLAlchemy uses one of these drivers, so tests of single statements do not run with SQLAlchemy too.
+# SQLAlchemy sends its statements through one of these drivers, so some tests do not run with SQLAlchemy too.
 DRIVERS = _library_params(["sqlite3", "asyncpg", "psycopg", "psycopg async"])
 
 
@@ -149,7 +149,7 @@ async def test_refusal_does_not_affect_the_transaction(joined: JoinedProgram) ->
     for refused_submission in (
         Submission(kind="ship", payload=b"2", key="order-1"),
         Submission(kind="ship", payload=b"2", id=existing.id),
-        # The key is free, so it is inserted before the id turns out to be in use.
+        # The key is unused, so the engine inserts it before it finds out that the id is in use.
         Submission(kind="ship", payload=b"2", id=existing.id, key="order-2"),
     ):
         with pytest.raises(Conflict) as conflict:

@@ -79,7 +79,7 @@ async def read_error_code(engine: Engine, connection: object, *, sync: bool = Fa
 async def test_notification_comes_once_with_the_commit_and_never_after_a_rollback(
     library: str, store: PostgresTestStore, engine: Engine, notified_lanes: asyncio.Queue[tuple[str, str]]
 ) -> None:
-    # Notifications arrive in commit order, so the first ones received prove that earlier ones were not sent.
+    # Notifications arrive in commit order. If the committed lanes arrive first, the rolled-back lane was not notified.
     async with ON_POSTGRES[library](store, engine) as caller, asyncpg_connection(store, engine) as other:
         await caller.submit(Submission(kind="job", lane="rolled-back"))
         await caller.rollback()
@@ -386,6 +386,6 @@ async def _execute(connection: Any, text: str) -> None:
 
 
 async def _await_suppressed(work: Any) -> None:
-    """Await a call that a broken or aborted connection may refuse with a driver error."""
+    """Await a call, and ignore the driver error that a broken or aborted connection may raise."""
     with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, psycopg.Error, sqlalchemy.exc.SQLAlchemyError):
         await work

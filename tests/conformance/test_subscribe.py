@@ -117,7 +117,7 @@ async def test_only_events_of_the_namespace_are_read(engine: Engine) -> None:
 
 
 async def test_cursor_advances_over_filtered_events(engine: Engine) -> None:
-    """One event among more than a page matches, and the cursor advances past all of them."""
+    """Only one of more than a page of events matches, and the cursor moves past the others too."""
     noisy = engine.for_namespace("noise")
     for _ in range(6):
         ids = [await submitted(noisy) for _ in range(50)]

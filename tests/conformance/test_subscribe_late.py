@@ -50,7 +50,7 @@ class SlowTransaction:
         await self._store.run(body)
 
     async def unhold_after_locking(self, first: UUID, second: UUID) -> None:
-        """Lock the first execution to get a transaction id, and later unhold the second."""
+        """Lock the first execution to get a transaction id. When `let_go` is set, unhold the second execution."""
 
         async def body(tx: Transaction) -> None:
             await tx.executions.lock("default", [first])

@@ -326,7 +326,7 @@ async def test_wait_that_could_never_end_is_refused(engine: Engine, clock: Virtu
             await refused(engine.leases.suspend(lease.fence, waitpoints, condition), code, InvalidRequest)
         past = clock.now() - timedelta(hours=1)
         await refused(engine.leases.suspend(lease.fence, ["a"], timeout_at=past), "timeout_at_in_past", InvalidRequest)
-    # Without a waitpoint only an operator can end the wait, and the list shows that.
+    # Without a waitpoint only an operator can end the wait, and `list_suspended` shows that.
     await suspended(engine, [], lease=lease)
     [view] = await engine.waitpoints.list_suspended()
     assert (view.condition, view.missing) == (OperatorOnly(), ("an operator to resume it",))

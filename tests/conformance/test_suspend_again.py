@@ -1,6 +1,6 @@
 """Tests that earlier waits of an execution do not affect later ones.
 
-A repeated call of an earlier suspend is not affected by later waits either.
+If a caller repeats an earlier suspend, later waits do not affect its outcome either.
 """
 
 from __future__ import annotations

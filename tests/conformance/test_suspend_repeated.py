@@ -1,4 +1,4 @@
-"""Tests of a repeated suspend. The same fence gets the first outcome, and a later fence gets the end of the wait."""
+"""Tests of a repeated suspend. The same fence gets the first outcome again; a later fence gets how the wait ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of timers in a condition, for which the engine delivers a signal at their time."""
+"""Tests of timers in a condition. At the time of a timer, the engine delivers a signal for it."""
 
 from __future__ import annotations
 

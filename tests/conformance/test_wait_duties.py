@@ -25,7 +25,7 @@ DUTIES: dict[str, Body] = {
 
 
 async def run_duty(engine: Engine, duty: str, *ids: UUID) -> int:
-    """Run the transaction of a duty on executions that were read as due."""
+    """Run the transaction of a duty for these executions, as if the duty had just read them as due."""
     return await engine._context.store.run(lambda tx: DUTIES[duty](tx, ids))
 
 

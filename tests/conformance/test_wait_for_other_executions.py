@@ -111,7 +111,7 @@ async def test_members_of_flows_and_children_of_others_can_be_awaited(engine: En
     bindings = [Child(key, id_) for key, id_ in awaited.items()]
     outcome = await engine.leases.suspend(lease.fence, bindings, AllOf([Single(key) for key in awaited]))
     assert isinstance(outcome, Suspended)
-    # This member is skipped because its upstream failed. It ends as a consequence, not by a call.
+    # The awaited member is skipped because its upstream member failed, so no call ends it directly.
     await ended(engine, flow["a"], "failed")
     await ended(engine, children["kid"])
     await ended(engine, own["own"])

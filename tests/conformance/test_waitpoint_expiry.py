@@ -1,4 +1,4 @@
-"""Tests of waitpoint expiry. Pending waitpoints close at their time; bound ones live as long as their suspension."""
+"""Tests of waitpoint expiry. A waitpoint closes at its expiry time, unless a suspension uses it."""
 
 from __future__ import annotations
 

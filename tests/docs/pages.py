@@ -15,7 +15,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block with its language, its text, its first line, and the text before it."""
+    """A fenced block: its language, its text, the number of its first line, and the page's text before it."""
 
     language: str
     text: str
@@ -24,7 +24,7 @@ class Fence:
 
     @property
     def follows_code(self) -> bool:
-        """True if only white space separates this block from the previous one."""
+        """Return True if only white space separates this block from the previous block."""
         return self.before.rstrip("\n").endswith("```")
 
 

@@ -1,7 +1,7 @@
 """Run the Python blocks of a page in order in one namespace, as a reader who types them in would.
 
-A block may await at its top level. Functions that it defines as `test_…` are run too, with the kit fixture. A text
-block right after it is its expected output, in which `…` matches anything.
+A block may await at its top level. If it defines functions named `test_…`, they run too, with the kit
+fixture. If a text block follows directly, it is the expected output of the Python block; `…` in it matches anything.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run_blocks(page: Path, blocks: list[Fence]) -> int:
 
 
 def _run_block(page: Path, block: Fence, namespace: dict[str, Any]) -> str:
-    # Tracebacks show the line numbers of the page.
+    # Add empty lines, so that tracebacks show the line numbers of the page.
     source = "\n" * (block.line - 1) + block.text
     code = compile(source, name(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     names_before = dict(namespace)

@@ -12,7 +12,7 @@ from tests.docs.pages import DOCS, ROOT, fences, links, name
 FOLDER = DOCS / "architecture"
 OVERVIEW = FOLDER / "overview.md"
 DIAGRAMS = ("overview", "leases", "waits", "flows", "durable-functions", "backends", "events", "faults")
-# walks.md is generated, so its generator keeps its paths right.
+# All pages except walks.md, which is generated and therefore names only existing paths.
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page.name != "walks.md")
 _PATH = re.compile(r"`((?:[\w-]+/)+[\w-]+\.py)(?::\w+)?`")
 

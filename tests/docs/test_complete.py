@@ -58,7 +58,7 @@ def test_codes_in_tests_are_among_the_collected_codes() -> None:
 
 
 def test_every_code_on_a_page_exists() -> None:
-    """If a page names a code that does not exist, the code was renamed."""
+    """A code that a page names but that does not exist was probably renamed."""
     mentioned = {
         (name(page), word)
         for page in DOCS.rglob("*.md")

@@ -1,6 +1,6 @@
 """Tests that links between pages lead to existing files and headings, and that every page can be reached.
 
-`docs/` is also built as a separate site, so its links stay inside. Other files of the checkout are named by path.
+`docs/` is also built as a separate site, so its pages link only to each other. They name other files by their path.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _target_exists(page: Path, target: str) -> bool:
 
 
 def _is_in_site(page: Path, target: str) -> bool:
-    """Return True if site generators and code hosts resolve the target to the same place."""
+    """Return True if the target is in `docs/` and its anchor works with all site generators and code hosts."""
     file, (_, _, anchor) = _resolve_target(page, target), target.partition("#")
     return (
         file.is_file() and file.is_relative_to(DOCS) and (not anchor or _PORTABLE_ANCHOR.fullmatch(anchor) is not None)

@@ -17,7 +17,7 @@ from tests.postgres_server import postgres_server
 LANGUAGES = {"python", "console", "text", "mermaid", "json", "toml"}
 OTHER_COMMANDS = {"pip", "bash"}
 WITH_PROGRAMS = [page for page in pages() if any(fence.language == "python" for fence in fences(page))]
-# The pages of the examples show parts of programs, which run as a whole elsewhere.
+# The pages of the examples show parts of programs. tests/end_to_end/examples runs the whole programs.
 EXCERPTS = [page for page in WITH_PROGRAMS if page.parent == DOCS / "examples"]
 PROGRAMS = [page for page in WITH_PROGRAMS if page not in EXCERPTS]
 # The server settings that an App requires.
@@ -38,7 +38,7 @@ def test_programs_of_a_page_run_unchanged(
 
 @pytest.fixture
 def database() -> Iterator[str]:
-    """The URL of a separate, empty PostgreSQL server."""
+    """Return the URL of a separate, empty PostgreSQL server."""
     with postgres_server(**DURABLE) as server:
         yield server.dsn
 

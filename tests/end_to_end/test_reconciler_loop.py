@@ -114,8 +114,8 @@ async def submit_in_callers_transaction(store: TestStore, engine: Engine, quiet:
         return execution.id
 
 
-# Every call that sets a timer, with the event that shows that the timer fired. Only the timer may wake the loop, so an
-# engine whose duties do not run makes the preparations.
+# Every call that sets a timer, with the event that shows that the timer fired. A second engine, whose duties do not
+# run, makes the preparations, so that only the timer can wake the loop.
 TIMERS: dict[str, tuple[TimerSetter, str]] = {
     "submit with a delay": (lambda engine, _: submitted(engine, delay="100ms"), "ready"),
     "submit with a time": (
@@ -305,13 +305,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def wait_until_idle(engine: Engine) -> None:
-    """Wait until the loop has worked and has nothing else due, so that only a hint can wake it."""
+    """Wait until the loop has done its work and nothing else is due, so that only a hint can wake it."""
     await wait_for_event(engine, await submitted(engine, delay="1ms"), "ready")
     await engine.executions.count()
 
 
 async def measure_lateness(engine: Engine, set_timer: Callable[[], Awaitable[UUID]], name: str) -> timedelta:
-    """Return how long after its due time a timer fired; the best of three, since the machine may be busy."""
+    """Set a timer three times, and return the shortest delay from due time to event, since the machine may be busy."""
     best = timedelta.max
     for _ in range(3):
         id_ = await set_timer()
@@ -343,7 +343,7 @@ async def due_time(engine: Engine, id_: UUID) -> datetime | None:
 
 
 async def wait_for_event(engine: Engine, id_: UUID, name: str) -> datetime:
-    """Wait for this event of the execution and return its time by the store's clock."""
+    """Wait until the execution has this event, and return the event's time by the store's clock."""
     async with asyncio.timeout(10):
         while True:
             for at in await event_times(engine, id_, name):
@@ -354,7 +354,7 @@ async def wait_for_event(engine: Engine, id_: UUID, name: str) -> datetime:
 async def event_times(engine: Engine, id_: UUID, name: str) -> list[datetime]:
     """Return the times of the events with this name.
 
-    An expired waitpoint has no event, so its own closing time is used.
+    The expiry of a waitpoint writes no event, so use the time at which the waitpoint was closed.
     """
     if name == WAITPOINT_EXPIRED:
         return [waitpoint.closed_at for waitpoint in await engine.waitpoints.list(id_) if waitpoint.closed_at]

@@ -138,7 +138,7 @@ async def test_old_store_without_permission_to_migrate_is_rejected_and_stays_old
 async def test_failed_migration_of_a_new_store_changes_nothing_and_can_be_repeated(
     store: TestStore, obstacle: str
 ) -> None:
-    # An existing table `step` makes the first migration fail, and a table `lane_count` the last one.
+    # If a table `step` exists, the first migration fails. If a table `lane_count` exists, the last migration fails.
     if isinstance(store, PostgresTestStore):
         await store.query(f'CREATE SCHEMA "{store.schema}"')
     await assert_fails_completely(store, obstacle)
@@ -181,7 +181,7 @@ async def make_old(store: TestStore) -> None:
 
 
 async def assert_fails_completely(store: TestStore, obstacle: str) -> None:
-    """Check that the next release changes nothing while a table of this name exists, and migrates after its drop."""
+    """Check that the next release changes nothing while a table `obstacle` exists, and migrates after its drop."""
     await store.query(f"CREATE TABLE ff.{obstacle} (unrelated INTEGER)")
     before = await read_tables(store)
     with next_release():
@@ -197,7 +197,7 @@ async def assert_fails_completely(store: TestStore, obstacle: str) -> None:
 
 @asynccontextmanager
 async def migration_lock(store: TestStore) -> AsyncIterator[None]:
-    """Hold the lock under which a backend migrates."""
+    """Hold the lock that a backend takes while it migrates."""
     if isinstance(store, PostgresTestStore):
         connection = await asyncpg.connect(store.url)
         try:
@@ -213,7 +213,7 @@ async def migration_lock(store: TestStore) -> AsyncIterator[None]:
 
 
 async def wait_for_waiter(store: TestStore, opening: asyncio.Task[None]) -> None:
-    """Wait until the task that opens the store waits for the lock. SQLite does not show waiters, so wait briefly."""
+    """Wait until the task that opens the store waits for the lock. On SQLite, just wait briefly."""
     if isinstance(store, PostgresTestStore):
         async with asyncio.timeout(30):
             while not await store.query(WAITERS, store.schema):

@@ -59,7 +59,7 @@ FULL_INDEX_SCANS = {"held_executions": {"execution_lease_check"}}
 
 @pytest.fixture(scope="module", params=["empty", "without statistics", "analysed"])
 def plans(request: pytest.FixtureRequest, postgres: Any) -> Plans:
-    """The plan of every statement for empty tables, for tables without statistics, and for analysed tables."""
+    """Return the plan of every statement: for empty tables, for tables without statistics, and for analysed tables."""
     return asyncio.run(make_plans(PostgresTestStore(postgres.dsn), request.param))
 
 
@@ -184,7 +184,7 @@ async def wait_for_updates(store: PostgresTestStore, at_least: int) -> dict[str,
 
 
 def find_index_conditions(plan: Plan, table: str) -> dict[str, list[str]]:
-    """Return the index conditions on a table, by index."""
+    """Return the conditions with which a plan searches the indexes of a table, by index name."""
     conditions_by_index: dict[str, list[str]] = defaultdict(list)
     for node in iterate_nodes(plan):
         if node.get("Index Name", "").startswith(f"{table}_"):
@@ -193,7 +193,7 @@ def find_index_conditions(plan: Plan, table: str) -> dict[str, list[str]]:
 
 
 async def make_generic_plans(store: PostgresTestStore) -> Plans:
-    """Return the generic plans, as a connection of the engine prepares them."""
+    """Return the generic plan of each statement, prepared with the settings of the engine's connections."""
     by_name = load_postgres_statements(store)
     connection = await asyncpg.connect(store.url)
     try:

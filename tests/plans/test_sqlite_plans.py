@@ -59,13 +59,13 @@ class RecordingConnection(sqlite3.Connection):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> SqliteTestStore:
-    """One store for all tests, since they only read it."""
+    """Return one store for all tests of this file. They can share it because they only read it."""
     return SqliteTestStore(tmp_path_factory.mktemp("plans"))
 
 
 @pytest.fixture(scope="module")
 def executed(store: SqliteTestStore) -> Executed:
-    """The statements that an engine executes in all its operations, reads and duties."""
+    """Return the statements that an engine executes in all its operations, reads and duties, with their arguments."""
     recorded: Executed = {}
     factory = type("BoundRecordingConnection", (RecordingConnection,), {"executed": recorded})
     with pytest.MonkeyPatch.context() as patched:
@@ -76,11 +76,11 @@ def executed(store: SqliteTestStore) -> Executed:
 
 @pytest.fixture(scope="module", params=["without statistics", "analysed"])
 def plans(request: pytest.FixtureRequest, store: SqliteTestStore, executed: Executed) -> Plans:
-    """The plan steps of each named statement."""
+    """Return the plan steps of each named statement."""
     if request.param == "analysed":
         with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
             connection.execute("ANALYZE")
-            # A full scan would be right for the few rows of a test, so pretend that there are many.
+            # SQLite would rightly scan the few rows of a test, so make it believe that there are many rows.
             connection.execute("UPDATE sqlite_stat1 SET stat = '1000' || stat WHERE tbl NOT IN ('ff_route', 'ff_lane')")
     statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
@@ -95,7 +95,7 @@ async def run_all_operations(store: SqliteTestStore) -> None:
     async with opened(store, clock) as engine:
         for index, operation in enumerate(EVERY_OPERATION.values()):
             isolated = engine.for_namespace(f"space-{index}")
-            # All operations share the key ring of the store, so every seed but the first is rejected.
+            # All operations share the key ring of the store, so only the first operation that seeds a key succeeds.
             with suppress(Conflict):
                 await operation.act(isolated, await operation.arrange(isolated, clock))
         lease = await scenarios.leased(engine)
@@ -125,7 +125,7 @@ async def read_flows(engine: Engine) -> None:
 
 
 def explain_part(connection: sqlite3.Connection, part: Part, executed: Executed) -> list[str]:
-    """Return the steps of a plan, with tables instead of their aliases."""
+    """Return the plan steps of a statement, with table names instead of aliases."""
     text, arguments = find_executed(part, executed)
     tables = {alias or f"ff_{table}": table for table, alias in _NAMED.findall(text)}
     steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", *arguments)]
@@ -133,13 +133,13 @@ def explain_part(connection: sqlite3.Connection, part: Part, executed: Executed)
 
 
 def find_executed(part: Part, executed: Executed) -> tuple[str, Any]:
-    """Return the text and arguments of a statement as it ran. A batch is expanded only when it runs."""
+    """Return the text and the arguments with which a statement ran. If it did not run, return its loaded text."""
     before, items, after = part.text.partition(":items")
     for text, arguments in executed.items():
         if text == part.text or (items and text.startswith(before) and text.endswith(after)):
             return text, arguments
     if items:
-        # The engine ran this update only for a part of its columns, so no recorded text matches.
+        # The engine updated only some of the columns of this statement, so no recorded text matches.
         assert "\nSET\n" in part.text, f"this batch never ran: {part.text}"
         return part.over(1), ([None] * len(part.parameters),)
     return part.text, (dict.fromkeys(part.parameters),)
@@ -173,7 +173,7 @@ def test_next_due_times_are_the_heads_of_their_indexes(plans: Plans) -> None:
     tables = ("execution", "submission_key", "flow")
     heads = [step for table in tables for step in find_reads(plans["next_due"], table)]
     times = [step for step in heads if "ff_execution_queue (route_id=?)" not in step]
-    assert (len(heads), len(times)) == (10, 9)  # The tenth read checks for waiting executions.
+    assert (len(heads), len(times)) == (10, 9)  # One of the ten reads looks for waiting executions and has no time.
     assert all(re.search(r"_at>\?\)$", step) for step in times)
 
 

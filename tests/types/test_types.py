@@ -36,7 +36,7 @@ def run_mypy(files: Sequence[Path], folder: Path) -> list[tuple[str, int, str]]:
 
 
 def run_pyright(files: Sequence[Path], folder: Path) -> list[tuple[str, int, str]]:
-    """Return the file, line and message of every error that pyright reports. It reads only its own folder."""
+    """Return the file, line and message of every error that pyright reports. It reads only `folder`."""
     (folder / "pyrightconfig.json").write_text(json.dumps(PYRIGHT))
     command: list[str | Path] = [TOOLS / "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", folder]
     process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
@@ -63,7 +63,7 @@ def test_correct_programs_have_no_errors_and_the_expected_types(checker: Checker
 
 
 def test_end_to_end_programs_have_no_pyright_errors(tmp_path: Path) -> None:
-    """mypy checks all tests anyway."""
+    """Run only pyright here, because the mypy run of the project already checks all tests."""
     files = [file for file in END_TO_END_PROGRAMS.glob("*.py") if not file.name.startswith(("test_", "killed"))]
     folder = tmp_path / END_TO_END_PROGRAMS.relative_to(ROOT)
     folder.mkdir(parents=True)

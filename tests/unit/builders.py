@@ -192,7 +192,7 @@ LIVE = frozenset(SITUATIONS) - ENDED
 
 
 def get_fence(execution: Execution, **changes: Any) -> Fence:
-    """Return the fence of the live lease with the given fields changed."""
+    """Return the fence of the execution's live lease, with these fields changed."""
     fence = execution.fence
     assert fence is not None, "only a leased execution has a fence"
     return replace(fence, **changes)

@@ -1,4 +1,4 @@
-"""Tests that the rules of tests/tidy_tree.py and tools/tidy.py reject made-up trees that break them."""
+"""Tests that the rules of tests/tidy_tree.py and tools/tidy.py reject made-up source trees that break the rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SKIP = "# fmt:" + " skip"
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:
-    """Write files below a folder and return it."""
+    """Write files below a folder and return the folder."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -31,7 +31,7 @@ def package(folder: Path, files: dict[str, str]) -> dict[str, Module]:
 
 
 def chain(package: str, number: int) -> dict[str, str]:
-    """Return modules of which each one imports the next and the last one imports the first, inside functions."""
+    """Return modules that form a cycle: each imports the next inside a function, and the last imports the first."""
     names = [f"m{place}" for place in range(number)]
     targets = [*names[1:], names[0]]
     late = "def f():\n    from flowfabric.{} import {}\n"

@@ -14,7 +14,7 @@ from tests.stores import TestStore
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FLOWFABRIC_STORE", "FLOWFABRIC_TRACEBACK", "FLOWFABRIC_KEY_FILE", "FLOWFABRIC_KEYS"):
-        # Setting the variable first makes monkeypatch restore it even if a command changes it.
+        # Set the variable before deleting it, so that monkeypatch restores it even if a command changes it.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 

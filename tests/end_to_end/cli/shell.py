@@ -43,7 +43,7 @@ class Shell:
 def store_options(store: TestStore) -> list[str]:
     """Return the options that select a store.
 
-    The test server does not flush to disk, so `--not-durable` is required.
+    The PostgreSQL test server does not flush to disk, so the options include `--not-durable`.
     """
     schema = ["--schema", store.schema] if isinstance(store, PostgresTestStore) else []
     return ["--store", store.url, "--not-durable", *schema]

@@ -107,7 +107,7 @@ async def test_every_operator_command_records_its_principal(store: TestStore, sh
     assert {path for path, _ in OPERATOR_CALLS} == {" ".join(path) for path, spec in all_commands() if spec.is_audited}
     confirmed_commands = {" ".join(path) for path, spec in all_commands() if spec.needs_confirmation}
     (tmp_path / SECRET_FILE).write_text("ab" * 32)
-    # Seed the first key now, because the first token would otherwise create a key automatically.
+    # Run `keys seed` first, because a command that creates a token would otherwise create the first key.
     for number, (path, prepare) in enumerate(
         sorted(OPERATOR_CALLS, key=lambda call: not call[0].startswith("keys seed"))
     ):

@@ -99,8 +99,8 @@ async def test_unusable_store_is_reported(path: str, bare_shell: Shell, tmp_path
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     before = foreign.read_bytes()
-    # All commands open the store in the same way, and a server is slower. So only a few commands are tested with a
-    # server.
+    # All commands open the store in the same way. A server is slower than a file, so only a few commands are tested
+    # with a server.
     servers = [UNREACHABLE_STORE] if path in ("list", "submit", "doctor", "migrate") else []
     for address in (*servers, str(tmp_path / "none" / "x.db"), str(text)):
         assert_one_line(await bare_shell.run("--store", address, *words), 5)

@@ -89,7 +89,7 @@ def run(*command_line: str, folder: Path, stdin: str = "") -> str:
 
 
 def complete_in_bash(*words: str, folder: Path) -> list[str]:
-    """Return the completions that bash offers for the last of these words."""
+    """Return the completions that bash offers for the last word of a command line."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = ASK_BASH.format(script=read_script("bash"), words=quoted)
     return run("bash", "--norc", "-c", script, folder=folder).split()
@@ -193,7 +193,7 @@ async def test_completion_prints_the_script(bare_shell: Shell) -> None:
 def all_completion_points(
     path: tuple[str, ...] = (), specs: Sequence[CommandSpec] = COMMANDS, arguments: tuple[Argument, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], tuple[Argument, ...], list[str]]]:
-    """Yield the words of every command with its arguments and the commands below it, the program first."""
+    """Yield the words, the arguments and the subcommands of every command, starting with the program itself."""
     yield path, arguments + COMMON, [spec.name for spec in specs]
     for spec in specs:
         yield from all_completion_points((*path, spec.name), spec.subcommands, spec.all_arguments)

@@ -106,7 +106,7 @@ def write_files(folder: Path) -> None:
 async def command_calls(store: TestStore) -> AsyncIterator[tuple[str, list[str]]]:
     """Yield every command with valid arguments for an execution that was prepared just before."""
     confirmed_commands = {" ".join(path) for path, spec in all_commands() if spec.needs_confirmation}
-    # Seed the first key now, because the first token would otherwise create a key automatically.
+    # Yield `keys seed` first, because a command that creates a token would otherwise create the first key.
     for path, prepare in sorted(OPERATOR_CALLS + OTHER_CALLS, key=lambda call: call[0] != "keys seed"):
         async with opened(store) as engine:
             words = await prepare(engine)

@@ -179,7 +179,7 @@ async def test_list_filters_and_continues_at_a_cursor(store: TestStore, shell: S
 async def test_list_of_all_pages_accepts_an_age(
     store: TestStore, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The age becomes a time once, because a cursor fits only the same filters."""
+    """The command converts the age to a time only once, because a cursor is valid only with unchanged filters."""
     monkeypatch.setattr(show, "_PAGE_SIZE_FOR_ALL", 2)
     async with opened(store) as engine:
         for _ in range(5):

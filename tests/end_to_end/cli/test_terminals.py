@@ -28,11 +28,11 @@ WIDTHS = pytest.mark.parametrize("columns", [80, 120])
 LANE = "thumbnails-of-the-media-department-in-the-second-region"
 INSTANCE = "payments-worker-7f9c6d5b84-xk2lp-4711-0a1b2c3d"
 AUDIT = {"principal": "ada.lovelace@example.com", "reason": "the provider is down until tomorrow morning at eight " * 2}
-# Escape sequences for colours, and for the line that a progress bar rewrites.
+# Matches the escape sequences that set colours and that clear the line of a progress bar.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[mK]")
 _ID = re.compile(r"\b0[0-9a-f]{7}-[0-9a-f-]*")
 
-# Shell scripts and findings for editors do not depend on the width.
+# These commands print shell scripts and findings for editors, whose lines do not depend on the terminal width.
 WIDTH_INDEPENDENT = {"completion", "check"}
 
 
@@ -97,7 +97,7 @@ async def test_every_command_fits_the_terminal(
         assert code in (0, 1, 6), (path, lines)
         if path not in WIDTH_INDEPENDENT:
             assert_fits_without_cut_ids(path, lines, columns)
-        # Seed the first key now, because the first token would otherwise create a key automatically.
+        # Fill the store only after `keys seed`, because tokens in the new work would otherwise create the first key.
         if path == "keys seed":
             async with opened(store) as engine:
                 await fill_store(engine)

@@ -1,4 +1,4 @@
-"""A worker operated by the test: it claims one execution and ends it without a runner."""
+"""Functions with which a test acts as a worker: they claim an execution and end it without a runner."""
 
 from __future__ import annotations
 

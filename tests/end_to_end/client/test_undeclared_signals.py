@@ -36,7 +36,7 @@ async def submit_and_wait(app: App, engine: Engine, name: str = "order") -> Hand
 
 
 def paths_of(engine: Engine) -> dict[str, int]:
-    """Return how often each path of deliver_signal was taken."""
+    """Return how often the engine took each code path of deliver_signal."""
     return {path: count for path, count in engine._context.waits.deliver.paths.items() if count}
 
 
@@ -77,7 +77,7 @@ async def test_signal_to_a_missing_execution_takes_the_single_path(app: App, eng
 async def test_signal_waits_on_the_single_path_while_a_step_holds_the_row(
     app: App, engine: Engine, signals: list[Signal[int]]
 ) -> None:
-    """On PostgreSQL a transaction of the task locks its row until the commit."""
+    """On PostgreSQL, `step.tx` locks the row of the execution until its transaction commits."""
     is_locked, may_commit = asyncio.Event(), asyncio.Event()
 
     async def hold_the_row(db: object) -> None:
@@ -85,7 +85,7 @@ async def test_signal_waits_on_the_single_path_while_a_step_holds_the_row(
         await may_commit.wait()
 
     async def branch() -> None:
-        await wait_signal(go)  # Both branches wait, so the wait for the payment is open from here on.
+        await wait_signal(go)  # After this wait, the other branch already waits for `paid`.
         await step.tx(hold_the_row)
 
     @app.task(signals=signals)
@@ -121,7 +121,7 @@ async def test_late_repeat_with_a_key_is_a_duplicate_and_not_for_the_next_wait(a
 
 
 async def accepted_signal(handle: Handle[Any], signal: Signal[int], value: int, *, key: str | None = None) -> Accepted:
-    """Send a signal until the task awaits it."""
+    """Send a signal again and again until it is accepted, because the task may not await it yet."""
     while True:
         try:
             delivery = await handle.signal(signal, value, key=key)

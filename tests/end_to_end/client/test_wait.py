@@ -31,7 +31,7 @@ class Report:
 
 
 class Declined(Exception):
-    """An exception of the task with the requested amount."""
+    """An exception that the task raises, with the requested amount."""
 
     def __init__(self, amount: int) -> None:
         super().__init__(amount)

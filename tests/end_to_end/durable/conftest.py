@@ -19,7 +19,7 @@ Options: TypeAlias = dict[str, Any]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have `dev.py faults` run every test of this folder at full size."""
+    """Mark every test of this folder, so that `dev.py faults` runs it at full size."""
     mark_folder(items, Path(__file__).parent, pytest.mark.full)
 
 

@@ -26,12 +26,12 @@ class KitFactory:
 
 
 async def statuses(kit: Kit, handle: Handle[Any]) -> dict[str, str]:
-    """Return the status of each recorded call of an execution by its path."""
+    """Return a dict from the path of each recorded call of an execution to the status of the call."""
     return {step.name: step.status for step in await kit.engine.executions.steps(handle.id)}
 
 
 async def until_recorded(kit: Kit, path: str) -> None:
-    """Wait, inside a step, until another call of the same execution is recorded."""
+    """Wait, inside a step, until the same execution has recorded the call with this path."""
     id_ = current().execution_id
     while path not in {step.name for step in await kit.engine.executions.steps(id_)}:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -44,6 +44,6 @@ async def children_of(kit: Kit, kind: str) -> list[State]:
 
 
 async def begin(kit: Kit) -> TaskRun:
-    """Claim the oldest execution that can run and return its run, so that a test can act as the worker."""
+    """Claim the oldest runnable execution and return a run of it, so that a test can act as the worker."""
     [lease] = await kit.engine.leases.claim(["default"], WorkerId("by-hand", "by-hand"), limit=1, lease_ttl=60)
     return TaskRunner(kit.app, ThreadPools(4)).begin(kit.engine, lease)

@@ -1,6 +1,7 @@
 """A program that makes every durable call, and the journal that it stores at each of its waits.
 
-The sources also run on an earlier version of FlowFabric. This command prints the journals that such a version stores:
+This file also runs with earlier versions of FlowFabric. This command prints the journals that the version in the folder
+EARLIER stores:
 
     PYTHONPATH=EARLIER/src:. python -m tests.end_to_end.durable.stored_program > stored_journals.json
 """
@@ -42,9 +43,10 @@ from flowfabric.testing import Kit
 
 app = App("stored.db")
 GO, HINT = Signal("go", int), Signal("hint", str)
-# The functions that steps have really called. A replay calls none of them.
+# The names of the functions that steps have called. A replay uses the recorded results and adds no name.
 called: list[str] = []
-# These functions receive the token of the callback. A replay has no receiver, and does not ask the store for the token.
+# The program passes the token of its callback to these functions. In a replay the list is empty, so the program does
+# not ask the store for the token.
 token_receivers: list[Callable[[str], object]] = []
 
 
@@ -128,7 +130,7 @@ async def trip() -> list[Any]:
 
 @app.task(signals=[GO])
 async def order(number: str) -> list[Any]:
-    """Make every kind of durable call, and return their outcomes."""
+    """Make every kind of durable call, and return the outcomes of the calls."""
     seen: list[Any] = [number, changed("second version"), now().isoformat(), str(uuid4()), rng().randrange(10**6)]
     seen += [await step(note, number), await step.options(key="k", name="named")(note, "keyed")]
     seen += [await step(fail_twice, "flaky"), await step.tx(write_row, 3), await poll("1m", is_third, "third")]
@@ -166,7 +168,7 @@ async def order(number: str) -> list[Any]:
 
 
 async def _drive(kit: Kit, handle: Handle[Any], tokens: list[str]) -> AsyncIterator[str]:
-    """Bring the program to its end, and yield the name of each point at which it waits."""
+    """Yield the name of each wait of the program, then send its signal or advance the clock. Yield `end` last."""
     yield "retry"
     await kit.advance("30m")
     yield "sleep"
@@ -193,7 +195,7 @@ async def _drive(kit: Kit, handle: Handle[Any], tokens: list[str]) -> AsyncItera
 
 
 async def _journals() -> dict[str, Any]:
-    """Run the program, and return its id, its result, and the new records at each wait."""
+    """Run the program. Return its execution id, its result, and the records that are new or changed at each wait."""
     tokens: list[str] = []
     token_receivers.append(tokens.append)
     async with Kit(app) as kit:

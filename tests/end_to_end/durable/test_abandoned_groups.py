@@ -40,7 +40,7 @@ async def wait_forever() -> None:
 
 @asynccontextmanager
 async def abandon_when(condition: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
-    """Wait for the condition concurrently with the block. When it returns, abandon the block as a timeout would."""
+    """Await `condition()` while the block runs. When it returns, cancel the block as `asyncio.timeout` would."""
 
     async def expire() -> None:
         await condition()

@@ -1,4 +1,4 @@
-"""Approvals: the approvers, the end of an approval, and its records."""
+"""Approvals: who may approve, how an approval ends, and how the journal records it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ paid = Signal("paid", int)
 
 
 async def open_waitpoints(kit: Kit, kind: str) -> list[str]:
-    """Return the keys of the waitpoints of all executions of a kind that still accept signals."""
+    """Return the keys of the waitpoints that still accept signals, for all executions of a kind."""
     page = await kit.engine.executions.list(kind=kind)
     waitpoints = [waitpoint for execution in page.items for waitpoint in await kit.engine.waitpoints.list(execution.id)]
     open_ = [waitpoint for waitpoint in waitpoints if waitpoint.state is not WaitpointState.CLOSED]

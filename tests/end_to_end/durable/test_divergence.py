@@ -24,7 +24,7 @@ def clear_effects() -> None:
 
 
 class ChangingTask:
-    """A task whose code can be replaced while it sleeps, as by a deployment."""
+    """A task whose code a test can replace while the task sleeps, as a deployment would."""
 
     def __init__(self, app: App, body: Body) -> None:
         self.body = body

@@ -14,12 +14,12 @@ from tests.sizes import Size
 
 @pytest.fixture(params=[10, 100])
 def number(request: pytest.FixtureRequest, size: Size) -> int:
-    """Return a number of children that fits in one condition, or one that does not."""
+    """Return how many children a test starts: first few enough for one condition, then too many."""
     return 10 if request.param == 10 else size.of(100, 100, 1_000)
 
 
 class ChildTask:
-    """A child that sleeps, succeeds or fails depending on its argument, and a counter for runs of the parent."""
+    """A child task that sleeps, fails or succeeds depending on its argument. Tests count the parent's runs here."""
 
     def __init__(self, app: App) -> None:
         self.runs = 0
@@ -145,7 +145,7 @@ async def test_gather_accepts_many_executions_that_are_not_children(app: App, ki
 
 
 async def test_many_branches_can_each_wait_for_a_child(app: App, kit: Kit) -> None:
-    children, number = ChildTask(app), MAX_OPEN_WAITS + 6  # Each branch wakes the parent.
+    children, number = ChildTask(app), MAX_OPEN_WAITS + 6  # Each child that ends wakes the parent.
 
     async def branch(index: int) -> int:
         return await children.child.run(index, "sleeps")

@@ -339,11 +339,12 @@ async def test_a_program_takes_every_path_of_suspend_and_of_signals(app: App, ki
     handles = [await kit.start(task) for _ in range(2)]
     for handle in handles:
         await kit.signal(handle, paid, 1)
-        # A signal by name with a key needs a lock, because its key can be looked up only when its waitpoint is known.
+        # A signal that is sent by name and with a key needs a lock. The engine must find the waitpoint
+        # before it can look for an earlier signal with the key.
         await kit.signal(handle, paid_back, 2, key="once")
 
     assert [await kit.finish(handle) for handle in handles] == [3, 3]
-    # The first token of a store is not minted in a batch, because the same transaction creates its signing key.
+    # The first token of a store is not created in a batch, because its transaction also creates the signing key.
     assert waits.suspend.paths["locked_single"] == 1
     assert waits.suspend.paths["locked_batch"] > 0
     assert waits.deliver.paths["optimistic"] >= 2

@@ -27,7 +27,7 @@ POINTS = list(STORED["journals"])
 
 @pytest.fixture(autouse=True)
 def no_calls() -> None:
-    """Forget which functions the steps of another test have called."""
+    """Clear the list of called functions, which an earlier test may have filled."""
     stored_program.called.clear()
 
 
@@ -54,7 +54,7 @@ async def test_journal_of_an_ended_execution_replays_to_the_same_result(store: T
 
 
 def _records_until(point: str) -> list[Step]:
-    """Return the journal at this wait."""
+    """Return the complete journal that the program had stored when it reached this wait."""
     journals = [STORED["journals"][name] for name in POINTS[: POINTS.index(point) + 1]]
     stored = {path: (status, payload) for journal in journals for path, status, payload in journal}
     return [Step(path, payload.encode(), status=StepStatus(status)) for path, (status, payload) in stored.items()]
@@ -66,7 +66,7 @@ def _kit(store: TestStore) -> Kit:
 
 
 async def _restore(kit: Kit, steps: list[Step]) -> Handle[Any]:
-    """Store an execution with this journal and the signals that it consumed, as if a worker had just released it."""
+    """Store an execution with this journal and its consumed signals, as if a worker had just released its lease."""
     id_ = UUID(STORED["execution_id"])
     await kit.engine.executions.submit(replace(order.submission(("o-17",), {}), id=id_))
     for _ in range(max(_consumed_signals(step) for step in steps)):
@@ -78,7 +78,7 @@ async def _restore(kit: Kit, steps: list[Step]) -> Handle[Any]:
 
 
 def _consumed_signals(step: Step) -> int:
-    """Return how many signals named `go` were consumed when this record was stored."""
+    """Return how many signals named `go` the execution had consumed when this record was stored."""
     [call, _] = json.loads(step.payload)
     consumed: int = call.get("facts", {}).get("used", {}).get("go", 0)
     return consumed

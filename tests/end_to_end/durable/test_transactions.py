@@ -1,4 +1,4 @@
-"""`step.tx` commits the rows of a function and its record together, or neither."""
+"""`step.tx` commits the rows that a function writes and the record of the step together, or commits neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures in the code of a branch, which no step recorded, are the same for the function in every run."""
+"""A failure in the code of a branch, outside of a step, is raised in the same way in every run."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_branch_failure_caught_by_a_waiting_handler_ends_the_others_later(
         try:
             await gather(child.run(), branch())
         except KeyError:
-            # Until this handler ends, it could still raise the failure again.
+            # The other calls end only after this handler, because until then it could still raise the failure again.
             await sleep("1d")
             return "continued"
         return "succeeded"

@@ -11,7 +11,7 @@ PAGES = ROOT / "docs" / "examples"
 OTHER_PROGRAMS = {"demo", "stage"}
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem not in OTHER_PROGRAMS)
 
-# Text that differs between runs: times, and the registered workers.
+# Patterns for text that differs between runs (times and the registered workers), with their replacements.
 _MASKS = (
     (re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d(:\d\d)? UTC"), "<time>"),
     (re.compile(r"; no live worker [^.]*"), ""),
@@ -24,7 +24,7 @@ def fences(page: str, language: str) -> list[str]:
 
 
 def snippet_problems(page: str, program: str) -> list[str]:
-    """Return the Python blocks that are not in the program, or a message if the page has none."""
+    """Return the page's Python blocks that are not in the program, or a message if the page has no Python block."""
     blocks = fences(page, "python")
     return [block for block in blocks if block not in program] or ([] if blocks else ["no lines of the program"])
 

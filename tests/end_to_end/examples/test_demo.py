@@ -33,13 +33,13 @@ EXPECTED_LINES = (
 
 
 def demo_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a demo; its temporary folder also identifies its processes."""
+    """Return the environment variables of a demo. `find_leftovers` finds the demo's processes by its TMPDIR."""
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
     return kept | {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONUNBUFFERED": "1"}
 
 
 def find_leftovers(folder: Path) -> list[str]:
-    """Return the files in the folder and the processes that were started with it."""
+    """Return the files in the folder, and the processes that have the folder as their TMPDIR."""
     marker = f"TMPDIR={folder}\0".encode()
     return [path.name for path in folder.iterdir()] + [
         f"process {path.parent.name}" for path in Path("/proc").glob("[0-9]*/environ") if marker in _read(path)

@@ -13,7 +13,7 @@ from flowfabric.lint import check_file
 from tests.end_to_end.examples.pages import NAMES, PAGES, PROGRAMS, fences, mask
 
 TIMEOUT_S = 120
-# This example exercises the store most. The others use PostgreSQL in long runs only.
+# This example uses the most features of the store. The other examples run on PostgreSQL only in long runs.
 ON_POSTGRES_ALWAYS = ("order_shop",)
 
 

@@ -35,7 +35,8 @@ from flowfabric import (
 )
 from flowfabric.testing import Kit, sweep
 
-# Every test here is a sweep, so only long runs include them. The tests of the programs run a sweep in every run.
+# Every test in this file crashes at every record, which is slow, so only long runs include it.
+# tests/end_to_end/programs has a few such sweeps in every run.
 pytestmark = pytest.mark.long
 
 effects: list[str] = []

@@ -39,7 +39,8 @@ from flowfabric import (
 from flowfabric.testing import Kit, sweep
 from flowfabric.testing.sweep import Program
 
-# Every test here is a sweep, so only long runs include them. The tests of the programs run a sweep in every run.
+# Every test in this file crashes at every record, which is slow, so only long runs include it.
+# tests/end_to_end/programs has a few such sweeps in every run.
 pytestmark = pytest.mark.long
 
 effects: list[str] = []
@@ -57,7 +58,7 @@ async def do_async(effect: str) -> str:
 
 
 async def check(app: App, program: Program[Any], expected: object, expected_effects: list[str] | None = None) -> None:
-    """Assert the result, and optionally the effects, under forced replays and crashes."""
+    """Assert that forced replays and crashes do not change the result of the program or, if given, its effects."""
     report = await sweep(app, program, effects=effects)
     assert report.result == expected
     if expected_effects is not None:

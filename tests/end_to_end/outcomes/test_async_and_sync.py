@@ -1,4 +1,4 @@
-"""A program that uses every durable call has the same result as a coroutine function and as a plain one."""
+"""A program that uses every durable call has the same result as a coroutine function and as a plain function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAST = Backoff(initial=0.01, jitter=False)
 
 
 class Log:
-    """The effects in order; the first call of `flaky` fails."""
+    """Records the effects of a program in order. The first call of `flaky` fails."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []

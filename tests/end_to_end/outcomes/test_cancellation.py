@@ -1,4 +1,4 @@
-"""Hard and graceful cancels: exceptions in the code, permitted calls, and the end of the execution."""
+"""Hard and graceful cancels: the exceptions that the body gets, the calls that it may still make, and its outcome."""
 
 from __future__ import annotations
 

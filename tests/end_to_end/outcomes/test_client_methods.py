@@ -28,7 +28,7 @@ GO = Signal("go", int)
 
 
 def failing_once() -> Callable[[], None]:
-    """Return a function that raises at its first call, like a step that loses its connection at its end."""
+    """Return a function whose first call raises, like a step that loses its connection after its work is done."""
     calls: list[int] = []
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""A body that loses its lease, its time or its worker unwinds, and the execution continues or expires."""
+"""A body unwinds if it loses its lease, its time is over or its worker stops. Its execution continues or expires."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ async def test_stopping_worker_unwinds_at_the_next_call_and_another_worker_conti
     keeps_counting, before = False, len(done)
     async with real_app.worker():
         assert await handle.result(timeout=20) == before
-    # Every step that began was recorded before the body unwound, so none ran again.
+    # Every step that began was recorded before the body unwound, so no step ran again.
     assert len(done) == before
 
 
@@ -435,5 +435,5 @@ async def test_execution_continues_after_its_process_was_killed(app: App, kit: K
     kit.crash_before("b")
 
     assert await kit.run(task) == 1
-    # The step in flight ran again, the recorded step did not.
+    # The step that was in flight ran again. The recorded step did not.
     assert effects == ["a", "b", "b"]

@@ -202,7 +202,7 @@ async def test_bodies_and_steps_in_threads_do_not_starve_each_other(real_app: Ap
 
     def work() -> str:
         names.add(threading.current_thread().name.rpartition("-")[0])
-        # All threads for bodies are in use here, each waiting for its step.
+        # Now every thread for bodies is in use, because each body waits for its step.
         both.wait(20)
         return "done"
 

@@ -1,4 +1,4 @@
-"""With `retry_on`, only failures of these categories and classes are retried."""
+"""With `retry_on`, only failures of the listed categories and classes are retried."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ async def test_compensations_are_retried_like_other_steps(app: App, kit: Kit) ->
 
 
 class Outage:
-    """A failure in the code of a body that does not happen in its next run."""
+    """A failure of a body that happens in one run and not in the next."""
 
     def __init__(self, trip: Trip) -> None:
         self.trip = trip

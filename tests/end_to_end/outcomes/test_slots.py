@@ -20,11 +20,11 @@ from flowfabric.worker.worker import Worker
 from tests.sizes import Size
 
 GO = Signal("go", int)
-# A leaked run holds about a hundred blocks and many thousands of bytes. The limits are above zero because some ids stay
-# in memory for a while.
+# The memory that one suspended execution may use. A leaked run would hold about a hundred blocks and many thousands of
+# bytes. The limits are above zero because some ids stay in memory for a while.
 MAX_BLOCKS_PER_SUSPENDED = 4
 MAX_BYTES_PER_SUSPENDED = 2_000
-# A pool may open a connection at any time, and each connection has its own caches.
+# Extra memory that is allowed because a pool may open a connection at any time, and each connection has its caches.
 BLOCKS_OF_CONNECTIONS = 4_000
 BYTES_OF_CONNECTIONS = 4_000_000
 
@@ -132,7 +132,7 @@ async def test_suspended_executions_leave_nothing_in_memory(
         # Pools and caches grow during the first rounds.
         warm = [await suspend_more(round_ * number) for round_ in (1, 2, 3)]
         last = await suspend_more(4 * number)
-        # Only the most recent runs may still be ending.
+        # Only the most recent runs may still be in memory, because they have not quite ended.
         assert len([run for run in runs_in_memory() if run not in others]) <= 2 * 16
     assert last.blocks - warm[-1].blocks < BLOCKS_OF_CONNECTIONS + MAX_BLOCKS_PER_SUSPENDED * number
     assert last.resident - warm[-1].resident < BYTES_OF_CONNECTIONS + MAX_BYTES_PER_SUSPENDED * number

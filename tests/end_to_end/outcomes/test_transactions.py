@@ -19,7 +19,7 @@ INSERT = "INSERT INTO {table} VALUES ({amount})"
 
 @dataclass(frozen=True)
 class Till:
-    """A kit, the table `paid` beside its store, and functions that write to the table on either backend."""
+    """A kit with a table `paid` in its database, and a method that returns functions that write to the table."""
 
     kit: Kit
     store: TestStore

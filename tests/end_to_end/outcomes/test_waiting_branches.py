@@ -40,7 +40,7 @@ def until_true(condition: Callable[[], bool]) -> None:
 
 
 def until_parked(number: int) -> None:
-    """Wait in the thread of a branch until `number` waits are parked."""
+    """Wait in the thread of a branch until at least `number` durable waits of the run are open."""
     unit = BRANCH.get()
     assert unit is not None
     until_true(lambda: len(unit.run.suspender.waiting) >= number)

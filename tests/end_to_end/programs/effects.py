@@ -1,4 +1,4 @@
-"""The side effects of the programs, in order; also written to a file for other processes, if one is configured."""
+"""The side effects of the programs, in order. If a file is configured, other processes can read them there."""
 
 from __future__ import annotations
 

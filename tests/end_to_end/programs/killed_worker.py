@@ -1,6 +1,6 @@
 """Run a worker process for one program; the worker kills itself before or after a given record.
 
-It writes the number of steps in flight to a file first.
+Before it kills itself, the worker writes the number of steps in flight to a file.
 
 python -m tests.end_to_end.programs.killed_worker '{"url": …, "program": …, "moment": "after", "number": 3, …}'
 """
@@ -61,7 +61,7 @@ class Killer(RunHooks):
 def prepare_program() -> None:
     """Load the recorded effects of earlier processes and shorten the polling intervals.
 
-    The polled job is ready after a number of polls rather than after a time, since the takeover time varies.
+    The polled job becomes ready after a number of polls, not after a time, because the time until a takeover varies.
     """
     effects_file = Path(os.environ[FILE_VARIABLE])
     recorded_effects.extend(effects_file.read_text().splitlines() if effects_file.exists() else ())

@@ -1,4 +1,4 @@
-"""Test cases for the programs: how a test drives each one, its result and its effects."""
+"""Test cases for the programs: how a test drives each program, and the expected result and effects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Program:
     concurrency: int = 1
 
     def has_expected_effects(self, effects: list[str]) -> bool:
-        """Return True if `effects` are the expected ones, in any order if executions run concurrently."""
+        """Return True if `effects` equal the expected effects. If executions run concurrently, ignore the order."""
         if self.concurrency == 1:
             return tuple(effects) == self.effects
         return sorted(effects) == sorted(self.effects)

@@ -37,7 +37,8 @@ from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
 
 ROOT = Path(__file__).parents[3]
-# A worker keeps its lease even on a busy machine. When it is killed, the test lets its leases expire.
+# Long enough for a worker to keep its lease on a busy machine. When a worker is killed, the test expires its leases by
+# EXPIRE_LEASES.
 LEASE_TTL_S = 60
 RESULT_TIMEOUT_S = 300
 MAX_CONCURRENT_CASES = 4
@@ -52,10 +53,10 @@ Responder = Callable[[Engine, WaitpointView], Awaitable[object]]
 
 @dataclass(frozen=True)
 class KilledCase:
-    """How to submit an execution, its expected result, and the responder to its waitpoints.
+    """How to submit an execution, its expected result, and the function that responds to its waitpoints.
 
-    Without `always_killed`, the execution may end before its worker reaches the record that kills it. A poll in flight
-    is repeated, so fewer polls remain. `result_if_repeated` is the result in that case.
+    If `always_killed` is False, the execution may end before its worker reaches the record at which it would be killed.
+    `result_if_repeated` is the result if a poll was in flight at the kill and was therefore made twice.
     """
 
     submit: Callable[[], Awaitable[Handle[Any]]]
@@ -164,7 +165,7 @@ async def _run_case(store: TestStore, name: str, kill: Mapping[str, object], eff
     effect_counts, expected = _count_effects(effects), Counter(PROGRAMS[name].effects)
     assert result == case.result or (result == case.result_if_repeated and _read_in_flight(effects))
     assert not expected - effect_counts
-    # Only steps in flight have no record and may run again.
+    # Only the steps that were in flight at the kill have no record, so only these may have run twice.
     assert (effect_counts - expected).total() <= _read_in_flight(effects), (kill, effect_counts)
 
 
@@ -208,7 +209,8 @@ async def _run_worker(
 ) -> bool:
     """Return True if the worker was killed, False if the execution ended first.
 
-    The last record can be stored with the end of the execution, so a worker that must die may do so after the end.
+    If `must_die`, wait for the kill even after the execution has ended, because the last record can be stored together
+    with that end.
     """
     async with _worker(store, config, effects) as process:
         ended = asyncio.create_task(engine.executions.wait(handle.id, RESULT_TIMEOUT_S))

@@ -110,7 +110,7 @@ async def test_run_is_notified_of_a_revoked_lease(store: TestStore) -> None:
 
 
 async def test_lease_claimed_again_is_reported_lost_before_the_next_renewal(store: TestStore) -> None:
-    """After the revocation the same worker claims the execution again; the first run must stop first."""
+    """After the revocation, the same worker claims the execution again. Its first run must have stopped by then."""
 
     async def stop_then_complete(run: ScriptedRun) -> None:
         if len(runner.ids) == 1:

@@ -1,4 +1,4 @@
-"""A flow whose results have types before they exist."""
+"""A flow in which type checkers know the type of each result before the flow runs."""
 
 from flowfabric import App
 

@@ -12,7 +12,7 @@ _HANG_S = 600
 
 
 def jobs(turn: Turn) -> None:
-    """Use a tenth of a second of CPU time after a line of unrelated output."""
+    """Print a line of unrelated output, then use a tenth of a second of CPU time."""
     sys.stdout.write("output of a library\n")
     turn.begin()
     deadline = time.process_time() + 0.1

@@ -18,7 +18,7 @@ OURS, THEIRS = Tree("ours", Path("ours")), Tree("theirs", Path("theirs"))
 RATE = Figure("PostgreSQL", "FlowFabric SDK", "jobs/s", "submit to result", 100.0, 40.0)
 TIME = Figure("SQLite", "FlowFabric engine", "ms p50", "resume", 4.0, None)
 
-# A benchmark that reports which code it ran and on which server.
+# A benchmark program that reports the speed of its `flowfabric` package and the URL of its server.
 FAKE_RUN = """
 import json, os, sys
 import flowfabric
@@ -32,7 +32,7 @@ sys.exit(1)
 
 
 def checkout(folder: Path, source: str) -> Tree:
-    """Return a tree whose benchmark is FAKE_RUN."""
+    """Write a checkout whose benchmark is FAKE_RUN, and return it."""
     for path, text in {"src/flowfabric/__init__.py": source, "benchmarks/run.py": FAKE_RUN}.items():
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_text(text)

@@ -26,7 +26,7 @@ def test_distant_rounds_are_noisy(values: list[float], noisy: bool) -> None:
 
 
 def test_ratio_is_taken_per_round() -> None:
-    # Other load halved both sides in the second round, which does not affect the ratio.
+    # In the second round other load halved the figures of both contenders, which does not change their ratio.
     ours, theirs = Spread.of([100, 50, 100]), Spread.of([10, 5, 10])
     assert ours.over(theirs).values == (10, 10, 10)
 

@@ -18,7 +18,7 @@ def new_bench(tmp_path: Path, entrants: Entrants) -> Bench:
 
 
 def make_turns(**times_ms: float) -> Turns:
-    """Return one round for each contender, FlowFabric first."""
+    """Return the measurements of one round: one start time for each named contender."""
     return Turns({make_contender(who): [Answer(1, 1.0, [time_ms])] for who, time_ms in times_ms.items()})
 
 

@@ -1,4 +1,4 @@
-"""Tests for matching required capabilities with the ones a worker offers."""
+"""Tests for matching required capabilities with the capabilities that a worker offers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ TABLE = {
         storage_refused storage_without_wal store_closed store_forked too_many_connections
     """,
 }
-# Codes of calls whose code is not a literal, by file.
+# The error class and code of each call whose code is not a literal, by file.
 INDIRECT: dict[str, set[tuple[str, str]]] = {
     "engine/batcher.py": set(),  # Raises the same error again for each caller of a batch.
     "engine/executions.py": set(),  # Raises the same error again with the generated id.
@@ -134,6 +134,6 @@ def test_codes_are_snake_case() -> None:
 
 
 def test_search_finds_calls_of_every_error_class() -> None:
-    """Check the search itself, since one that finds nothing would always agree with the table."""
+    """Check the search itself, because a search that finds nothing could not reveal a missing code."""
     assert len(list(_find_error_calls())) > 40
     assert {kind for _, kind, _ in _find_error_calls()} == KINDS

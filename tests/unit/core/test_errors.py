@@ -1,4 +1,4 @@
-"""Tests for the tree of errors, their codes, messages and fields, and pickling."""
+"""Tests for the class tree of the errors, for their codes, messages and fields, and for pickling them."""
 
 from __future__ import annotations
 

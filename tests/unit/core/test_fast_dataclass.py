@@ -1,4 +1,4 @@
-"""Tests that copies of records equal those of the standard library."""
+"""Tests that the fast copy of a record equals the copy that `dataclasses.replace` makes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_every_bit_without_a_fixed_value_is_used() -> None:
     low, high = _make_minter([MS]).mint(), _make_minter([MS], _ones).mint()
     differing = low.int ^ high.int
     fixed = (2**48 - 1) << 80 | 0xF << 76 | 0b11 << 62
-    # The counter starts in the lower half, so its highest bit is free.
+    # The counter starts in the lower half of its range, so its highest bit (bit 75) is 0 in both ids.
     assert differing == (2**128 - 1) & ~fixed & ~(1 << 75)
 
 
@@ -100,7 +100,7 @@ def test_threads_sharing_a_minter_get_distinct_ids(frequent_switching: None) -> 
     overlaps: list[int] = []
 
     def random_bits(bits: int) -> int:
-        """Record when two threads use the counter at the same time, and spend time to make that likely."""
+        """Record each time that another thread is also in this function. Loop for a while to make that likely."""
         if bits > 32:
             inside.add(threading.get_ident())
             for _ in range(200):

@@ -1,4 +1,4 @@
-"""Tests for retries by policy: number, failure class, category and delay."""
+"""Tests that the policy decides how often and when a failure is retried, by its class and category."""
 
 from __future__ import annotations
 

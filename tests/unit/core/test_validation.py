@@ -23,7 +23,7 @@ TICK = timedelta(microseconds=1)
 
 
 def _format_case(value: object) -> str:
-    """Return the name of a case, equal in every process."""
+    """Return the name of a test case. It contains no memory address, so it is the same in every process."""
     return re.sub(" at 0x[0-9a-f]+", "", ascii(value))[:60]
 
 
@@ -67,7 +67,7 @@ def _many_tokens(count: int) -> list[str]:
     return [f"t{number}" for number in range(count)]
 
 
-# A builder of a value of size n, the check, the limit, and the code beyond it.
+# For each value: a function that builds it in size n, its check, its limit, and the error code above the limit.
 SIZED: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any], int, str]] = {
     "payload": (bytes, _payload, MIB, "payload_too_large"),
     "name": (lambda n: "x" * n, _name, 256, "invalid_name"),
@@ -398,7 +398,7 @@ def test_timestamp_is_converted_to_utc() -> None:
     berlin = datetime(2030, 7, 1, 14, tzinfo=ZoneInfo("Europe/Berlin"))
     assert _timestamp(berlin) == berlin
     assert _timestamp(berlin).tzinfo is UTC
-    # The hour that occurs twice and the hour that is skipped each map to one timestamp.
+    # The hour that occurs twice in autumn and the hour that is skipped in spring are converted too.
     assert _timestamp(datetime(2030, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)).hour == 1
     assert _timestamp(datetime(2030, 3, 31, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))).hour == 1
 

@@ -10,7 +10,7 @@ BAD, GOOD = UUID(int=1), UUID(int=2)
 
 
 def _ticks_until_due(backoffs: Backoffs[UUID]) -> int:
-    """Return how many ticks skip the bad row."""
+    """Return how many ticks skip the bad row before one tries it again."""
     for skipped in range(200):
         if BAD in backoffs.select_ready([BAD, GOOD]):
             return skipped

@@ -226,7 +226,7 @@ def test_value_unequal_to_itself_is_not_reported_as_lossy(annotation: object, va
 
 
 class AmbiguousComparison:
-    """A class whose comparison fails, as that of arrays does."""
+    """A class whose comparison fails, as the comparison of two arrays does."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -258,7 +258,7 @@ def test_date_like_text_is_lossy_for_a_union_with_datetime() -> None:
 
 
 def test_sets_are_stored_in_sorted_order() -> None:
-    """Another process that repeats a submit under its key must store the same bytes."""
+    """A process that repeats a submit of another process under the same key must store the same bytes."""
 
     @dataclass
     class Tagged:

@@ -257,7 +257,7 @@ def test_enum_members_with_opaque_values_have_different_digests() -> None:
 
 
 def test_digest_is_the_same_for_a_script_and_its_module() -> None:
-    """A class is named `__main__.Client` in a script, and by its module in the worker."""
+    """The same class is named `__main__.Client` in the script that submits, and by its module's name in the worker."""
     script = type("Client", (), {"__module__": "__main__"})
     assert _digest(script()) == _digest(Client("a"))
 
@@ -278,6 +278,6 @@ def test_digest_is_the_same_in_every_process() -> None:
 
 
 def test_digest_has_its_recorded_value() -> None:
-    """Digests are stored, so after a change of the algorithm every running execution would diverge and be held."""
+    """Digests are stored. If the algorithm changed, every running execution would diverge and be held."""
     args = (1, "a", {"x", "y"}, Order("a"), Color.RED, datetime(2026, 1, 2, tzinfo=UTC), Client("a"), b"x")
     assert _digest(*args, k=None) == "c65ef2e85a5509c3e778b987babbd7cd"

@@ -64,7 +64,7 @@ def _raise_and_catch(exc: BaseException) -> BaseException:
 
 
 def _rebuild_in_later_run(exc: Exception, *raises: type[Exception]) -> Exception | None:
-    """Return the exception that a later run gets for an exception that a step raised."""
+    """Return the exception that a later run raises in place of the exception that a step raised, or None."""
     data = encode_declared(exc, raises)
     return None if data is None else rebuild(json.loads(json.dumps(data)), raises)
 

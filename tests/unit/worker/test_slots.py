@@ -10,7 +10,7 @@ from flowfabric.worker.active_runs import Slots
 
 
 def make_used_slots(number: int, seconds: float, lease_ttl_s: float = 30.0) -> Slots:
-    """Return free slots whose recent runs each took `seconds`."""
+    """Return `number` free slots. Each of their recent runs took `seconds`."""
     slots = Slots(number, lease_ttl_s)
     for _ in range(100):
         slots.start_run()
@@ -73,7 +73,7 @@ async def test_single_free_slot_is_enough_if_no_other_becomes_free_soon() -> Non
         slots.start_run()
     waiting = slots.wait_until_claimable()
     with pytest.raises(StopIteration) as stopped:
-        waiting.send(None)  # It returns without waiting.
+        waiting.send(None)  # `wait_until_claimable` returns without waiting.
     assert stopped.value.value == 1
 
 

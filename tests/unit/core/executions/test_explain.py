@@ -68,7 +68,7 @@ APPROVAL_FACTS = WAITED | {
 
 @dataclass(frozen=True)
 class Case:
-    """An execution with its context, the expected sentence, and the expected facts besides the common ones."""
+    """An execution with its context, the expected sentence, and the expected facts that not all cases share."""
 
     execution: Execution
     sentence: str
@@ -97,7 +97,7 @@ def flow(policy: CancelPolicy | None = None, **changes: Any) -> FlowRecord:
 
 
 def hanging(states: dict[str, State], *, join: Join | None = None, seq: int = 0, **options: Any) -> ExplainContext:
-    """Return a context in which a member depends on upstreams in these states."""
+    """Return a context in which a flow member depends on upstream members in these states."""
     upstreams = tuple(_upstream(place, name, state, seq) for place, (name, state) in enumerate(states.items(), 10))
     found = [item.edge.state for item in upstreams]
     group = EdgeGroup(
@@ -133,7 +133,7 @@ def blocked(reason: BlockingReason = BlockingReason.WAITING_FOR_CHILDREN) -> Exe
 
 
 def unused(reason: BlockingReason) -> Case:
-    """Return a case for a reason that a row may have but the engine does not set yet."""
+    """Return a case for a blocking reason that a stored row may have but that the engine does not set yet."""
     return Case(blocked(reason), f"Blocked: {reason.value.replace('_', ' ')}.", {"blocking_reason": reason})
 
 

@@ -58,7 +58,7 @@ class SimulatedExecution:
         )
 
     def apply(self, decide: Callable[[SimulatedExecution], OptionalDecision]) -> None:
-        """Apply a decision as an operation would. An error or None changes nothing."""
+        """Call `decide` and apply its decision as an operation would. An error or None changes nothing."""
         before = self.execution
         try:
             decision = decide(self)
@@ -166,7 +166,7 @@ MOVES: dict[str, Callable[[SimulatedExecution], OptionalDecision]] = {
     "ready": lambda simulation: control.decide_ready(simulation.execution, simulation.now),
     "deadline": lambda simulation: control.decide_deadline(simulation.execution, simulation.now),
 }
-# Moves that continue an execution are drawn more often than final ones, so that histories become long.
+# Moves that continue an execution are listed several times. So they are drawn more often, and histories become long.
 NAMES = [*MOVES, *["claim", "ready", "lease check", "reclaim", "fail", "release", "replay"] * 3]
 STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([0, 0, 5, 31, 100])), max_size=60)
 POLICIES = st.builds(

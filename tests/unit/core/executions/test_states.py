@@ -19,8 +19,8 @@ from flowfabric.core.executions.states import (
     derive_vector,
 )
 
-# state, ownership, blocking_reason →
-# lifecycle_phase, ownership_state, eligibility_state, terminal_outcome, public_state
+# (state, ownership, blocking_reason) of the stored row, mapped to the derived
+# (lifecycle_phase, ownership_state, eligibility_state, terminal_outcome, public_state).
 TABLE: dict[tuple[str, str | None, str], tuple[str, str, str, str, str]] = {
     ("waiting", None, "waiting_for_worker"): ("runnable", "unowned", "eligible_now", "none", "waiting"),
     ("delayed", None, "waiting_for_delay"): ("runnable", "unowned", "not_eligible_until_time", "none", "delayed"),

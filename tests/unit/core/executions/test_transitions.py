@@ -1,4 +1,4 @@
-"""Tests that legal transitions have exactly the effects of the table and all others are rejected."""
+"""Tests that legal transitions have exactly the effects in TABLE and that all other transitions are rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ SAME = None
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: sources, target, change of the epoch, event, and the error code of other sources."""
+    """The expected values for one transition: the states it starts from, the new state, attempt state and reason,
+    the change of the epoch, the event, and the error code from any other state.
+    """
 
     sources: Iterable[str]
     target: str | None
@@ -54,7 +56,7 @@ _RESUMED = ("attempt_interrupted", "waiting_for_worker")
 _RESUMED_LATER = ("attempt_interrupted", "waiting_for_resume_delay")
 _PENDING = ("pending_reclaim_attempt", "waiting_for_worker")
 
-# State, attempt state, blocking reason, change of the epoch, event, and the error code of every other source.
+# The expected values of each transition, by its name; see `Row` for the columns.
 TABLE: dict[str, Row] = {
     "CLAIM": Row(
         ("waiting",), "active", "running_attempt", "none", 1, "lease.acquired", "execution_not_leaseable", "leased"
@@ -145,7 +147,7 @@ def _get_transition(name: str) -> Transition:
 
 
 def _get_operation_changes(name: str) -> dict[str, Any]:
-    """Return the changes that the operation adds to the transition."""
+    """Return the changes that the operation itself passes to the transition."""
     if name in ("CLAIM", "RECLAIM"):
         return {"lease": make_live_lease(), "attempt_timeout_left": None}
     if name in ("RETRY", "DELAY", "UNHOLD_DELAYED", "UNBLOCK_DELAYED", "RESUME_DELAYED", "OVERRIDE_DELAYED"):

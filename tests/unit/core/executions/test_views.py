@@ -80,7 +80,7 @@ def test_outcome_has_the_end_of_the_execution(situation: str) -> None:
     outcome = make_outcome(execution, _end_attempt(execution))
     assert (outcome.state, outcome.ended_at) == (execution.state, execution.ended_at)
     assert (outcome.result, outcome.encoding) == (b"out", "json")
-    # The failure of an earlier attempt does not belong to the outcome of a completed or cancelled execution.
+    # The outcome of a completed or cancelled execution does not contain the failure of an earlier attempt.
     assert outcome.failure == (Failure("no", "net") if execution.state in ("failed", "expired") else None)
     assert (outcome.cancelled_by, outcome.cancel_reason) == ("operator_override", "enough")
 

@@ -1,4 +1,4 @@
-"""Tests for building a flow graph and for rejecting invalid ones."""
+"""Tests for building a flow graph and for rejecting invalid graphs."""
 
 from __future__ import annotations
 

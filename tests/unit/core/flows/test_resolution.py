@@ -30,7 +30,7 @@ ENDS = (State.COMPLETED,) * 5 + (State.FAILED, State.FAILED, State.CANCELLED, St
 
 @dataclass
 class FlowInMemory:
-    """A flow as a store holds it."""
+    """The rows of a flow as a store would hold them, kept in dicts and sets."""
 
     states: dict[UUID, State] = field(default_factory=dict)
     started: set[UUID] = field(default_factory=set)

@@ -224,7 +224,7 @@ def test_other_types_are_rejected(odd: Any) -> None:
 
 
 def test_mac_has_one_valid_encoding() -> None:
-    """The last character of a mac has two unused bits. The other three ways to write it are not valid."""
+    """The last character of a mac has two unused bits, so four characters decode to the same mac. Only one is valid."""
     token = mint_text()
     equivalent = [other for other in ALPHABET if _decode_last_part(token[:-1] + other) == _decode_last_part(token)]
     assert len(equivalent) == 4
@@ -366,7 +366,7 @@ def test_no_record_shows_a_token_or_a_secret() -> None:
 
 
 def test_search_for_leaks_finds_a_leak() -> None:
-    """Check the tests above, since a search that finds nothing would always agree."""
+    """Check the search that the tests above use, because a search that finds nothing would make them pass."""
     token = mint_text(CANARY)
     assert token in render_value([token])
     assert token in render_error(ValueError(token))

@@ -30,7 +30,7 @@ def open_token(text: str | Secret, ring: KeyRing = RING, namespace: str = "defau
 
 
 def is_rejected(text: str) -> bool:
-    """Return True if text is rejected with the one error code and no further information."""
+    """Return True if the text is rejected with the code `invalid_token` and without fields."""
     try:
         open_token(text)
     except InvalidRequest as error:

@@ -30,7 +30,7 @@ def _composites(level: int) -> st.SearchStrategy[Condition]:
     return st.builds(AllOf, members) | st.builds(AnyOf, members)
 
 
-# A Count counts as a level, so three levels of AllOf and AnyOf leave room for it.
+# A Count counts as a level of nesting. So conditions have at most three levels of AllOf and AnyOf, plus a Count.
 conditions: st.SearchStrategy[Condition] = _leaves | _composites(2)
 
 
