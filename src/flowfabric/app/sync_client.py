@@ -39,7 +39,7 @@ class Handle(Generic[R_co]):
         return self._inner.id
 
     def __durable_call__(self) -> DurableCall[R_co]:
-        """Return the wait for the result as a durable call; groups such as `gather` call this method."""
+        """Return a durable call that waits for the result. Groups such as `gather` call this method."""
         return self._inner.__durable_call__()
 
     def result(self, timeout: Duration | None = None) -> R_co:
@@ -60,14 +60,17 @@ class Handle(Generic[R_co]):
     def outcome(
         self, timeout: Duration | None = None
     ) -> Completed[R_co] | Failed | Cancelled | Expired | Skipped | TimedOut:
-        """Wait until the execution has ended and return how: completed, failed, cancelled, expired or skipped."""
+        """Wait until the execution has ended. Return whether it completed, failed, was cancelled, expired or skipped.
+
+        Return `TimedOut` if `timeout` passes first.
+        """
         return run_on_client_thread(lambda: self._inner.outcome(timeout))
 
     def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Delivery:
         """Send a signal.
 
-        If the task declares the signal, the store keeps it until the task awaits it. Otherwise it is delivered to the
-        wait that is open now. A second signal with the same `key` is reported as a duplicate.
+        If the task declares the signal, the store keeps the signal until the task awaits it. Otherwise a wait for this
+        signal must be open now. A second signal with the same `key` is reported as a duplicate.
         """
         return run_on_client_thread(lambda: self._inner.signal(signal, value, key=key))
 
@@ -84,7 +87,7 @@ class Handle(Generic[R_co]):
         return run_on_client_thread(self._inner.status)
 
     def replay(self, *, from_step: str | None = None) -> None:
-        """Run an ended execution again: from its start, or from a recorded step while keeping the records before it."""
+        """Run an ended execution again, from its start or from a recorded step. The records before that step stay."""
         return run_on_client_thread(lambda: self._inner.replay(from_step=from_step))
 
     def unhold(self) -> None:
@@ -92,7 +95,7 @@ class Handle(Generic[R_co]):
         return run_on_client_thread(self._inner.unhold)
 
     def history(self) -> list[Event]:
-        """Return the events of the execution in order, with the submits and ends of its children."""
+        """Return the events of the execution in order, including those for submitted and ended children."""
         return run_on_client_thread(self._inner.history)
 
     def explain(self) -> str:
@@ -186,18 +189,18 @@ class FlowHandle:
         return Handle(self._inner[node])
 
     def cancel(self, policy: Literal["cancel_all", "cancel_pending", "flow_only"] = "cancel_all") -> None:
-        """Cancel the flow, and by `policy` all unfinished members, only the unstarted ones, or none of them."""
+        """Cancel the flow. By `policy`, also cancel all unfinished members, only the unstarted members, or none."""
         return run_on_client_thread(lambda: self._inner.cancel(policy))
 
     def wait(self, timeout: Duration | None = None) -> FlowState | None:
         """Wait until all members have ended.
 
-        Return None if the timeout passes first. Raise inside a task, whose function must await the members instead.
+        Return None if the timeout passes first. Inside a task this raises, because a task must await single members.
         """
         return run_on_client_thread(lambda: self._inner.wait(timeout))
 
     def status(self) -> FlowDescription:
-        """Return the flow as it is now, with its graph."""
+        """Return the current state of the flow and its graph."""
         return run_on_client_thread(self._inner.status)
 
     def __repr__(self) -> str:
@@ -211,7 +214,7 @@ class Flow:
         self._inner = inner
 
     def submit(self) -> FlowHandle:
-        """Store all members and edges in one transaction, or nothing."""
+        """Store all members and edges in one transaction. If this fails, nothing is stored."""
         return FlowHandle(run_on_client_thread(self._inner.submit))
 
 
@@ -222,7 +225,7 @@ class App:
         self._inner = inner
 
     def submit_many(self, calls: Iterable[Call[R]]) -> list[Handle[R]]:
-        """Store many calls, each made by `task.call(…)`, in few statements. Return their handles in the same order."""
+        """Store many calls, each made by `task.call(…)`, in batches. Return their handles in the order of the calls."""
         return [Handle(inner) for inner in run_on_client_thread(lambda: self._inner.submit_many(calls))]
 
     def handle(self, id: UUID | str) -> Handle[Any]:
@@ -230,15 +233,15 @@ class App:
         return Handle(self._inner.handle(id))
 
     def signal(self, token: str, name: str, payload: object = None) -> Delivery:
-        """Deliver a signal with this name and plain JSON to the waitpoint of the token."""
+        """Deliver a signal with this name and a JSON payload to the waitpoint of the token."""
         return run_on_client_thread(lambda: self._inner.signal(token, name, payload))
 
     def approve(self, token: str, comment: str = "") -> Delivery:
-        """Approve on behalf of the token's approver. The first decision counts."""
+        """Approve on behalf of the token's approver. Only the first decision with a token counts."""
         return run_on_client_thread(lambda: self._inner.approve(token, comment))
 
     def reject(self, token: str, reason: str = "") -> Delivery:
-        """Reject on behalf of the token's approver. The first decision counts."""
+        """Reject on behalf of the token's approver. Only the first decision with a token counts."""
         return run_on_client_thread(lambda: self._inner.reject(token, reason))
 
     def close(self) -> None:

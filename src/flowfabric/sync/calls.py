@@ -53,7 +53,7 @@ from flowfabric.values.records import (
 
 
 class Approval(Generic[R_co]):
-    """A requested approval. Hand out its tokens or links if needed, then call `wait`."""
+    """A requested approval. If needed, send its tokens or links to the approvers, then await the approval."""
 
     def __init__(self, inner: AsyncApproval[R_co]) -> None:
         self._inner = inner
@@ -63,16 +63,16 @@ class Approval(Generic[R_co]):
         return sync_bridge.call(lambda: self._inner)
 
     def tokens(self) -> dict[str, str]:
-        """Return the token of each approver. The holder of a token decides for that approver."""
+        """Return the token of each approver. Whoever has a token can decide for its approver."""
         return sync_bridge.call(self._inner.tokens)
 
     def links(self) -> dict[str, str]:
-        """Return the URL of each approver's decision page. Needs `App(url=…)`."""
+        """Return the URL of each approver's decision page. This requires `App(url=…)`."""
         return sync_bridge.call(self._inner.links)
 
 
 class Callback(Generic[R_co]):
-    """A callback: hand out its token or url, then call `wait`."""
+    """A callback. Give its token or URL to the sender, then await the callback."""
 
     def __init__(self, inner: AsyncCallback[R_co]) -> None:
         self._inner = inner
@@ -86,12 +86,12 @@ class Callback(Generic[R_co]):
         return sync_bridge.call(self._inner.token)
 
     def url(self) -> str:
-        """Return the URL that accepts the payload. Needs `App(url=…)`."""
+        """Return the URL that accepts the payload. This requires `App(url=…)`."""
         return sync_bridge.call(self._inner.url)
 
 
 class StepFunction:
-    """The type of `step`: call it with a function and its arguments."""
+    """The type of `step`, which is called with a function and the arguments of that function."""
 
     def __init__(self, inner: AsyncStepFunction) -> None:
         self._inner = inner
@@ -103,7 +103,7 @@ class StepFunction:
     def __call__(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run the function once. Its result is recorded, and later runs of the task return the recorded result."""
+        """Run the function and record its result. In later runs of the task, return the recorded result instead."""
         return sync_bridge.call(lambda: self._inner(fn, *args, **kwargs))
 
     @overload
@@ -115,10 +115,11 @@ class StepFunction:
     def tx(self, fn: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def tx(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run the function in a transaction of the store: its rows and the step's record commit together, or neither.
+        """Run the function in a transaction of the store, which commits the function's rows and the step's record.
 
-        On SQLite it is a plain function that gets the `sqlite3` connection, on PostgreSQL a coroutine function that
-        gets the asyncpg connection. Keep it short, since other writers may wait for it.
+        On SQLite, the function must be plain, and its first argument is the `sqlite3` connection. On PostgreSQL, it
+        must be a coroutine function, and its first argument is the asyncpg connection. Keep the function short, since
+        other writers may have to wait for its transaction.
         """
         return sync_bridge.call(lambda: self._inner.tx(fn, *args, **kwargs))
 
@@ -131,7 +132,7 @@ class StepFunction:
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call, such as its name, a key that distinguishes calls, or retries."""
+        """Return `step` with options for one call: its name, its retries, or a key that tells similar calls apart."""
         return StepFunction(
             self._inner.options(name=name, key=key, retries=retries, timeout=timeout, retry_on=retry_on)
         )
@@ -146,7 +147,7 @@ class StepFunction:
         at_most_once: bool = False,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> Callable[[F], F]:
-        """Decorate a function with its policy as a step. It stays a plain function.
+        """Set the policy that a function has when it runs as a step. The decorator returns the function itself.
 
         Exceptions in `raises` are expected results: they are never retried, and the task can catch them by class. With
         `at_most_once`, an interrupted step fails instead of running again. With `retry_on`, only failures of these
@@ -181,7 +182,7 @@ def poll(every: Duration, fn: Callable[P, T | None], /, *args: P.args, **kwargs:
 def poll(every: Duration, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function immediately and then every `every`, until it returns something other than None or False.
 
-    However often the function is called, there is only one record.
+    All of these calls share a single record in the journal.
     """
     make: Any = async_poll
     return sync_bridge.call(lambda: make(every, fn, *args, **kwargs))
@@ -253,9 +254,10 @@ def approval(
 ) -> Approval[Any]:
     """Wait for people to decide. Each approver in `by` gets a token, and the first decision with that token counts.
 
-    `need` approvals are required, by default all. With `veto`, the first rejection ends the approval; without `veto`,
-    the approval ends when `need` can no longer be reached. `notify` is called as a step, once for each approver.
-    Without `by` there are no tokens, and any user of the command line or of an inbox may decide.
+    `need` is the number of approvals that are required, by default from all approvers. With `veto`, the first rejection
+    ends the approval; without `veto`, the approval ends when `need` can no longer be reached. `notify` is called as a
+    step, once for each approver. Without `by` there are no tokens, and any user of the command line or of an inbox may
+    decide.
     """
     make: Any = async_approval
     return Approval(
@@ -274,7 +276,10 @@ def callback(name: str, payload_type: TypeForm[T], /, *, timeout: Duration) -> C
 
 
 def callback(name: str, payload_type: TypeForm[T], /, *, timeout: Duration | None = None) -> Callback[Any]:
-    """Return a callback, which waits for one payload from outside. Hand out its `token` or `url` before the wait."""
+    """Return a callback, which waits for one payload from an outside sender.
+
+    Give the sender the callback's `token` or `url` before you await the callback.
+    """
     make: Any = async_callback
     return Callback(sync_bridge.call_plain(lambda: make(name, payload_type, timeout=timeout)))
 
@@ -302,7 +307,7 @@ def gather(*calls: Callable[[], T], limit: int | None = None) -> tuple[T, ...]: 
 def gather(*calls: Callable[[], Any], limit: int | None = None) -> Any:
     """Return all results in the order of the calls. The first failure ends the other calls and is raised.
 
-    `limit` bounds how many run at the same time.
+    At most `limit` calls run at the same time.
     """
     make: Any = async_gather
     return sync_bridge.call(lambda: make(*(sync_bridge.make_branch(call) for call in calls), limit=limit))
@@ -331,7 +336,7 @@ def settle(*calls: Callable[[], T], limit: int | None = None) -> tuple[Completed
 
 
 def settle(*calls: Callable[[], Any], limit: int | None = None) -> Any:
-    """Return how each call ended, in the order of the calls. No call ends another."""
+    """Return how each call ended, in the order of the calls. A failure does not end the other calls."""
     make: Any = async_settle
     return sync_bridge.call(lambda: make(*(sync_bridge.make_branch(call) for call in calls), limit=limit))
 
@@ -349,9 +354,9 @@ def race(*calls: Callable[[], T]) -> RaceResult[T]: ...
 
 
 def race(*calls: Callable[[], Any]) -> Any:
-    """Return the first call that succeeds. Raise `AllFailed` if none does.
+    """Return the index and value of the first call that succeeds. Raise `AllFailed` if no call succeeds.
 
-    The other calls are ended: their steps cancelled, their waits closed, their children cancelled.
+    The other calls are ended: their steps and children are cancelled, and their waits are closed.
     """
     make: Any = async_race
     return sync_bridge.call(lambda: make(*(sync_bridge.make_branch(call) for call in calls)))
@@ -373,7 +378,10 @@ def rng() -> Random:
 
 
 def changed(name: str, /) -> bool:
-    """Return True if the execution had not passed this point when the code changed. Guard new calls with it."""
+    """Return True if the execution had not passed this point when the code changed.
+
+    Put new durable calls under `if changed(…)`, so that older executions skip them.
+    """
     return sync_bridge.call_plain(lambda: async_changed(name))
 
 
@@ -389,7 +397,7 @@ class Compensations:
         self._calls: list[Callable[[], Any]] = []
 
     def add(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call this function as a step if the saga is undone."""
+        """Register a function that is called as a step if the saga is undone."""
         self._calls.append(lambda: step(fn, *args, **kwargs))
 
     @property
@@ -398,7 +406,7 @@ class Compensations:
         return bool(self._calls)
 
     def run_all(self) -> list[Exception]:
-        """Run the compensations, newest first, and return the failures among them."""
+        """Run the compensations, newest first, and return the errors of those that failed."""
         failed: list[Exception] = []
         while self._calls:
             try:
@@ -409,7 +417,7 @@ class Compensations:
 
 
 class Saga:
-    """A block that is undone if a failure or a request to cancel leaves it. A suspension does not undo it."""
+    """A block whose steps are undone if it ends with a failure or a request to cancel, but not by a suspension."""
 
     def __init__(self) -> None:
         self._compensations = Compensations()
@@ -438,5 +446,5 @@ class Saga:
 
 
 def saga() -> Saga:
-    """Open a saga: `with saga() as undo`. For each step that was done, add to `undo` how to take it back."""
+    """Open a saga: `with saga() as undo`. After each step, call `undo.add` with a function that undoes it."""
     return Saga()
