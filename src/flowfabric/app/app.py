@@ -123,9 +123,8 @@ class App:
 
         The kind of the task is `name` or the function's name. From `version=2` on, the kind includes the version. Each
         submit uses the newest version. Exceptions in `raises` are expected results: they are not retried, and a caller
-        that waits for the result receives an exception of the same class. The execution accepts the signals in
-        `signals` as soon as it is submitted. With `retry_on`, the task and its steps retry only failures of these
-        categories or classes.
+        that waits gets an exception of the same class. The execution accepts the signals in `signals` as soon as it is
+        submitted. With `retry_on`, the task and its steps retry only failures of these categories or classes.
         """
         task_settings = validate_settings(settings)
         names = frame_namespace(sys._getframe(1))

@@ -99,7 +99,7 @@ class Flow:
     def after(
         self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
     ) -> None:
-        """Run `node` only after all `upstream` members have ended as `on` says, without using their results."""
+        """Run `node` only after all `upstream` members have ended as `on` requires, without using their results."""
         if on not in _EDGES:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)

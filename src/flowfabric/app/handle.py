@@ -150,7 +150,7 @@ class Handle(Generic[R_co]):
         return _history(self)
 
     def explain(self) -> Durable[str]:
-        """Return one sentence that says whether the execution is running, and if it is not, why."""
+        """Return one sentence about whether the execution is running, and if it is not, why."""
         return _explain(self)
 
     @property

@@ -161,7 +161,7 @@ def _validate_calls(app: App, calls: Iterable[Call[R]]) -> list[Call[R]]:
 def _with_key(task: Task[..., Any], submission: Submission) -> Submission:
     """Add the key from the call options to the submission.
 
-    If there is none inside a step, add a key that is the same in every try of the step.
+    Without a key inside a step, add a key that is the same in every try of the step.
     """
     key = idempotency_key("submit", task.call_options.key)
     return submission if key is None else replace(submission, key=key)

@@ -99,7 +99,7 @@ class Handle(Generic[R_co]):
         return run_on_client_thread(self._inner.history)
 
     def explain(self) -> str:
-        """Return one sentence that says whether the execution is running, and if it is not, why."""
+        """Return one sentence about whether the execution is running, and if it is not, why."""
         return run_on_client_thread(self._inner.explain)
 
     def __repr__(self) -> str:

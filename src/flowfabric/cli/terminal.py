@@ -25,7 +25,7 @@ _BAR_CELLS = 24
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The properties of an output stream. `width` is None for a file or a pipe, which receives full text."""
+    """The properties of an output stream. `width` has the value None for a file or a pipe, which receives full text."""
 
     width: int | None = None
     has_colours: bool = False

@@ -34,7 +34,7 @@ class IdMinter:
         self._counter = 0
 
     def mint(self, placement_key: int | None = None) -> UUID:
-        """Return an id that is greater than all earlier ids. If `placement_key` is None, use a random key."""
+        """Return an id that is greater than all earlier ids. Without a `placement_key`, use a random key."""
         bits = self._random_bits(32)
         key = bits & 0xFFFF if placement_key is None else placement_key
         with self._lock:

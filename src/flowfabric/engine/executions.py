@@ -235,7 +235,7 @@ class Executions:
         return await self._context.call(read.count_by_state, None)
 
     async def set_tags(self, id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
-        """Set the given tags, remove each tag whose given value is None, and return all tags of the execution.
+        """Set the given tags, remove each tag with the given value None, and return all tags of the execution.
 
         This is allowed in every state.
         """

@@ -150,8 +150,7 @@ def connect(
     wake-ups off, so that changes are noticed only by polling. `listen_url` is a direct address of the server; behind a
     pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
     are kept longer for a named subscriber that has not read them, but only until it has been silent for
-    `subscriber_expiry`. With `renewal_events`, each lease renewal by this engine appends an event. `clock` is for
-    tests.
+    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. `clock` is for tests.
     """
     validation.text(url, "url")
     if clock is not None:

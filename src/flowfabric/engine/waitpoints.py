@@ -50,8 +50,8 @@ class Waitpoints:
         """Create a waitpoint before the execution waits on it, and return it with the token to hand out.
 
         A repeated call returns the same waitpoint with the same token. With an `approver`, all signals at the waitpoint
-        have the approver as their source, whatever the sender claims. The waitpoint closes when it expires, unless a
-        suspension has bound it by then.
+        have the approver as their source, regardless of the sender's claim. The waitpoint closes when it expires,
+        unless a suspension has bound it by then.
         """
         if expires is not None and expires_at is not None:
             raise InvalidRequest("invalid_request", "give expires or expires_at, not both")

@@ -59,7 +59,7 @@ _IGNORE = re.compile(r"#\s*flowfabric:\s*ignore\[([\w,\s]*)\]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A problem in the code: its location, its error code, and a message that says how to repair it."""
+    """A problem in the code: its location, its error code, and a message with the way to repair it."""
 
     path: str
     line: int

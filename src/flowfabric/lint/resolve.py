@@ -181,7 +181,7 @@ def makes_durable_calls(function: Function) -> bool:
 def iter_with_helpers(function: Function, enters: Callable[[Function], bool] = lambda _: True) -> Iterator[Function]:
     """Yield a function and all helpers that it calls, directly or in other helpers.
 
-    Leave out those that `enters` rejects.
+    Leave out functions that `enters` rejects.
     """
     visited, pending = {function}, [function]
     while pending:

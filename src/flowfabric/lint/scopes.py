@@ -24,7 +24,7 @@ class PythonScope:
     annotations: dict[str, ast.expr] = field(default_factory=dict)
 
     def find(self, name: str) -> Function | str | BoundName | None:
-        """Return what a name is bound to: a function, an import or assignments.
+        """Return the bindings of a name: a function, an import or assignments.
 
         Return None if the name is not bound.
         """

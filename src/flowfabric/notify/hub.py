@@ -78,7 +78,7 @@ class NotifyHub:
     def due_at(self, due: datetime | None) -> None:
         """Report a new due time to the callback and to other processes.
 
-        `due` is None if the due time is stored but not known in this process.
+        `due` has the value None if the due time is stored but not known in this process.
         """
         if self._on_due is not None:
             self._on_due(due)
@@ -89,7 +89,7 @@ class NotifyHub:
             self._announcer.announce_due(due, due - now)
 
     def note_lease_ttl(self, ttl: timedelta) -> None:
-        """Remember the TTL of a granted lease if it is the shortest so far.
+        """Remember the TTL of a granted lease if it is the shortest yet.
 
         Reconcilers poll at least once within the shortest TTL, because a process may die before it announces its lease.
         """

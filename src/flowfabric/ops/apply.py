@@ -25,7 +25,7 @@ async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
     changes = await store(tx, decisions)
     ended = [after for before, after in changes if after.state in TERMINAL and not before.is_standalone]
     if ended:
-        # Close the open waits of ended executions, whatever ended them.
+        # Close the open waits of ended executions, for every kind of end.
         await tx.waits.end([execution.id for execution in ended], ended[0].changed_at)
         await _resolve_flows(tx, ended)
         without_flow = {execution.id: execution.state for execution in ended if execution.flow is None}

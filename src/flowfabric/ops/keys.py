@@ -152,7 +152,7 @@ async def list_keys(tx: Transaction, namespace: str, source: KeySource) -> tuple
 
 
 async def expired_kids(tx: Transaction, now: datetime, limit: int) -> list[str]:
-    """Return the ids of keys that can no longer verify any token. The read takes no lock, so minting can go on."""
+    """Return the ids of keys that can no longer verify any token. The read takes no lock, so minting can continue."""
     return [key.kid for key in collect(await tx.signing_keys.read(), now)][:limit]
 
 

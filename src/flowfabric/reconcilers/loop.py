@@ -7,7 +7,7 @@
 A duty runs when its due time has come by the store's clock, never earlier. A commit with an earlier due time wakes the
 loop, directly or by a notification from another process. A poll interval bounds the delay if notifications are lost.
 The statement that reads the due times also reads whether idle workers of this process could claim work. So these
-workers need not try to claim in vain.
+workers need not try to claim unnecessarily.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Reconcilers:
     def _max_pause_s(self) -> float:
         poll_s = self._notify_hub.poll_interval_s if self._poll_s is None else self._poll_s
         if self._idle_rounds:
-            # Overdue rows were locked or failed. No notification tells when a lock ends, so retry soon.
+            # Overdue rows were locked or failed. No notification reports the end of a lock, so retry soon.
             return min(poll_s, _MAX_RETRY_S, _MIN_RETRY_S * 2.0 ** min(self._idle_rounds, 10))
         return poll_s
 

@@ -103,7 +103,7 @@ class BranchGroup:
         """Return the result of a branch, after checking that it reached every call that was recorded in it.
 
         Once the run unwinds, a branch may have ended only because of the unwinding. So return `Unwind` as its error,
-        whatever its result was.
+        regardless of its result.
         """
         if self.run.calls.has_unwound and not isinstance(ending.error, Unwind):
             return BranchResult(error=Unwind())

@@ -51,7 +51,7 @@ class UnrecordedFailures:
     def take_passed(self, branch: Branch | None = None) -> list[Decide]:
         """Remove the failures after which the code of `branch` has continued, and return their `decide` functions.
 
-        If `branch` is None, do this for all branches.
+        Without a `branch`, do this for all branches.
         """
         handled = _handled_errors()
         passed = [failure for failure in self._failures if _is_within(failure[0], branch) and failure[1] not in handled]

@@ -117,7 +117,7 @@ class Scope:
 
     @property
     def number(self) -> int:
-        """The number of calls that this scope has made so far."""
+        """The number of calls that this scope has made."""
         return len(self.paths) + len(self.keyed)
 
     def raise_recorded(self) -> None:

@@ -112,8 +112,8 @@ class RecordWriter:
     async def finish(self, operation: Callable[[tuple[Step, ...]], Awaitable[T]]) -> T | None:
         """Write all records, then run the operation that ends the run. Return None if the lease was lost.
 
-        Without records, the operation can share a database statement with those of other runs. It also needs no asyncio
-        task of its own, since it can be repeated if it is cancelled.
+        Without records, the operation can share a database statement with those of other runs. It also needs no
+        separate asyncio task, since it can be repeated if it is cancelled.
         """
         await self.flush()
         if self._is_idle:
@@ -211,7 +211,7 @@ async def retry_while_owned(
 ) -> T | None:
     """Run an operation, and repeat it while the store is unavailable. Return None if the run has lost its lease.
 
-    With `needs_lease`, treat a refusal as the loss of the lease if its error code says so.
+    With `needs_lease`, treat a refusal as the loss of the lease if its error code means that.
     """
     pause_s = INITIAL_PAUSE_S
     while run.loss is None:

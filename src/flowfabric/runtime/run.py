@@ -153,7 +153,7 @@ class TaskRun:
             self.abandon()
 
     def abandon(self) -> None:
-        """Cancel the code of the body, wherever it is, and unwind its waits. Any thread may call this."""
+        """Cancel the code of the body at any point and unwind its waits. Any thread may call this."""
         self.is_over = True
         self.on_loop(self._abandon)
 

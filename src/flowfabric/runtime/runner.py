@@ -1,4 +1,4 @@
-"""The protocols around a run: what a worker calls, and what a run needs from its app and task.
+"""The protocols around a run: the calls of a worker, and the needs of a run from its app and task.
 
 worker: claim ──► begin(engine, lease) ──► run() ──────────────────────► the slot is free
                                              ▲

@@ -2,7 +2,7 @@
 
 Only the first decision with a token counts. All decisions at a waitpoint have the same key, so the engine accepts the
 first and reports the others as duplicates. The id of a decision's signal is derived from the waitpoint and the word
-`approve` or `reject`. So the id that the engine reports for a duplicate shows what the first decision was.
+`approve` or `reject`. So the id that the engine reports for a duplicate shows the first decision.
 
 Links lead to `app.asgi()`. A link contains its token, so it is as secret as the token.
 
@@ -104,7 +104,7 @@ DECISION_KEY = "decision"
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The first decision with a token. `word` is None if that decision is unknown.
+    """The first decision with a token. An unknown decision has the `word` None.
 
     `repeated` is True if an earlier call, and not this one, made the decision.
     """
@@ -136,7 +136,7 @@ async def decide(
 async def deliver_decision(
     engine: Engine, token: str | Secret, word: DecisionWord, comment: str, source_type: str, by: str = "unknown"
 ) -> Accepted | DuplicateSignal:
-    """Deliver the decision as a signal. Only the first decision with a token counts, by whatever route it arrives."""
+    """Deliver the decision as a signal. Only the first decision with a token counts, by any route."""
     waitpoint = read_token(token).unverified.waitpoint_id
     return await engine.signals.deliver(
         token,
@@ -193,7 +193,7 @@ def _token_text(token: str | Secret) -> str:
 
 
 # Client calls inside tasks. A client call in a step is part of that step, and has the same key in every try. A client
-# call in the task's function itself runs as a step of its own.
+# call in the task's function itself runs as a separate step.
 
 
 def is_in_task() -> bool:
@@ -202,7 +202,7 @@ def is_in_task() -> bool:
 
 
 def idempotency_key(verb: str, key: str | None) -> str | None:
-    """Return `key`. If it is None inside a step, return a key that is the same in every try of the step."""
+    """Return `key`. Without a key inside a step, return a key that is the same in every try of the step."""
     step = STEP.get()
     return step.idempotency_key(verb) if key is None and step is not None else key
 

@@ -213,7 +213,7 @@ def suspend_request(waits: Sequence[Wait]) -> SuspendRequest:
 
 
 def _limit_waits(waits: Sequence[Wait], maximum: int) -> Sequence[Wait]:
-    """Return the waits. If the engine does not accept so many, omit some waits for children.
+    """Return the waits. If the engine does not accept all of them, omit some waits for children.
 
     Omit only children of groups that need all members to end. The run checks the omitted children after the others
     have ended, so it notices a failure of an omitted child only then.
@@ -242,7 +242,7 @@ def _single_request(wait: Wait, bindings: tuple[Bound, ...]) -> SuspendRequest:
 
 
 def _timeout(waits: Sequence[Wait]) -> tuple[datetime | None, OnTimeout]:
-    """Return the earliest time at which a wait takes too long, and what the engine does then."""
+    """Return the earliest time at which a wait takes too long, and the effect of that timeout."""
     ends = [(wait.due, wait.on_timeout) for wait in waits if wait.due is not None and wait.on_timeout is not None]
     return min(ends, default=(None, OnTimeout.AUTO_RESUME))
 

@@ -1,4 +1,4 @@
-"""Hints about what a commit changed, for callers that wait for such changes. Every hint may be lost."""
+"""Hints about the changes of a commit, for callers that wait for such changes. Every hint may be lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowfabric.core.executions.views import Outcome, StateSnapshot
 
 @dataclass(slots=True)
 class CommitHints:
-    """What a commit changed: lanes with work, namespaces with events, ended executions and flows, the next due time.
+    """The changes of a commit: lanes with work, namespaces with events, ended executions and flows, the next due time.
 
     `many_ended` means that more executions ended than `ended` names. `anything` means that anything may have changed.
     `completed` holds outcomes for this process and is not sent to other processes.

@@ -56,7 +56,7 @@ class WaitStore(AggregateStore):
         """Return open waitpoints, suspensions by name, and the key ring.
 
         A name is an execution id, a generation and an idempotency key. With `minting`, the key ring is share-locked,
-        and it is None if there is no active key.
+        and has the value None without an active key.
         """
         ids, keys = list(execution_ids), [key for _, _, key in names]
         waitpoints, suspensions, key_ring = await self._session.fetch_all(

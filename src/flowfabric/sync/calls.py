@@ -63,7 +63,7 @@ class Approval(Generic[R_co]):
         return sync_bridge.call(lambda: self._inner)
 
     def tokens(self) -> dict[str, str]:
-        """Return the token of each approver. Whoever has a token can decide for its approver."""
+        """Return the token of each approver. Every holder of a token can decide for its approver."""
         return sync_bridge.call(self._inner.tokens)
 
     def links(self) -> dict[str, str]:
@@ -132,7 +132,7 @@ class StepFunction:
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call: its name, its retries, or a key that tells similar calls apart."""
+        """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls."""
         return StepFunction(
             self._inner.options(name=name, key=key, retries=retries, timeout=timeout, retry_on=retry_on)
         )
@@ -406,7 +406,7 @@ class Compensations:
         return bool(self._calls)
 
     def run_all(self) -> list[Exception]:
-        """Run the compensations, newest first, and return the errors of those that failed."""
+        """Run the compensations, newest first, and return the errors of the failed ones."""
         failed: list[Exception] = []
         while self._calls:
             try:

@@ -98,7 +98,7 @@ class Driver:
     async def _renew_leases(self) -> None:
         """Renew the leases of all runs.
 
-        Then tell each run to check its waits again. Also tell it if its lease is lost or a cancellation is requested.
+        Then let each run check its waits again. Also notify it of a lost lease or a requested cancellation.
         """
         runs = list(self._running.values())
         outcomes = await self._engine.leases.renew_many([run.lease.fence for run in runs]) if runs else []

@@ -112,7 +112,7 @@ def _describe_validation_error(error: ValidationError) -> str:
 def _format_location(loc: tuple[int | str, ...]) -> str:
     """Return the dotted location of a problem in the value.
 
-    The first part, the index in the outer tuple, is left out.
+    The first part, the index in the outer tuple, is omitted.
     """
     return "".join(f"{part}: " if number == len(loc) else f"{part}." for number, part in enumerate(loc[1:], start=2))
 

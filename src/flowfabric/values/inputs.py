@@ -167,7 +167,7 @@ def _make_invalid_task(name: str, why: str) -> InvalidRequest:
 #
 # A digest is computed from canonical JSON, in which keys and sets are sorted and dataclasses and pydantic models are
 # objects with their fields. Connections, clients, clocks and functions are not data, so the digest uses only the name
-# of their type. The module of the type is left out, because it is `__main__` in a script but has another name in a
+# of their type. The module of the type is omitted, because it is `__main__` in a script but has another name in a
 # worker.
 
 

@@ -34,7 +34,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """So many approvers rejected that the approval can no longer succeed.
+    """Too many approvers rejected, so the approval can no longer succeed.
 
     `by` and `reason` are from the last rejection, and `decisions` has every decision.
     """

@@ -96,7 +96,7 @@ async def _respond(links: LinkApp, scope: Mapping[str, Any], request: Request, r
     except (ClientDisconnected, HTTPError):
         raise
     except FlowFabricError as error:
-        # The store is unavailable, closed or not set up. Tell this only to the operator, not to the client.
+        # The store is unavailable, closed or not set up. Show this only to the operator, not to the client.
         _log.warning("Request for a link or callback failed: %s", error.code)
         raise HTTPError(503, "The service is not available at the moment. Try again soon.", _RETRY_AFTER) from None
     except Exception as error:

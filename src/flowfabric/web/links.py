@@ -63,7 +63,7 @@ class TokenLookup:
 async def look_up_token(engine: Engine, token: Secret, now: datetime) -> TokenLookup | None:
     """Return the waitpoint of a token, or None if the token is not genuine. Change nothing.
 
-    The store has a hash of each issued token. A token without a matching hash is not genuine, whatever it claims.
+    The store has a hash of each issued token. A token without a matching hash is not genuine, even with valid claims.
     """
     try:
         claims = read_token(token).unverified
@@ -155,7 +155,7 @@ async def receive_callback(links: LinkApp, request: Request, receive: Receive, t
 
 
 def link_not_usable() -> HTTPError:
-    """Return the error for an unusable token. It is the same error whatever the reason is."""
+    """Return the error for an unusable token. It is the same error for every reason."""
     return HTTPError(404, "This link cannot be used. It may be incomplete, already used, or expired.")
 
 

@@ -76,7 +76,7 @@ def check_header_size(scope: Mapping[str, Any]) -> None:
 
 
 async def read_body(request: Request, receive: Receive, timeout_s: float) -> bytes:
-    """Return the whole body. Raise HTTPError if it is too large, too slow, or not as long as its header says."""
+    """Return the whole body. Raise HTTPError if it is too large, too slow, or differs from the length in its header."""
     length = _content_length(request)
     if length is not None and length > MAX_BODY_BYTES:
         raise _too_large()

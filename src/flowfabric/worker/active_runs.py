@@ -133,7 +133,7 @@ class _ActiveRun:
 
 
 class ActiveRuns:
-    """Starts a run for each lease as slots become free, and tells each run about renewals and loss of its lease.
+    """Starts a run for each lease as slots become free, and notifies each run of renewals and loss of its lease.
 
     `_pending` holds the leases that wait for a slot, in order. `_deferred` holds, by execution id, the leases that wait
     until a former run of the same execution ends. Use this object only on the worker's loop.
@@ -173,7 +173,7 @@ class ActiveRuns:
                 _forward_renewal(active, renewed)
 
     def drain(self) -> list[Fence]:
-        """Start no more runs, ask active runs to unwind, and return the unstarted leases."""
+        """Stop starting runs, ask active runs to unwind, and return the unstarted leases."""
         self._is_draining = True
         for active in list(self._active.values()):
             _notify(active.run.drain)
@@ -196,7 +196,7 @@ class ActiveRuns:
         await self._idle.wait()
 
     def abandon(self, error: FlowFabricError) -> list[Fence]:
-        """Tell all active runs that their lease is lost, and return these leases, which the caller must release."""
+        """Notify all active runs of the loss of their lease, and return these leases, which the caller must release."""
         remaining = list(self._active.values())
         for active in remaining:
             _log.warning("%s did not end in time, releasing its lease", _name(active.lease))
@@ -222,7 +222,7 @@ class ActiveRuns:
         self._slots.notify_claimer()
 
     def _end_former(self, former: _ActiveRun) -> None:
-        """Tell a former run that its lease is lost. The newer lease of the same execution proves this loss."""
+        """Notify a former run of the loss of its lease. The newer lease of the same execution proves this loss."""
         if self._lease_table.remove(former.lease.fence.lease_id):
             _notify(former.run.lease_lost, Refused("stale_lease", "the execution was claimed again"))
 

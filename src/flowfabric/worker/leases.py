@@ -7,7 +7,7 @@
                 ▼                   ▼
              released              lost
 
-The worker's loop and the renewal thread share the lease table. Whichever of them removes a lease must also release it
+The worker's loop and the renewal thread share the lease table. The one that removes a lease must also release it
 or report its loss. The TTL of a lease is measured from before the request to the store, so the lease counts as lost
 here before it expires in the store. Only the local clock decides when a lease is lost, so an unavailable store cannot
 hide the loss. A renewal is tried up to four times per TTL.
@@ -59,7 +59,7 @@ class LeaseTable:
             return set(self._held)
 
     def add(self, leases: Sequence[Lease], requested_at: float) -> list[Lease]:
-        """Add leases that were requested at `requested_at`, and return those that were not in the table."""
+        """Add leases that were requested at `requested_at`, and return the leases that were not in the table."""
         with self._lock:
             fresh = [lease for lease in leases if lease.fence.lease_id not in self._held]
             for lease in fresh:

@@ -4,7 +4,7 @@
         await worker.run()                          # … until `worker.stop()` is called
 
 When a worker stops, it makes no further claims and releases unstarted leases. It asks active runs to unwind within the
-grace period. After that it tells the remaining runs that their lease is lost, and releases their leases. A released
+grace period. Then it notifies the remaining runs of the loss of their lease, and releases their leases. A released
 lease uses up no attempt. `run_until_signal` runs a worker until SIGTERM or SIGINT.
 """
 

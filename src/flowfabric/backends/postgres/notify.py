@@ -39,7 +39,7 @@ def channel_name(schema: str) -> str:
 def to_payload(hints: CommitHints, sender: str = "") -> str:
     """Return hints as a payload of at most 8,000 bytes.
 
-    If the hints do not fit, the payload says `anything`. It names the sender, if given, so that the sender can skip it.
+    If the hints do not fit, the payload is `anything`. It names the sender, if given, so that the sender can skip it.
     """
     are_named = len(hints.ended) <= _MAX_NAMED and not hints.many_ended
     document = {

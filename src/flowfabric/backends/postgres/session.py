@@ -132,7 +132,7 @@ def _bind(part: Part, parameters: Parameters) -> list[object]:
 
 
 def _to_document(items: Sequence[Parameters]) -> str:
-    """Return rows as a JSON array of objects. Leave out keys whose value is None."""
+    """Return rows as a JSON array of objects. Leave out keys with the value None."""
     return _encode([{name: value for name, value in item.items() if value is not None} for item in items])
 
 

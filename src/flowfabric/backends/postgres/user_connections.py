@@ -128,7 +128,7 @@ async def _run_in_savepoint(
     try:
         result = await body(transaction)
     except BaseException:
-        # If the rollback fails too, the connection or the transaction is lost, and the first error tells the reason.
+        # If the rollback fails too, the connection or the transaction is lost, and the first error has the reason.
         with suppress(Exception):
             await adapter.fetch("ROLLBACK TO SAVEPOINT flowfabric_join")
             await adapter.fetch("RELEASE SAVEPOINT flowfabric_join")

@@ -108,7 +108,7 @@ class SqliteStore:
     async def run_shared(self, body: SharedBody[Result]) -> Result:
         self._check_usable()
         try:
-            # User code may be slow or break the transaction, so it gets a transaction of its own.
+            # User code may be slow or break the transaction, so it gets a separate transaction.
             result: Result = await self._writer.run(body, is_alone=True)
         except UserCodeError as raised:
             error = raised.error

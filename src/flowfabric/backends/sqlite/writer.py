@@ -73,7 +73,7 @@ class Writer:
     async def run(
         self, body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]], *, is_alone: bool = False
     ) -> Any:
-        """Run `body` and return its result after the commit. With `is_alone`, `body` has a transaction of its own."""
+        """Run `body` and return its result after the commit. With `is_alone`, `body` has a separate transaction."""
         loop = asyncio.get_running_loop()
         job = _Job(body, loop.create_future(), loop, is_alone)
         with self._condition:

@@ -32,7 +32,7 @@ class EventFamily(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events of a namespace to read. A field that is None matches every event."""
+    """Which events of a namespace to read. A field with the value None matches every event."""
 
     namespace: str
     families: tuple[EventFamily, ...] | None = None
@@ -104,7 +104,7 @@ def lost_subscription(subscriber: Subscriber | None, name: str) -> FlowFabricErr
 
 
 def expired_subscriber(subscriber: Subscriber) -> FlowFabricError:
-    """Return the error for a subscriber that was silent for so long that the store no longer keeps events for it."""
+    """Return the error for a subscriber whose silence lasted until the store no longer kept events for it."""
     message = (
         f"subscriber {subscriber.name!r} has been silent since {subscriber.seen_at:%Y-%m-%d %H:%M:%S UTC} and its "
         "events are no longer kept; unsubscribe it, then subscribe again from 'now' or the 'beginning'"

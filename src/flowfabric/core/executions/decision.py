@@ -16,11 +16,11 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 @record(frozen=True, slots=True)
 class Decision(Generic[OutcomeT_co]):
-    """What an operation returns (`outcome`), and what it writes to the store.
+    """The result of an operation (`outcome`), and its writes to the store.
 
-    `before` and `after` are the execution before and after the change; `after` is None if nothing changes. `event` and
-    `attempt` are the event of the change and the attempt that it ends. `extra_event` is a second event of the same
-    change. `waits` are the changed suspensions, waitpoints and signals.
+    `before` and `after` are the execution before and after the change. Without a change, `after` has the value None.
+    `event` and `attempt` are the event of the change and the attempt that it ends. `extra_event` is a second event of
+    the same change. `waits` are the changed suspensions, waitpoints and signals.
     """
 
     outcome: OutcomeT_co

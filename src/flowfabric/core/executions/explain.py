@@ -1,7 +1,7 @@
 """Explanations of why an execution is or is not running: one short statement, with the facts as data.
 
-A statement names the cause, its progress or age, and what to do about it. Times are in UTC; the date is left out if it
-is today.
+A statement names the cause, its progress or age, and what to do about it. Times are in UTC; today's date is
+omitted.
 """
 
 from __future__ import annotations

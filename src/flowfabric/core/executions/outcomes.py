@@ -124,7 +124,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class AlreadySatisfied:
-    """Nothing had to be done, and nothing was written. `reason` says why."""
+    """Nothing had to be done, and nothing was written. `reason` gives the cause."""
 
     reason: str
 
@@ -197,7 +197,7 @@ class Satisfied:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The signal is stored with the id `signal_id`. If no suspension waits for it yet, `counted` is None."""
+    """The signal is stored with the id `signal_id`. `counted` has the value None if no suspension waits for it yet."""
 
     signal_id: UUID
     effect: Effect
@@ -266,7 +266,7 @@ def lease_of(execution: Execution) -> Lease:
 
 
 def repeat_outcome(former: FormerLease) -> Ended | RetryScheduled | Delayed | Released:
-    """Rebuild the outcome of the request that ended this lease, to answer a repeat of that request."""
+    """Rebuild the outcome of the request that ended this lease, to return it for a repeat of that request."""
     if former.end in _ENDED:
         return Ended(_ENDED[former.end])
     if former.until is None:

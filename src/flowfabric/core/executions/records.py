@@ -81,7 +81,7 @@ class HeldLease:
 class FormerLease:
     """The last lease that ended, and why.
 
-    `digest` and `until` serve to answer a repeat of the request that ended it.
+    `digest` and `until` serve to recognize a repeat of the request that ended it.
     """
 
     id: UUID

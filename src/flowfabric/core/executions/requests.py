@@ -43,7 +43,7 @@ def owns(execution: Execution, fence: Fence, now: datetime) -> bool:
 
 
 def require_owner(execution: Execution | None, fence: Fence, now: datetime) -> Execution:
-    """Return the execution if the fence owns it; otherwise raise an error that says why the fence is refused."""
+    """Return the execution if the fence owns it; otherwise raise an error with the reason why the fence is refused."""
     if execution is None:
         raise execution_not_found(fence.execution_id)
     if not owns(execution, fence, now):
@@ -207,7 +207,7 @@ class Claim:
 class LeaseTerms:
     """The terms of a new lease: its worker, its id and its TTL.
 
-    If `ttl` is None, the policy of the execution sets it.
+    Without a `ttl`, the policy of the execution sets it.
     """
 
     worker: WorkerId
@@ -262,7 +262,7 @@ class DelayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A worker's progress report. A field that is None keeps its last reported value."""
+    """A worker's progress report. A field with the value None keeps its last reported value."""
 
     fence: Fence
     percent: int | None

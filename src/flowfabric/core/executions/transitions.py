@@ -39,7 +39,7 @@ from flowfabric.core.policy import span
 class Transition:
     """One legal transition: its source states, its target and the fields that it sets.
 
-    A field that is None does not change the execution.
+    A field with the value None does not change the execution.
     """
 
     name: str

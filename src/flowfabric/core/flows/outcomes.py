@@ -111,7 +111,7 @@ class ChildrenReady:
 
 @dataclass(frozen=True, slots=True)
 class CancelPending:
-    """Cancellation was requested, and the worker is told at its next renewal.
+    """Cancellation was requested, and the worker learns of it at its next renewal.
 
     The execution is cancelled at `due_at` at the latest.
     """

@@ -43,7 +43,7 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key of the ring. `secret` is None if the key was collected or is missing from the key file."""
+    """A key of the ring. `secret` has the value None if the key was collected or is missing from the key file."""
 
     kid: str
     check: str
@@ -75,7 +75,7 @@ class KeyRing:
         return next((key for key in self.keys if key.retired_at is None), None)
 
     def find(self, kid: str) -> Key | None:
-        """Return the key with this kid, whatever its state."""
+        """Return the key with this kid in any state."""
         return next((key for key in self.keys if key.kid == kid), None)
 
 
@@ -131,7 +131,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class KeyDecision(Generic[OutcomeT]):
-    """What a seed or rotation returns (`outcome`), and the keys that it writes."""
+    """The result of a seed or rotation (`outcome`), and the keys that it writes."""
 
     outcome: OutcomeT
     writes: tuple[Key, ...] = ()

@@ -17,7 +17,7 @@ from flowfabric.core.tokens.token import token_source
 class NewWaitpoint:
     """A waitpoint with its own token. If a waitpoint with the same key is open, the suspension uses that one.
 
-    If the waitpoint has an approver, that approver is the source of all its signals, whatever the sender claims.
+    If the waitpoint has an approver, that approver is the source of all its signals, regardless of the sender's claim.
     `ends_at` is the time when the token expires.
     """
 

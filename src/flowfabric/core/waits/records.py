@@ -193,7 +193,7 @@ class StoredSignal:
 
 @record(frozen=True, slots=True)
 class SignalBinding:
-    """A write that binds signals of some waitpoints to a suspension: all their signals, or only those that count."""
+    """A write that binds signals of some waitpoints to a suspension: all their signals, or only the ones that count."""
 
     execution_id: UUID
     number: int

@@ -114,7 +114,7 @@ class CreateWaitpoints:
 
 @record(frozen=True, slots=True)
 class SuspendInputs:
-    """What a new suspension needs from the store: open waitpoints, their unused signals, and ended children."""
+    """The inputs of a new suspension from the store: open waitpoints, their unused signals, and ended children."""
 
     waitpoints: Mapping[str, Waitpoint]
     unused: Mapping[UUID, tuple[SignalFacts, ...]]
@@ -393,7 +393,7 @@ def _satisfy_immediately(
 def _bind_signals(
     suspension: Suspension, bound: list[_BoundWaitpoint], counting: tuple[SignalFacts, ...]
 ) -> tuple[SignalBinding, ...]:
-    """Bind the signals that arrived earlier to the suspension; at standing waitpoints, only those that count."""
+    """Bind the signals that arrived earlier to the suspension; at standing waitpoints, only the ones that count."""
     groups: dict[bool, list[Waitpoint]] = {False: [], True: []}
     for item in bound:
         if not item.is_new:

@@ -22,7 +22,7 @@ from flowfabric.store.transaction import JoinedTransaction, Transaction
 class JoinedSubmission:
     """A submission with its id.
 
-    Every process polls the store once per `poll_interval`, so other processes are told only of due times before that.
+    Every process polls the store once per `poll_interval`, so other processes need hints only for earlier due times.
     """
 
     id: UUID

@@ -1,4 +1,4 @@
-"""Write what the end of executions changes in their flows: edges, groups, members, the flow, and waiting parents.
+"""Write the effects of ended executions on their flows: edges, groups, members, the flow, and waiting parents.
 
 The rows of the flows are locked, so no other transaction changes them. So `core/flows/resolution.py` first decides
 everything in memory. Then a few statements write all affected members, edges, groups and flows.

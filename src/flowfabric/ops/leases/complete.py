@@ -13,7 +13,7 @@ with steps ──> locked_single
 
 A linked execution has a flow, children or waits. Its flow row is locked first. Then one statement ends the executions,
 and the consequences in all of these flows are written together. Processes that end members of one flow need the same
-lock. So the requests for one flow wait in a batch of their own. `Context.linked` remembers the leases whose completion
+lock. So the requests for one flow wait in a separate batch. `Context.linked` remembers the leases whose completion
 starts at COMPLETE_LINKED.
 """
 

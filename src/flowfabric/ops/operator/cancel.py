@@ -63,7 +63,7 @@ async def cancel(tx: Transaction, namespace: str, target: CancelTarget) -> tuple
 
 @operation()
 async def request_cancel_next(tx: Transaction, namespace: str, target: CancelTarget) -> UUID | None:
-    """Ask the next descendants to stop. Return the id of the last one asked, or None if no more are left."""
+    """Ask the next descendants to stop. Return the id of the last one asked, or None after the last batch."""
     execution, now = await lock_to_end(tx, namespace, target.execution_id)
     descendants, last = await _lock_next(tx, execution, target.command, target.after)
     await _request_cancel(tx, descendants, target.command, now)

@@ -1,4 +1,4 @@
-"""explain: tell in one sentence, with the facts, why an execution is not running."""
+"""explain: one sentence, with the facts, about why an execution is not running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_WORKERS = 1000
 
 @operation(read_only=True)
 async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
-    """Return why the execution is in its present state, according to what the store contains now."""
+    """Return why the execution is in its present state, according to the present rows of the store."""
     execution = await read_execution(tx, namespace, id_)
     wait, _ = (None, ()) if execution.is_standalone else await read_wait_views(tx, id_)
     now = await tx.now()

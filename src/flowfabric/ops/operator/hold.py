@@ -52,7 +52,7 @@ async def unhold(tx: Transaction, namespace: str, request: OperatorRequest) -> U
 
 @dataclass(frozen=True, slots=True)
 class UnholdBatch:
-    """Which held executions to unhold next: those that pass the filter `holds` and have an id above `after`."""
+    """Which held executions to unhold next: executions that pass the filter `holds` and have an id above `after`."""
 
     holds: HoldFilter
     after: UUID
@@ -61,7 +61,7 @@ class UnholdBatch:
 
 @operation()
 async def unhold_next(tx: Transaction, namespace: str, batch: UnholdBatch) -> tuple[int, UUID | None]:
-    """Unhold a batch of held executions. Return how many, and the id to continue after, or None if no more are left."""
+    """Unhold a batch of held executions. Return how many, and the id to continue after, or None at the end."""
     ids = await tx.executions.list_held(namespace, batch.holds, batch.after, validation.MAX_BATCH)
     # A transaction that waits to lock several members of a flow must first lock the flow.
     await tx.flows.lock_of(ids, wait=True)

@@ -20,7 +20,7 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class SignalQuery:
-    """A query for the signals of one suspension: `suspension_id`, or the latest of the execution if that is None."""
+    """A query for the signals of one suspension: `suspension_id`, or without it the latest one of the execution."""
 
     execution_id: UUID
     suspension_id: UUID | None

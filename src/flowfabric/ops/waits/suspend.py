@@ -9,7 +9,7 @@ suspend ──> locked_batch      rows that are free, many in one transaction
 ```
 
 A repeated call returns the outcome of the first call. The repeat is recognized by its key, or without a key by equal
-content under the same lease. If a later lease uses the same key, the outcome tells what closed the first suspension.
+content under the same lease. If a later lease uses the same key, the outcome names the end of the first suspension.
 
 A suspension may wait for the end of other executions. While its flow is locked, its own children cannot end. The row of
 any other execution is locked, and becomes linked, so that its end signals the waiting executions. An execution that is

@@ -156,7 +156,7 @@ class Approval(_TokenWait[R_co]):
         self.timeout, self.on_timeout = ends
 
     def tokens(self) -> Durable[dict[str, str]]:
-        """Return the token of each approver. Whoever has a token can decide for its approver."""
+        """Return the token of each approver. Every holder of a token can decide for its approver."""
         return self._tokens()
 
     def links(self) -> Durable[dict[str, str]]:

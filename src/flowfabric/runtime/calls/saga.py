@@ -79,7 +79,7 @@ class Compensations:
         return bool(self._calls)
 
     async def run_all(self) -> list[Exception]:
-        """Run the compensations, newest first, and return the errors of those that failed."""
+        """Run the compensations, newest first, and return the errors of the failed ones."""
         failed: list[Exception] = []
         while self._calls:
             try:

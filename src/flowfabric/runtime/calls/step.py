@@ -121,7 +121,7 @@ class StepFunction:
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call: its name, its retries, or a key that tells similar calls apart."""
+        """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls."""
         only = None if retry_on is None else validate_retry_on(retry_on)
         return StepFunction(StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only))
 

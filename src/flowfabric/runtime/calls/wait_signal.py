@@ -69,7 +69,7 @@ class WaitCall(DurableCall[T_co]):
         return self.replay(record)
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
-        """Return what the branch must wait for."""
+        """Return the waits that the branch needs."""
         raise NotImplementedError
 
     def decide(self, verdict: Verdict) -> Record:
