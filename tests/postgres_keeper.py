@@ -7,8 +7,8 @@ ends, it stops the server and removes the folder. This happens even if the tests
 in its own session, so a signal to the tests' process group does not reach it. If the keeper itself is killed, the
 kernel stops the server.
 
-PostgreSQL refuses to run as root, so root runs the server as "nobody". This changes nothing outside the folder.
-If "nobody" cannot reach the binaries, the keeper copies them.
+PostgreSQL refuses to run as root, so a keeper that runs as root starts the server as "nobody". This changes
+nothing outside the folder. If "nobody" cannot reach the binaries, the keeper copies them.
 """
 
 from __future__ import annotations

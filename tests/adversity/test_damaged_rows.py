@@ -1,4 +1,4 @@
-"""A row that the server cannot read raises an error for its caller and does not affect other rows."""
+"""A call that reads a damaged row gets an error, and a duty still processes the other rows."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ async def until_done(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> None:
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(30):
-        while not await true():  # noqa: ASYNC110 - other processes do it
+        while not await true():  # noqa: ASYNC110 - other processes change the state
             await asyncio.sleep(0.1)
 
 

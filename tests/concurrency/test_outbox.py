@@ -42,7 +42,7 @@ async def test_four_readers_miss_nothing_of_what_eight_writers_write(
     number = size.of(4_000, 50_000, 500_000) if on_postgres else size.of(2_000, 10_000, 500_000)
     ledgers = {name: Ledger(name) for name in ("live", "cursors", "named", "ends", "naive")}
     async with AsyncExitStack() as stack:
-        # A SQLite file has one writer at a time, so more processes would only wait for each other.
+        # A SQLite file has one writer at a time, so more engines would only wait for each other.
         separate = WRITERS if on_postgres else 2
         engines = [await stack.enter_async_context(opened(store, renewal_events=True)) for _ in range(separate)]
         readers = [await stack.enter_async_context(opened(store)) for _ in range(2)]

@@ -217,7 +217,7 @@ async def test_reconciler_loop_trims_events_when_they_are_due(store: TestStore, 
 
 
 async def open_slow_subscription(engine: Engine) -> Subscription:
-    """Open a subscription with the name `slow`, which keeps its name but reads no event."""
+    """Open a subscription that holds the name `slow` but reads no events."""
     events = engine.events.subscribe(name="slow")
     await events.__aenter__()
     return events

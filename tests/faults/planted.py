@@ -345,8 +345,8 @@ def run_with_fault(fault: PlantedFault) -> Verdict:
 def run_without_fault() -> Verdict:
     """Run the tests against an unchanged copy of the sources.
 
-    Other commands run all tests of this folder, so only two of these tests run here. They show that the copy is
-    complete.
+    `dev.py faults` runs all tests of this folder on the real sources, so only two of them run here. They show that the
+    copy is complete.
     """
     hunters = {fault.test for fault in PLANTED if fault.test.startswith("../")} - {OUTBOX + "[postgres]"}
     with _copied(()) as source:

@@ -118,7 +118,7 @@ class BaseMachine(RuleBasedStateMachine):
         return self._rows
 
     def act_on(self, path: str, target: Target, **arguments: Any) -> Any:
-        """Call an operation for a submitted execution, mostly one that the call can affect."""
+        """Call an operation on a submitted execution, preferably on one that the call can affect."""
         id_ = self.target(path, target)
         named = {"execution_id" if path.split(".", maxsplit=1)[0] in ("signals", "waitpoints") else "id": id_}
         return self.act(path, self.namespace_of(id_, target.foreign), **named, **arguments)

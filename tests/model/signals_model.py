@@ -54,7 +54,7 @@ class Signals:
         key: str | None,
         resume_delay: timedelta | None,
     ) -> Accepted | DuplicateSignal:
-        """Accept a signal by a valid token, signed for this namespace with a key that still verifies."""
+        """Accept a signal if its token was signed for this namespace, with a key that still verifies."""
         facts = self._world.ring.tokens.get(token)
         if facts is None or facts.namespace != namespace or not verifies(self._world, facts.kid):
             raise InvalidRequest("invalid_token", "")

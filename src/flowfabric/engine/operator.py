@@ -41,7 +41,7 @@ _FIRST_ID = UUID(int=0)
 
 
 class Operator:
-    """Cancels, revokes, hands off, holds, reprioritizes, explains and replays executions."""
+    """Cancels, holds, reprioritizes, resumes, explains and replays executions, and takes away leases."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

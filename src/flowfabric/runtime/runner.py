@@ -191,7 +191,10 @@ def _validate_retryable(retryable: object) -> Retryable:
 
 
 def retry_categories(retry_on: Collection[Retryable]) -> tuple[str, ...]:
-    """Return the categories that the engine retries. The engine knows no classes, so use the name of each class."""
+    """Return the categories that the engine retries.
+
+    The engine does not know exception classes, so each class is represented by its name.
+    """
     named = {retryable if isinstance(retryable, str) else retryable.__name__ for retryable in retry_on}
     if any(isinstance(retryable, type) and issubclass(TimeoutError, retryable) for retryable in retry_on):
         named.add(ATTEMPT_TIMEOUT)

@@ -159,7 +159,7 @@ def _is_signed(parsed: ParsedToken, secret: Secret | None, namespace: str, purpo
 
 
 def _mac(secret: Secret, purpose: str, names: tuple[str, str], claims: TokenClaims) -> Secret:
-    """Return the mac of the claims, made with the secret's key for this purpose.
+    """Return the MAC of the claims, made with the key that is derived from the secret for this purpose.
 
     Each part is prefixed with its length.
     """

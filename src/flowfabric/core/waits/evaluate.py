@@ -244,8 +244,8 @@ def missing_signals(
     """Return one line for each thing that must still happen, or no lines if the signals satisfy the condition.
 
     `approvers` maps the key of a waitpoint to its approver. If `approvers` is given, a Count of sources at waitpoints
-    without an approver is marked as not verified. `engine_signals` has descriptions of the waitpoints of children and
-    timers, which the engine itself signals.
+    without an approver is marked as not verified. `engine_signals` maps the key of each waitpoint that the engine
+    itself signals, for a child or a timer, to a description.
     """
     return _missing_lines(condition, signals, _Labels(approvers, engine_signals or {}))
 

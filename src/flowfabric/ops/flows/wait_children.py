@@ -124,7 +124,10 @@ async def _store_steps(tx: Transaction, parent: Execution, owned: Execution) -> 
 async def _write_ready(
     tx: Transaction, parent: Execution, flow: FlowRecord, group: EdgeGroup, edges: Sequence[StoredEdge], now: datetime
 ) -> None:
-    """Record once, as edges, that the parent has seen these children end. Cancel siblings if the join requires it."""
+    """Store the group and its edges, and cancel siblings if the join requires it.
+
+    Store nothing if every ended child already has an edge to the parent, and no siblings are to be cancelled.
+    """
     outbound = await tx.edges.out_of([edge.upstream_id for edge in edges]) if edges else []
     waited = {edge.upstream_id for edge in outbound if edge.downstream_id == parent.id}
     if all(edge.upstream_id in waited or edge.state is EdgeState.OPEN for edge in edges) and not _cancels_siblings(

@@ -1,4 +1,7 @@
-"""Tests for validating conditions on creation and against their suspension, with the path of the invalid member."""
+"""Test that conditions are validated on creation and against their suspension.
+
+Every error names the path of the invalid member.
+"""
 
 from __future__ import annotations
 
