@@ -1,4 +1,4 @@
-"""Operations on the key ring: read it, make sure that it has an active key, seed, rotate, and delete old secrets."""
+"""Operations on the key ring: read it, store the first key (seed), rotate the active key, delete old secrets."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def _received_parameters(execution_ids: Sequence[UUID], lookups: Sequence[Signal
 
 
 def to_received_signals(rows: Sequence[Row], lookups: Sequence[SignalLookup]) -> ReceivedSignals:
-    """Return which signals count in open suspensions, and which of `lookups` were received before."""
+    """Return the signals that count towards open suspensions, and the earlier signal for each of `lookups`, if any."""
     counting = [row for row in rows if row["counting"]]
     accepted = [row for row in rows if not row["counting"]]
     by_id = {(to_uuid(row["execution_id"]), to_uuid(row["id"])): to_uuid(row["id"]) for row in accepted}

@@ -60,7 +60,7 @@ class Dependencies:
         """True if the flow is cancelled and the cancellation has not reached the member yet.
 
         An execution that waits for children has started, so only the policy `cancel_all` cancels it. The root of an
-        implicit flow is not a member of that flow.
+        implicit flow is the parent of its members, not a member itself, so cancelling the flow spares it.
         """
         flow, group = self.flow, self.group
         if not flow.is_frozen or group.seq == DEPENDENCIES:
