@@ -76,7 +76,7 @@ async def wakeups(bench: Bench) -> None:
             turns = await measure([with_them, without])
         bench.show("16 callers, one job at a time each", "jobs/s", turns)
         ours, theirs = (turns.spread(item, lambda answer: answer.rate) for item in (with_them, without))
-        assert ours is not None and theirs is not None, "neither contender is a peer"
+        assert ours is not None and theirs is not None, "only a peer may fail, and both contenders are ours"
         if backend == POSTGRES:
             bench.report.judge("wake-ups", POSTGRES, ours.over(theirs))
 

@@ -22,12 +22,12 @@ _VALUES = {
 }
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 # Names that are public only for other packages of flowfabric.
-_HIDDEN = {"hint", "hint_soon", "minting", "newest", "result_form", "submission", "submission_of"}
-# The only methods of these awaitables that users need, because they are called before the wait.
+_HIDDEN = {"hint", "newest", "result_codec", "submission", "submission_of", "with_ids"}
+# Users call only these methods of the awaitables, before they await them. The page leaves out the others.
 _ONLY = {"Approval": {"links", "tokens"}, "Callback": {"token", "url"}}
 _MADE_BY_US = {
-    "Approval", "Callback", "Engine", "Flow", "FlowHandle", "Handle", "Node", "Subscription", "SyncKit", "Task", "Undo",
-    "Worker", "WorkWatch",
+    "Approval", "Callback", "Compensations", "Engine", "Flow", "FlowHandle", "Handle", "Node", "Subscription",
+    "SyncKit", "Task", "Worker", "WorkWatch",
 }  # fmt: skip
 _LONGEST_DEFAULT = 40
 _LONGEST_LINE = 100

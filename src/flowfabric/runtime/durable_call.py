@@ -207,7 +207,7 @@ class CallTracker:
 
 
 def _continues(branch: Branch) -> bool:
-    """Return True if the branch's own code calls this, and not just from cleanup while it unwinds."""
+    """Return True if the branch's own code calls this and the branch is not unwinding."""
     is_own = threading.get_ident() == branch.thread if branch.is_plain else asyncio.current_task() is branch.task
     error = sys.exc_info()[1]
     while error is not None and not isinstance(error, Unwind):

@@ -1,7 +1,7 @@
 """One run of a task under one lease, from the top of its function until the function ends or waits.
 
 body ── durable calls (durable_call) ──► the journal returns the outcome, or the call runs and is recorded
-  └─ every branch waits (suspension) ──► one suspend with all open waits ──► Unwind at the waiting awaits
+  └─ every branch waits (suspension) ──► one suspend with all open waits ──► waiting calls raise `Unwind`
 
 After the commit that gives up the lease, durable calls raise `Unwind`, and the outcome of the body is ignored.
 """

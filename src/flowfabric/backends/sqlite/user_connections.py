@@ -49,7 +49,7 @@ class SqliteJoinedTransaction(JoinedTransaction):
 
 
 def async_error(connection: object) -> FlowFabricError:
-    """Return the error for a connection that was passed to the asynchronous call.
+    """Return the error that the asynchronous `submit_in_transaction` raises for this connection.
 
     No asynchronous connection to SQLite can be joined.
     """

@@ -40,7 +40,7 @@ async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Rep
         await write_replay(tx, plan, now)
         seq = 0 if start.step is None else await _step_seq(tx, id_, start.step)
         await tx.steps.strike(id_, seq, decision.after.generation)
-        # A grant belongs to a lost lease of the ended generation, and must not be used for a later generation.
+        # A reclaim grant is for a lost lease of the ended generation. No later generation may be reclaimed with it.
         await tx.grants.end(id_)
         await write(tx, [decision])
         keys = [] if execution.is_standalone else await tx.waits.standing_keys(id_)
