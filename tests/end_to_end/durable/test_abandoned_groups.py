@@ -27,7 +27,7 @@ from flowfabric import (
 from flowfabric.engine import State, StepStatus
 from flowfabric.runtime.branch import BRANCH, Branch
 from flowfabric.testing import Kit, sweep
-from tests.end_to_end.durable.kits import children_of, statuses, until_recorded
+from tests.end_to_end.durable.kits import begin, children_of, statuses, until_recorded
 
 go = Signal("go", int)
 Group = Callable[..., Coroutine[None, None, Any]]
@@ -190,6 +190,30 @@ async def test_race_branch_that_awaits_other_code_does_not_delay_the_winner(app:
         return (await race(until_cancelled(seen), step(int, "7"))).index
 
     assert await kit.run(task) == 1
+    assert seen == ["cancelled"]
+
+
+@GROUPS
+async def test_group_that_is_abandoned_while_the_run_unwinds_ends_its_members(
+    app: App, kit: Kit, group: Group
+) -> None:
+    seen: list[str] = []
+    begun, abandoned = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def task() -> None:
+        async with abandon_when(abandoned.wait):
+            await group(until_cancelled([]), until_cancelled(seen, begun.set))
+
+    _ = await task.submit()
+    run = await begin(kit)
+    running = asyncio.create_task(run.run())
+    await begun.wait()
+    run.unwind()
+    abandoned.set()
+
+    async with asyncio.timeout(20):
+        await running
     assert seen == ["cancelled"]
 
 

@@ -129,6 +129,8 @@ class CallGroup(DurableCall[Any]):
         The members end like the losers of a race. The cancellation is recorded first, since a later run must repeat it.
         """
         if self.is_left(asyncio.CancelledError()):
+            # Members unwind at their next durable call, but other awaiting code may never reach one.
+            group.cancel_code()
             await group.wait_ended()
         else:
             await self._end_members(group, StepStatus.ABANDONED, cancel_steps=True, given_up=True)
