@@ -2,10 +2,10 @@
 
 The limit applies to the setup, the call and the teardown of a test, each on its own.
 
-    after the limit            SIGALRM raises `TestTimeout` in the main thread, and again until the phase ends. The test
-                               fails with the stacks of all threads and tasks, and the run continues.
-    after 1.5 times the limit  The phase did not end, so the process prints its stacks and exits. pytest-xdist reports
-                               the test as failed and continues in a new process.
+    after the limit  SIGALRM raises `TestTimeout` in the main thread, and again until the phase ends. The test fails
+                     with the stacks of all threads and tasks, and the run continues.
+    long after it    The phase did not end, so the process prints its stacks and exits. pytest-xdist reports the test
+                     as failed and continues in a new process.
 
 The process also exits if it hangs after the last test, for example because of a thread that never ends.
 """
@@ -31,6 +31,8 @@ import pytest
 TIMEOUT_S = 180.0
 # The limit is longer for tests at full size, because they repeat their work many times.
 FULL_TIMEOUT_S = 1200.0
+# An exception that the test swallows is raised again after this time.
+REPEAT_S = 10.0
 STDERR = pytest.StashKey[int]()
 
 
@@ -96,9 +98,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _limit(item: pytest.Item) -> Iterator[None]:
     timeout_s = _timeout_of(item)
     signal.signal(signal.SIGALRM, partial(_raise_timeout, timeout_s))
-    signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s / 10)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s, REPEAT_S)
     # This limit also covers the report of the phase, which can hang while it deletes objects.
-    _exit_after(timeout_s * 1.5, item.config)
+    _exit_after(timeout_s * 1.5 + REPEAT_S, item.config)
     try:
         yield
     finally:

@@ -135,7 +135,7 @@ def everything() -> Iterator[Stage]:
 
 
 def _interrupt(*_: object) -> None:
-    """Handle the signal like Ctrl-C: asyncio then cancels the tour, wherever it is."""
+    """Handle the signal like Ctrl-C, for which asyncio cancels the tour."""
     signal.raise_signal(signal.SIGINT)
 
 
