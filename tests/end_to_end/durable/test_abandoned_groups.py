@@ -194,9 +194,7 @@ async def test_race_branch_that_awaits_other_code_does_not_delay_the_winner(app:
 
 
 @GROUPS
-async def test_group_that_is_abandoned_while_the_run_unwinds_ends_its_members(
-    app: App, kit: Kit, group: Group
-) -> None:
+async def test_group_that_is_abandoned_while_the_run_unwinds_ends_its_members(app: App, kit: Kit, group: Group) -> None:
     seen: list[str] = []
     begun, abandoned = asyncio.Event(), asyncio.Event()
 
