@@ -1,7 +1,7 @@
 """Bad values for every argument of the contract, chosen by the argument's annotation.
 
-A new argument is covered as soon as it exists, because wrong types follow from its annotation. An unknown annotation
-fails a test until it gets a role here.
+A new argument is covered as soon as it exists, because wrong types follow from its annotation. A test fails
+for an annotation that is not in `ROLES`, until its bad values are added there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQLite, PostgreSQL and a small reference model run the same random calls under one clock. They must agree on every
 outcome, every refusal and every stored row.
 
-- `reference.py` is the model, written from the specification without the engine's decisions. `leases_model.py`,
+- `reference.py` is the model, written from the specification and independent of the engine's code. `leases_model.py`,
   `operator_model.py`, `waits_model.py`, `signals_model.py` and `keys_model.py` are its operations. `world.py`,
   `records.py` and `wait_records.py` are its state.
 - `stores.py` drives the stores. `machines.py` draws among the moves of `rules.py`, `batch_moves.py` and

@@ -1,6 +1,7 @@
 """Plain functions. Their durable calls run on the worker's loop, and their branches hold no thread while they wait.
 
-A branch that waits while others are active leaves its thread by `Unwind`, as every branch does when a run is suspended.
+If a branch waits while others are active, the exception `Unwind` ends its code and frees its thread. The same happens
+to every branch when a run is suspended.
 The call that the branch waits for continues on the loop. When the call has ended, the code of the branch runs again
 from its top, in any free thread, and finds the outcome of the call in the journal. Each such stretch is a segment.
 

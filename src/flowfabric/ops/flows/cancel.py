@@ -78,7 +78,10 @@ async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[in
 
 
 async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """Cancel up to 1,000 members that earlier transactions did not reach, and return how many were cancelled."""
+    """Cancel up to 1,000 members that earlier transactions did not reach.
+
+    Return how many were cancelled; a flow without such members counts as one.
+    """
     flows = await tx.flows.lock_free(ids)
     now, done = await tx.now(), 0
     for flow in flows.values():

@@ -12,9 +12,9 @@ A repeated call returns the outcome of the first call. The repeat is recognized 
 content under the same lease. If a later lease uses the same key, the outcome names the end of the first suspension.
 
 A suspension may wait for the end of other executions. While its flow is locked, its own children cannot end. The row of
-any other execution is locked, and becomes linked, so that its end signals the waiting executions. An execution that is
-already awaited needs no lock. Its signal has arrived or will arrive at the open waitpoint, because the transaction that
-ends the execution then locks the waiting row.
+any other execution is locked, and becomes linked, so that its end signals the waiting executions. An execution for
+which this one already has an open waitpoint needs no lock. Its signal has arrived or will arrive there, because the
+transaction that ends the execution then locks the waiting row.
 """
 
 from __future__ import annotations
