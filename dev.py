@@ -24,6 +24,7 @@ Three markers decide which tests a command runs, and how:
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -65,6 +66,8 @@ CHECKS = (
 def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - this line exists for the Pythons we do not support
         return complain(f"flowfabric needs Python 3.11 or newer, this is {sys.version.split()[0]}.")
+    # Without cached bytecode, each of the many processes of the tests compiles every module again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     command = COMMANDS.get(arguments[0]) if arguments else None
     if command is None:
         return complain(str(__doc__).strip())

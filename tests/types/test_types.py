@@ -55,11 +55,18 @@ def checker(request: pytest.FixtureRequest) -> Checker:
     return run_checker
 
 
-def test_correct_programs_have_no_errors_and_the_expected_types(checker: Checker, tmp_path: Path) -> None:
-    files = [tmp_path / file.name for file in CORRECT]
-    for file, copy in zip(CORRECT, files, strict=True):
+def test_checkers_report_exactly_the_marked_mistakes(checker: Checker, tmp_path: Path) -> None:
+    """Check correct programs, which have the expected types, and marked mistakes in one run."""
+    mistakes = tmp_path / "marked_mistakes.py"
+    mistakes.write_text((HERE / "marked_mistakes.txt").read_text())
+    marked = {number for number, line in enumerate(mistakes.read_text().splitlines(), 1) if "# wrong" in line}
+    correct = [tmp_path / file.name for file in CORRECT]
+    for file, copy in zip(CORRECT, correct, strict=True):
         copy.write_text(file.read_text())
-    assert checker(files, tmp_path) == []
+    errors = checker([*correct, mistakes], tmp_path)
+    assert [error for error in errors if error[0] != mistakes.name] == []
+    assert [error for error in errors if error[1] not in marked] == []
+    assert marked - {line for _, line, _ in errors} == set()
 
 
 def test_end_to_end_programs_have_no_pyright_errors(tmp_path: Path) -> None:
@@ -70,12 +77,3 @@ def test_end_to_end_programs_have_no_pyright_errors(tmp_path: Path) -> None:
     for file in files:
         (folder / file.name).write_text(file.read_text())
     assert run_pyright(files, tmp_path) == []
-
-
-def test_checkers_report_exactly_the_marked_mistakes(checker: Checker, tmp_path: Path) -> None:
-    mistakes = tmp_path / "marked_mistakes.py"
-    mistakes.write_text((HERE / "marked_mistakes.txt").read_text())
-    marked = {number for number, line in enumerate(mistakes.read_text().splitlines(), 1) if "# wrong" in line}
-    reported = checker([mistakes], tmp_path)
-    assert [error for error in reported if error[1] not in marked] == []
-    assert marked - {line for _, line, _ in reported} == set()

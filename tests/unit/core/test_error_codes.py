@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import flowfabric
@@ -87,16 +87,19 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
 }
 
 
-def _find_error_calls() -> Iterator[tuple[str, str, ast.expr]]:
-    """Yield the file, error class and code expression of every call that creates one of our errors."""
+@cache
+def _find_error_calls() -> list[tuple[str, str, ast.expr]]:
+    """Return the file, error class and code expression of every call that creates one of our errors."""
+    calls: list[tuple[str, str, ast.expr]] = []
     for file in sorted(SOURCE.rglob("*.py")):
         file_name = file.relative_to(SOURCE).as_posix()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(func=ast.Name(id=kind), args=[code, *_]) if kind in KINDS:
-                    yield file_name, kind, code
+                    calls.append((file_name, kind, code))
                 case ast.Call(func=ast.Name(id="refusal"), args=[_, code, *_]):
-                    yield file_name, "Refused", code
+                    calls.append((file_name, "Refused", code))
+    return calls
 
 
 def _collect_raised_codes() -> set[tuple[str, str]]:
@@ -135,5 +138,5 @@ def test_codes_are_snake_case() -> None:
 
 def test_search_finds_calls_of_every_error_class() -> None:
     """Check the search itself, because a search that finds nothing could not reveal a missing code."""
-    assert len(list(_find_error_calls())) > 40
+    assert len(_find_error_calls()) > 40
     assert {kind for _, kind, _ in _find_error_calls()} == KINDS
