@@ -42,13 +42,13 @@ PEERS_LOCK = ROOT / "benchmarks" / "peers.lock"
 
 # The contribution of each area to the time budget of a plain `dev.py test`, in seconds.
 TEST_BUDGETS_S = {
-    "foundation": 180,
-    "waits": 120,
-    "flows": 60,
-    "events": 60,
-    "durable functions": 120,
-    "documents": 20,
-    "examples": 25,
+    "foundation": 150,
+    "waits": 95,
+    "flows": 50,
+    "events": 45,
+    "durable functions": 90,
+    "documents": 15,
+    "examples": 20,
     "command line": 15,
 }
 

@@ -29,9 +29,9 @@ async def test_every_await_of_every_operation_can_be_cancelled(
     store: TestStore, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
     points, least = 0, 40 if store.name == "sqlite" else size.of(60, 250, 250)
-    # PostgreSQL has many awaits. A short run cancels each operation only at every eighth await. The first cancelled
-    # await differs between operations.
-    stride = 1 if store.name == "sqlite" else size.of(8, 1, 1)
+    # PostgreSQL has many awaits. A short run cancels each operation only at every sixteenth await. The first
+    # cancelled await differs between operations.
+    stride = 1 if store.name == "sqlite" else size.of(16, 1, 1)
     async with opened_bench(store, clock) as bench:
         for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):
             whole = await bench.whole(operation, call_directly)

@@ -16,7 +16,7 @@ from tests.stores import TestStore
 
 RETRIED = ("serialization", "deadlock")
 # The ways in which a statement fails: in an outage or alone, and before or after the database executes it. In a short
-# run every fourth statement of an operation fails in one of these ways. In a full run every statement fails in each
+# run every eighth statement of an operation fails in one of these ways. In a full run every statement fails in each
 # way. There are many statements of flows, so each of these fails in only one way.
 WAYS = [(kind, after) for kind in ("outage", "refusal") for after in (False, True)]
 
@@ -30,7 +30,7 @@ async def test_all_or_nothing_at_every_statement_of_every_operation(
         for turn, (name, operation) in enumerate(EVERY_OPERATION.items()):
             whole = await bench.whole(operation, blowing(fuse, 0))
             statements, end = list(fuse.statements), len(fuse.statements) + 1
-            for at in range(*size.of((1 + turn % 4, end, 4), (1, end), (1, end))):
+            for at in range(*size.of((1 + turn % 8, end, 8), (1, end), (1, end))):
                 ways = size.of(1, 1, most) if name in FLOWS else most
                 for kind, after in islice(cycle(WAYS), turn + at, turn + at + ways):
                     shots = await bench.disturbed(operation, blowing(fuse, at, store.name, kind, after=after))
