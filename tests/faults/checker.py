@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from tests.faults.ledgers import Run, read_ledger
+from tests.faults.kit.ledgers import Run, read_ledger
 from tests.faults.store_dump import Camera
 
 TERMINAL = {"completed", "failed", "cancelled", "expired", "skipped"}

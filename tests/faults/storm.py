@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 from flowfabric.engine import Backoff, BackoffKind, Engine, Policy, Unavailable
 from tests.faults.checker import Findings
 from tests.faults.fork_server import ForkServer
-from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, Ledger, Run
+from tests.faults.kit.ledgers import IN_STATEMENT, IN_TRANSACTION, Ledger, Run
 from tests.faults.store_dump import Camera
 from tests.faults.worker import WAITPOINT
 from tests.stores import PostgresTestStore, TestStore

@@ -18,7 +18,7 @@ from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.random_graphs import draw_members
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
-from tests.faults.ledgers import Ledger, Run
+from tests.faults.kit.ledgers import Ledger, Run
 from tests.faults.store_dump import Camera, camera_on
 from tests.faults.storm import PATIENCE_S, POLICY, UNFINISHED, Crew, all_ended, killed_inside, retry_until_available
 from tests.sizes import Size

@@ -14,7 +14,7 @@ from flowfabric.engine import Engine, Policy
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
-from tests.faults.ledgers import Run, read_ledger
+from tests.faults.kit.ledgers import Run, read_ledger
 from tests.faults.store_dump import camera_on
 from tests.faults.storm import Crew, all_ended
 from tests.faults.worker import WAITPOINT

@@ -11,7 +11,7 @@ import pytest
 from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
-from tests.faults.ledgers import Run
+from tests.faults.kit.ledgers import Run
 from tests.faults.store_dump import camera_on
 from tests.faults.storm import LEASE_S, PATIENCE_S, Crew, Load, all_ended, killed_inside, recoveries, spread
 from tests.sizes import Size

@@ -9,7 +9,7 @@ from flowfabric.engine import Unavailable
 from flowfabric.testing import VirtualClock
 from tests.faults.fault_runner import Call, Fault, Whole, check, opened_bench
 from tests.faults.flow_operations import EVERY_OPERATION
-from tests.faults.proxy import Proxy, proxied
+from tests.faults.kit.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 from tests.stores import PostgresTestStore

@@ -16,7 +16,7 @@ from flowfabric.backends.postgres.errors import translate
 from flowfabric.engine import Unavailable
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
-from tests.faults.ledgers import Run
+from tests.faults.kit.ledgers import Run
 from tests.faults.store_dump import camera_on
 from tests.faults.storm import PATIENCE_S, Crew, Load, all_ended
 from tests.postgres_server import PostgresServer, postgres_server

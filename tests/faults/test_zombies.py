@@ -21,7 +21,7 @@ import pytest
 from flowfabric.engine import Engine, Policy, Refused
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer
-from tests.faults.ledgers import OUTSIDE, Ledger, Run, read_ledger
+from tests.faults.kit.ledgers import OUTSIDE, Ledger, Run, read_ledger
 from tests.faults.store_dump import camera_on
 from tests.faults.storm import Crew, all_ended
 from tests.sizes import Size

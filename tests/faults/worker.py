@@ -36,7 +36,7 @@ from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.ports import Body, JoinedBody, Notifier, SharedBody, Store, StoreInfo
 from flowfabric.store.transaction import Transaction
 from tests.expectations import FENCED
-from tests.faults.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
+from tests.faults.kit.ledgers import IN_STATEMENT, IN_TRANSACTION, OUTSIDE, Ledger, Run
 
 Answer = TypeVar("Answer")
 LANE = "default"
