@@ -126,5 +126,5 @@ LEASE = Lease(
     fence=Fence(uuid4(), 1, uuid4()), namespace="default", lane="default", kind="job", priority=0, payload=b"",
     encoding="json", tags={}, worker=WorkerId("w", "w"), origin="fresh", attempt_index=0, generation=0,
     acquired_at=NOW, expires_at=NOW + timedelta(seconds=TTL_S), ttl=timedelta(seconds=TTL_S), deadline_at=None,
-    attempt_timeout_at=None, is_standalone=True,
+    attempt_timeout_at=None, is_standalone=True, has_journal=False,
 )  # fmt: skip
