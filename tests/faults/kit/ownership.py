@@ -29,7 +29,7 @@ from flowfabric.runtime.threads import ThreadPools
 
 MODES = ("slow", "slow_once", "quick")
 FILLER = "filler"
-QUICK_STEPS = 60
+QUICK_STEPS = 40
 _FILLER_PAUSE_S = 0.02
 
 

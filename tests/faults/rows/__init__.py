@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.faults.rows import ownership
 from tests.faults.rows.row import Row
 
-ROWS: tuple[Row, ...] = ()
+ROWS: tuple[Row, ...] = (*ownership.ROWS,)
