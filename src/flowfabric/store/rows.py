@@ -20,6 +20,7 @@ from uuid import UUID
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.records import (
     Attempt,
+    AttemptOrigin,
     CancelRequest,
     Event,
     Execution,
@@ -158,6 +159,7 @@ def parse_tags(document: str) -> dict[str, str]:
 
 def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
     """Return the lease that a claim has just given to a worker."""
+    origin = "resumed" if row["lease_resumed"] else row["attempt_origin"]
     return Lease(
         fence=Fence(to_uuid(row["id"]), row["epoch"], to_uuid(row["lease_id"])),
         namespace=namespace,
@@ -168,7 +170,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         encoding=row["encoding"],
         tags=parse_tags(row["tags"]),
         worker=worker,
-        origin="resumed" if row["lease_resumed"] else row["attempt_origin"],
+        origin=origin,
         attempt_index=row["attempt_index"],
         generation=row["generation"],
         acquired_at=to_datetime(row["lease_acquired_at"]),
@@ -177,6 +179,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         deadline_at=to_datetime(row["deadline_at"]),
         attempt_timeout_at=to_datetime(row["attempt_timeout_at"]),
         is_standalone=bool(row["plain"]),
+        has_journal=origin != AttemptOrigin.FRESH,
         resumption=_to_resumption(row),
         cancel_due_at=to_datetime(row["cancel_due_at"]),
     )

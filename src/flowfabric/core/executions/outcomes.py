@@ -37,7 +37,8 @@ class Lease:
     """A worker's ownership of one attempt, with everything needed to run it.
 
     `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` has the id of the last closed suspension, and
-    what closed it.
+    what closed it. `has_journal` is False only in the reply to the claim that starts the first attempt: no code has run
+    before, so no step is recorded. In every other reply it is True, also from `held`, because steps may be recorded.
     """
 
     fence: Fence
@@ -58,6 +59,7 @@ class Lease:
     deadline_at: datetime | None
     attempt_timeout_at: datetime | None
     is_standalone: bool
+    has_journal: bool
     resumption: Resumption | None = None
     cancel_due_at: datetime | None = None
 
@@ -237,8 +239,11 @@ class WaitpointClosed:
     already: bool
 
 
-def lease_of(execution: Execution) -> Lease:
-    """Return the live lease of an execution in the form that its worker receives."""
+def lease_of(execution: Execution, *, has_journal: bool = True) -> Lease:
+    """Return the live lease of an execution in the form that its worker receives.
+
+    Only the claim that starts the first attempt knows that there is no journal.
+    """
     held, fence = execution.lease, execution.fence
     assert held is not None and fence is not None, "only a leased execution has a lease to show"
     return Lease(
@@ -260,6 +265,7 @@ def lease_of(execution: Execution) -> Lease:
         deadline_at=execution.deadline_at,
         attempt_timeout_at=execution.attempt_timeout_at,
         is_standalone=execution.is_standalone,
+        has_journal=has_journal,
         resumption=execution.resumption,
         cancel_due_at=execution.cancel_request.due_at if execution.cancel_request else None,
     )

@@ -101,6 +101,8 @@ def _start_progress(run: TaskRun, percent: int, message: str) -> None:
 
 
 async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
+    if not run.owns_lease():
+        return
     try:
         await run.engine.leases.progress(run.lease.fence, percent, message or None)
     except FlowFabricError as error:
