@@ -21,6 +21,7 @@ from flowfabric.core.executions.requests import AuditInfo, Submission
 from flowfabric.core.ids import IdMinter
 from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.batcher import Batcher, run_batch
+from flowfabric.engine.lease_locks import LeaseLocks
 from flowfabric.notify.hub import NotifyHub
 from flowfabric.ops.executions.submit_in_transaction import ensure_routes
 from flowfabric.ops.keys import KeySource
@@ -77,6 +78,7 @@ class Context:
     routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
     linked: set[UUID] = field(default_factory=set)
+    lease_locks: LeaseLocks = field(default_factory=LeaseLocks)
     observer: Observer | None = None
 
     async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -122,8 +122,14 @@ class JoinedTransaction(Transaction):
 
 
 class SharedTransaction(Transaction):
-    """A transaction of the engine in which user code takes part."""
+    """A transaction of the engine in which user code takes part.
 
-    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
+    With `outlasts_leases`, the transaction may take longer than the lease under which it runs, because it locks the
+    row of the execution. Otherwise the backend limits the time of user code.
+    """
+
+    outlasts_leases = False
+
+    async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         """Run user code on the connection. Return its result and the step to record for it."""
         raise NotImplementedError

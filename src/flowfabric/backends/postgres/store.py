@@ -109,7 +109,7 @@ class PostgresStore:
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
-    async def run(self, body: Body[Result]) -> Result:
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         return await self._run(body, self._write_options)
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
@@ -118,7 +118,7 @@ class PostgresStore:
         self.notifier.report_commit(hints)
         return result
 
-    async def run_single(self, body: Body[Result]) -> Result:
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
