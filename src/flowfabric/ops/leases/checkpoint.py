@@ -114,7 +114,7 @@ class Transact:
     record: StepRecorder
 
 
-@operation(runs_user_code=True)
+@operation(runs_user_code=True, can_repeat=False)
 async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> Any:
     """Run user code, record its step in the same commit, and return the result of the code.
 
