@@ -31,7 +31,14 @@ MORE_CALLS = [
 # A repeat of these calls could take a second lease, end a later lease or wait, or replay a later generation. The last
 # one does not use an engine.
 LEFT_TO_THE_CALLER = {"claim", "revoke_lease", "replay", "operator resume", "suspends of one caller"}
-ROUTED = {"submit", "submit with a key", "submit_many", "submit_flow", "add_to_flow", "submit with a standing waitpoint"}
+ROUTED = {
+    "submit",
+    "submit with a key",
+    "submit_many",
+    "submit_flow",
+    "add_to_flow",
+    "submit with a standing waitpoint",
+}
 FLOW_CALLS = [
     "submit_flow", "create_flow", "add_to_flow", "add_edge", "seal, finishing", "cancel_flow", "submit_children",
     "submit_children, one of them detached", "wait_children", "cancel_children", "cancel with children",
