@@ -22,6 +22,7 @@ from flowfabric.core.ids import IdMinter
 from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.batcher import Batcher, run_batch
 from flowfabric.engine.lease_locks import LeaseLocks
+from flowfabric.engine.repeats import RepeatingStore
 from flowfabric.notify.hub import NotifyHub
 from flowfabric.ops.executions.submit_in_transaction import ensure_routes
 from flowfabric.ops.keys import KeySource
@@ -80,6 +81,7 @@ class Context:
     linked: set[UUID] = field(default_factory=set)
     lease_locks: LeaseLocks = field(default_factory=LeaseLocks)
     observer: Observer | None = None
+    retry_for_s: float = 0.0
 
     async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
         """Run one request of an operation, and return its outcome or raise its refusal.
@@ -108,7 +110,7 @@ class Context:
         if self.observer is not None:
             with self.observer(operation, self.namespace, requests):
                 return await self._unobserved().call_many(operation, requests)
-        return await run_batch(self.store, self.namespace, operation, requests)
+        return await run_batch(RepeatingStore(self.store, self.retry_for_s), self.namespace, operation, requests)
 
     async def call_within(
         self, connection: object, operation: SingleOperation[Request, Outcome], request: Request, *, savepoint: bool
@@ -135,7 +137,8 @@ class Context:
         )
 
     async def _run(self, operation: SingleOperation[Request, Outcome], request: Request) -> Outcome:
-        store, namespace = self.store, self.namespace
+        namespace = self.namespace
+        store = RepeatingStore(self.store, self.retry_for_s, only_unsent=not operation.can_repeat(request))
         if operation.runs_user_code:
             return await store.run_shared(lambda tx: operation.run(tx, namespace, request))
         if operation.read_only:
@@ -150,7 +153,7 @@ class Context:
         if batcher is None:
             if len(self.batchers) >= _MAX_BATCHERS:
                 self._drop_idle_batchers()
-            batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation)
+            batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation, self.retry_for_s)
         return batcher
 
     def _drop_idle_batchers(self) -> None:

@@ -32,6 +32,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
 from flowfabric.engine.context import Context, audit_info, route_ids
 from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
+from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
 from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal
 from flowfabric.ops.flows.read import (
@@ -60,14 +61,19 @@ class Flows:
     ) -> FlowCreated | FlowDuplicate:
         """Store a flow with all of its members and edges in one transaction.
 
-        With an `id`, the call can be repeated safely after a lost reply: the same graph returns `FlowDuplicate`. A
-        sealed flow has no drafts, accepts no members, and finishes automatically. With `seal=False` the flow stays
-        open.
+        If the call is repeated with the same `id` and graph, it returns `FlowDuplicate`. If the connection breaks
+        before the reply, the engine repeats the call under the same id. If the store stays unavailable, the fields of
+        the error contain the `id`; pass that id when you repeat the call. A sealed flow has no drafts, accepts no
+        members, and finishes automatically. With `seal=False` the flow stays open.
         """
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
         flow_id, sealed = self._new_id(id), validation.boolean(seal, "seal")
-        members = await self._new_members(flow_id, graph.ordered_members(sealed=sealed))
+        specs = graph.ordered_members(sealed=sealed)
+        try:
+            members = await self._new_members(flow_id, specs)
+        except Unavailable as error:
+            raise with_ids(error, id=flow_id) from error
         fingerprints = {member.drawn.name: member.fingerprint for member in members}
         digest = graph.digest(self._context.namespace, fingerprints, sealed=sealed)
         request = NewFlow(
@@ -289,8 +295,11 @@ class Flows:
         try:
             outcome = await self._context.call(SUBMIT_FLOW, request)
         except Unavailable as error:
-            raise Unavailable(error.code, error.message, **{**error.fields, "id": request.id}) from error
+            raise with_ids(error, id=request.id) from error
         self._context.due_at(None)
+        if isinstance(outcome, FlowDuplicate) and not request.is_given:
+            # This call minted the id, so an earlier try of this call has stored the flow.
+            return FlowCreated(outcome.flow_id, outcome.members)
         return outcome
 
 

@@ -118,7 +118,7 @@ async def release_subscriber(tx: Transaction, namespace: str, hold: SubscriberHo
     await tx.subscribers.release(namespace, hold.name, hold.holder)
 
 
-@operation()
+@operation(can_repeat=False)
 async def unsubscribe(tx: Transaction, namespace: str, name: str) -> None:
     """Remove a named subscriber, so that no events are kept for it."""
     if not await tx.subscribers.remove(namespace, name):

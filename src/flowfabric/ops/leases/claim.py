@@ -35,7 +35,8 @@ class ClaimAttempt:
     past_locked: bool
 
 
-@operation(single_statement=True)
+# A repeated claim would take more leases, while no worker knows the first ones. The caller uses `held` instead.
+@operation(single_statement=True, can_repeat=False)
 async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claimed:
     """Lease up to `limit` executions by priority. At equal priority, resumed executions come first, then the oldest."""
     claim.paths["past_locked" if request.past_locked else "by_route"] += 1
@@ -52,7 +53,7 @@ class ClaimById:
     only_resumed: bool = False
 
 
-@operation()
+@operation(can_repeat=False)
 async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -> Lease:
     """Lease one execution; refuse if it does not wait, its lane is paused, or a capability is missing."""
     execution, now = await lock(tx, namespace, request.execution_id)

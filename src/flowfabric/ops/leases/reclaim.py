@@ -93,7 +93,12 @@ class RevokeRequest:
     audit: AuditInfo
 
 
-@operation()
+def _names_a_lease(request: RevokeRequest) -> bool:
+    """Return True if a repeat cannot revoke a later lease."""
+    return request.which.lease_id is not None or request.which.epoch is not None
+
+
+@operation(can_repeat=_names_a_lease)
 async def revoke_lease(tx: Transaction, namespace: str, request: RevokeRequest) -> Revoked | AlreadySatisfied:
     """Revoke a live lease. Return the revoked lease, or why there was nothing to revoke."""
     execution, now = await lock(tx, namespace, request.execution_id)

@@ -26,7 +26,12 @@ class ReplayRequest:
     audit: AuditInfo
 
 
-@operation()
+def _names_a_generation(request: ReplayRequest) -> bool:
+    """Return True if a repeat cannot replay the generation that the first request started."""
+    return request.start.generation is not None
+
+
+@operation(can_repeat=_names_a_generation)
 async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Replayed:
     """Start the next generation of the execution, and return its number and state.
 
