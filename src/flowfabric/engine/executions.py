@@ -23,12 +23,12 @@ from flowfabric.core.executions.views import ApproximateCount, Description, Outc
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
-from flowfabric.engine.context import Context, route_ids
+from flowfabric.engine.context import Context
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
 from flowfabric.ops.executions import read
 from flowfabric.ops.executions.read import IdPage, NumberedPage, list_executions
-from flowfabric.ops.executions.submit import SUBMIT, RoutedSubmission
+from flowfabric.ops.executions.submit import SUBMIT, SubmitRequest
 from flowfabric.ops.executions.submit_in_transaction import JoinedSubmission, submit_in_transaction
 from flowfabric.ops.executions.update import TagChange, set_tags
 from flowfabric.ops.leases.read import PEEK
@@ -96,13 +96,12 @@ class Executions:
                 signals=signals,
             )
         )
-        [request] = await self._route([submission])
-        return await self._submit(request)
+        return await self._submit(self._request(submission))
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
         """Store up to 1,000 executions, and return the outcome or the refusal of each, in order."""
         checked = [_check_submission(submission) for submission in validation.batch(submissions, "submissions")]
-        requests = await self._route(checked)
+        requests = [self._request(submission) for submission in checked]
         outcomes = [
             _with_id(outcome, request.id) if isinstance(outcome, Unavailable) else outcome
             for outcome, request in zip(await self._context.call_many(SUBMIT, requests), requests, strict=True)
@@ -118,7 +117,7 @@ class Executions:
 
         The call starts to listen for the end before it stores the execution, so it needs no read after the submission.
         """
-        [request] = await self._route([_check_submission(submission)])
+        request = self._request(_check_submission(submission))
         wakeups, check = self._context.wakeups, self._check_until(request.id, until)
         with wakeups.waiter([end_topic(request.id)]) as waiter:
             outcome = await self._submit(request)
@@ -245,7 +244,7 @@ class Executions:
         validation.tags({key: "" if value is None else value for key, value in tags.items()})
         return await self._context.call(set_tags, TagChange(id_, tags))
 
-    async def _submit(self, request: RoutedSubmission) -> Submitted:
+    async def _submit(self, request: SubmitRequest) -> Submitted:
         try:
             outcome = await self._context.call(SUBMIT, request)
         except Unavailable as error:
@@ -253,12 +252,8 @@ class Executions:
         _note_due_times(self._context, outcome, request.submission)
         return outcome
 
-    async def _route(self, submissions: Sequence[Submission]) -> Sequence[RoutedSubmission]:
-        routes = await route_ids(self._context, submissions)
-        return [
-            RoutedSubmission(self._id(submission), route, submission)
-            for submission, route in zip(submissions, routes, strict=True)
-        ]
+    def _request(self, submission: Submission) -> SubmitRequest:
+        return SubmitRequest(self._id(submission), submission)
 
     def _joined(self, submission: object) -> JoinedSubmission:
         if not isinstance(submission, Submission):

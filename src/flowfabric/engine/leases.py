@@ -44,7 +44,7 @@ from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
 from flowfabric.engine import lease_requests
-from flowfabric.engine.context import Context, audit_info, cached_route_ids, remember_routes
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import lane_topic
@@ -252,14 +252,12 @@ class Leases:
         If the call is repeated under the same keys, in this or a later attempt, it returns the existing children.
         """
         children = lease_requests.child_submissions(submissions)
-        routes = cached_route_ids(self._context, [child.submission for child in children])
         request = SubmitChildren(
             fence=requests.parse_fence(fence),
-            children=tuple(zip(children, routes, strict=True)),
+            children=tuple(children),
             steps=requests.parse_steps(steps),
         )
-        outcomes, created_routes = await self._context.call(submit_children, request)
-        remember_routes(self._context, created_routes)
+        outcomes = await self._context.call(submit_children, request)
         if not all(child.detached for child in children):
             self._context.linked.add(request.fence.lease_id)
         self._context.due_at(None)

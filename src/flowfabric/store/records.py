@@ -24,7 +24,6 @@ class NewExecution:
 
     id: UUID
     namespace: str
-    route_id: int
     submission: Submission
     state: State
     blocking_reason: BlockingReason

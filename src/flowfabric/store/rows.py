@@ -30,6 +30,7 @@ from flowfabric.core.executions.records import (
     RecordedStep,
     Resumption,
     WorkerId,
+    route_digest,
 )
 from flowfabric.core.fast_dataclass import make
 from flowfabric.core.policy import Policy, optional_span, span
@@ -260,7 +261,7 @@ def insert_parameters(new: NewExecution) -> dict[str, object]:
         "id": new.id,
         "lane": submission.lane,
         "kind": submission.kind,
-        "route_id": new.route_id,
+        "route": route_digest(new.namespace, submission.lane, submission.kind, tuple(submission.requires)),
         "priority": submission.priority,
         "payload": submission.payload,
         "encoding": submission.encoding,

@@ -61,7 +61,7 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
     check(execution, CLAIM)
     if await tx.lanes.state(execution.namespace, execution.lane) is LaneState.PAUSED:
         raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is paused")
-    require_capabilities(await tx.routes.requires(execution.route_id), request.capabilities)
+    require_capabilities(await tx.routes.requires(execution) or (), request.capabilities)
     return await write_one(tx, decide_claim(execution, request.terms, now))
 
 

@@ -73,7 +73,7 @@ async def grant_reclaim(tx: Transaction, namespace: str, request: GrantRequest) 
     id_, terms = request.execution_id, request.terms
     execution, now = await lock(tx, namespace, id_)
     check_reclaimable(execution)
-    require_capabilities(await tx.routes.requires(execution.route_id), terms.capabilities)
+    require_capabilities(await tx.routes.requires(execution) or (), terms.capabilities)
     existing = await tx.grants.open(id_, now)
     if existing is not None and existing.worker == terms.worker:
         return existing
