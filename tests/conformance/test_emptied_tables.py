@@ -151,7 +151,9 @@ async def recreate(store: TestStore) -> None:
     if store.name == "postgres":
         await store.query(f'DROP SCHEMA "{store.schema}" CASCADE')  # type: ignore[attr-defined]
     else:
-        tables = await store.query("SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'ff@_%' ESCAPE '@'")
+        tables = await store.query(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'ff@_%' ESCAPE '@'"
+        )
         for row in tables:
             await store.query(f"DROP TABLE {row['name']}")
     async with opened(store):

@@ -34,7 +34,7 @@ UNAIMED = {
     "commit_position", "release_subscriber",
 }  # fmt: skip
 # Operations that run only when a store is opened, in a caller's transaction, or for more than 1,000 executions.
-RARE = {"read_time", "submit_in_transaction", "sweep_flow", "request_cancel_next"}
+RARE = {"read_time", "read_era", "renew_era", "resume_position", "submit_in_transaction", "sweep_flow", "request_cancel_next"}
 
 
 class Seen:

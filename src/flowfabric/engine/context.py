@@ -199,4 +199,3 @@ def audit_info(principal: object, reason: object) -> AuditInfo:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-

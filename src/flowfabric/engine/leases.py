@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -48,6 +49,7 @@ from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import lane_topic
+from flowfabric.ops.events.eras import renew_era
 from flowfabric.ops.flows.cancel_children import CancelChildren, cancel_children
 from flowfabric.ops.flows.descendants import CancelCommand
 from flowfabric.ops.flows.submit_children import SubmitChildren, submit_children
@@ -109,6 +111,9 @@ class Leases:
             # again soon.
             context.wakeups.waiters.notify_workers_soon()
         leases = list(claimed.leases)
+        if leases and not claimed.is_current:
+            era = await context.call(renew_era, None)
+            leases = [replace(lease, era=era) for lease in leases]
         context.note_leases(leases)
         self._note_due_times(leases)
         return leases

@@ -180,6 +180,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         is_standalone=bool(row["plain"]),
         resumption=_to_resumption(row),
         cancel_due_at=to_datetime(row["cancel_due_at"]),
+        era=row["era"] or 0,
     )
 
 

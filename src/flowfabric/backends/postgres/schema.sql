@@ -426,8 +426,9 @@ CREATE TABLE ff.store (
     trimmed_id BIGINT NOT NULL,
     -- The era of event positions. It advances when the store went back to an earlier state.
     era BIGINT NOT NULL DEFAULT 0,
-    -- The timeline of the server and the table in which the store was last used. Null before the first use.
-    origin TEXT,
+    -- The table and the server's timeline in which the store was last used. Null before the first use.
+    origin OID,
+    timeline TEXT,
     -- A position that subscribers have read in this era. Events of a new era come after it.
     known_xid XID8 NOT NULL DEFAULT '0',
     known_id BIGINT NOT NULL DEFAULT 0

@@ -131,10 +131,13 @@ noted AS (
     FROM taken
 )
 SELECT
-    seen.waiting AND e.id IS NULL AS all_locked,
+    seen.waiting AND e.id IS NULL AS all_locked, seen.era, seen.is_current,
 {lease}
 FROM (
-    SELECT EXISTS (SELECT 1 FROM share) AS waiting
+    SELECT
+        EXISTS (SELECT 1 FROM share) AS waiting,
+        (SELECT s.era FROM ff.store AS s) AS era,
+        (SELECT {is_current} FROM ff.store AS s) AS is_current
 ) AS seen
 LEFT JOIN taken AS e ON TRUE
 ORDER BY e.place

@@ -131,6 +131,7 @@ CROSS JOIN ff.execution AS e ON e.id = item.id
 
 -- name: get_leases
 SELECT
+(SELECT s.era FROM ff.store AS s) AS era,
 {lease}
 FROM ff.execution AS e
 WHERE e.id IN :ids
