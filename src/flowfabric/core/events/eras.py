@@ -24,11 +24,12 @@ def has_gone_back(state: OutboxState, era: int, position: Position) -> bool:
 def start_of_era(state: OutboxState) -> Position:
     """Return a position before every event that was written since the store went back.
 
-    The known position was stored by a transaction that the store still has, so later transactions have higher numbers.
-    If the known position is not in this server's past, the store was loaded from a dump, and no position counts.
+    In another timeline, that is the known position. A transaction that the store still has has stored it, so later
+    transactions have higher numbers, and it is not stored again before the era begins. If only a reader shows that the
+    store went back, or the store was loaded from a dump, no position is certain.
     """
     known = max(state.known, state.trimmed)
-    return known if known <= state.present else FIRST
+    return known if not state.is_current and known <= state.present else FIRST
 
 
 def trimmed_in_era(state: OutboxState) -> Position:

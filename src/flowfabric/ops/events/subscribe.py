@@ -87,8 +87,9 @@ async def start_position(tx: Transaction, namespace: str, start: Start | str) ->
     """Return the position that `start` stands for (a cursor, or an end of the log), and the scope of later cursors."""
     state = await current_state(tx)
     scope = CursorScope(state.store, namespace, state.era)
-    await tx.eras.note_known(scope, state.present)
     if start == Start.NOW:
+        # The position is stored, so that the numbers of later transactions are higher, even after a crash.
+        await tx.eras.note_known(scope, state.present)
         return SubscriptionStart(scope, state.present, state.trimmed)
     if start == Start.BEGINNING:
         return SubscriptionStart(scope, FIRST, state.trimmed)
@@ -135,7 +136,6 @@ async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest)
     name, holder = request.hold.name, request.hold.holder
     state = await _state_after(tx, request.resume)
     scope = CursorScope(state.store, namespace, state.era)
-    await tx.eras.note_known(scope, state.present)
     subscriber = await tx.subscribers.lock(namespace, name)
     if subscriber is not None and has_gone_back(state, state.era, subscriber.position):
         # The rows were loaded from a dump, and this subscriber was added to them later.
