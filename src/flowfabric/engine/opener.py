@@ -16,6 +16,7 @@ from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
 from flowfabric.notify.hub import NotifyHub
+from flowfabric.ops.events.eras import read_era, renew_era
 from flowfabric.ops.executions.read import read_time
 from flowfabric.ops.keys import KeySource
 from flowfabric.ops.leases.renew import make_renew
@@ -115,7 +116,7 @@ class EngineOpener:
             renew=renew,
             retry_for_s=settings.retry_for_s,
         )
-        await _learn_time(context)
+        await _read_store(context)
         return Engine(context)
 
 
@@ -258,9 +259,13 @@ async def _open_store(url: str, settings: BackendSettings, clock: Clock | None) 
     )
 
 
-async def _learn_time(context: Context) -> None:
+async def _read_store(context: Context) -> None:
+    """Read the store's time, and begin a new era of event positions if the store went back to an earlier state."""
     try:
         context.wakeups.learn_time(await context.call(read_time, None))
+        _, is_current = await context.call(read_era, None)
+        if not is_current:
+            await context.call(renew_era, None)
     except BaseException:
         await context.store.close()
         raise
