@@ -161,6 +161,7 @@ class CallOptions:
     """The options that `task.options(…)` sets for one execution. Omitted options default to the task's settings."""
 
     key: str | None = None
+    id: UUID | None = None
     name: str | None = None
     delay: Duration | None = None
     at: datetime | None = None

@@ -31,6 +31,7 @@ from flowfabric.core.executions.records import (
     RecordedStep,
     Resumption,
     WorkerId,
+    route_digest,
 )
 from flowfabric.core.fast_dataclass import make
 from flowfabric.core.policy import Policy, optional_span, span
@@ -182,6 +183,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         has_journal=origin != AttemptOrigin.FRESH,
         resumption=_to_resumption(row),
         cancel_due_at=to_datetime(row["cancel_due_at"]),
+        era=row["era"] or 0,
     )
 
 
@@ -263,7 +265,7 @@ def insert_parameters(new: NewExecution) -> dict[str, object]:
         "id": new.id,
         "lane": submission.lane,
         "kind": submission.kind,
-        "route_id": new.route_id,
+        "route": route_digest(new.namespace, submission.lane, submission.kind, tuple(submission.requires)),
         "priority": submission.priority,
         "payload": submission.payload,
         "encoding": submission.encoding,

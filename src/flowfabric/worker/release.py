@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ from flowfabric.engine.engine import Engine
 
 _log = logging.getLogger("flowfabric.worker")
 _MAX_TRIES = 4
+_GIVE_UP_AFTER_S = 5.0
 _MAX_IN_FLIGHT = 32
 _MAX_PAUSE_S = 2.0
 _CLOSE_TIMEOUT_S = 2.0
@@ -29,21 +31,23 @@ WaitStopped = Callable[[], Coroutine[Any, Any, None]]
 async def release_leases(engine: Engine, fences: Iterable[Fence]) -> None:
     """Release leases under which no code has run, or whose worker stops.
 
-    If the store is unavailable, this retries a few times and then lets the leases expire.
+    If the store is unavailable, this retries a few times, for a few seconds, and then lets the leases expire.
     """
     slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
     await asyncio.gather(*(_release(engine, fence, slots) for fence in fences))
 
 
 async def _release(engine: Engine, fence: Fence, slots: asyncio.Semaphore) -> None:
+    stop_at = time.monotonic() + _GIVE_UP_AFTER_S
     for attempt in range(1, _MAX_TRIES + 1):
         try:
             async with slots:
                 await engine.leases.release(fence)
             return
         except Unavailable as error:
-            if attempt == _MAX_TRIES:
+            if attempt == _MAX_TRIES or time.monotonic() >= stop_at:
                 _log.warning("Lease on %s could not be released and will expire: %s", fence.execution_id, error)
+                return
         except FlowFabricError:
             return  # The lease has already ended.
         await asyncio.sleep(random.uniform(0.5, 1.0) * 0.05 * 2**attempt)

@@ -98,6 +98,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
+            stack.enter_context(self._engine.leases.report_locks_to(self._lease_table))
             ttl_s, on_report = self._criteria.lease_ttl.total_seconds(), self._runs.on_report
             jobs = run_background_jobs(self._engine, self._open_renewal_engine, self._lease_table, ttl_s, on_report)
             await stack.enter_async_context(jobs)

@@ -154,6 +154,50 @@ def test_next_loss_in_returns_the_time_until_a_lease_is_lost(lease_table: LeaseT
     assert lease_table.next_loss_in(2.5) == 0
 
 
+def test_lease_is_not_lost_while_a_transaction_of_the_worker_locks_its_row(
+    lease_table: LeaseTable, clock: Clock
+) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    lease_table.lock_began(_id(lease))
+    clock.now += 3 * TTL_S
+    assert lease_table.take_lost() == []
+    assert lease_table.next_loss_in(2.5) == 2.5
+    lease_table.lock_ended(_id(lease), clock.now)
+    assert lease_table.take_lost() == []
+    clock.now += TTL_S
+    assert lease_table.take_lost() == [lease.fence]
+
+
+def test_lease_is_decided_again_after_a_transaction_that_did_not_commit(lease_table: LeaseTable, clock: Clock) -> None:
+    late, renewed = _add_started_lease(lease_table, clock), _add_started_lease(lease_table, clock)
+    for lease in (late, renewed):
+        lease_table.lock_began(_id(lease))
+    clock.now += TTL_S
+    lease_table.extend(_id(renewed), clock.now)
+    for lease in (late, renewed):
+        lease_table.lock_ended(_id(lease), None)
+    assert lease_table.take_lost() == [late.fence]
+
+
+def test_lease_stays_locked_until_the_last_of_its_transactions_has_ended(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    lease_table.lock_began(_id(lease))
+    lease_table.lock_began(_id(lease))
+    clock.now += TTL_S
+    lease_table.lock_ended(_id(lease), None)
+    assert lease_table.take_lost() == []
+    lease_table.lock_ended(_id(lease), None)
+    assert lease_table.take_lost() == [lease.fence]
+
+
+def test_renewal_acknowledged_late_does_not_shorten_a_lease(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    lease_table.extend(_id(lease), clock.now + 9)
+    lease_table.extend(_id(lease), clock.now + 3)
+    clock.now += 3 + TTL_S
+    assert lease_table.take_lost() == []
+
+
 def _add_started_lease(lease_table: LeaseTable, clock: Clock, requested_at: float | None = None) -> Lease:
     lease = _lease()
     lease_table.add([lease], clock.now if requested_at is None else requested_at)

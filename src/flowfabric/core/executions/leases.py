@@ -37,6 +37,13 @@ def decide_claim(execution: Execution, terms: LeaseTerms, now: datetime) -> Deci
     return make_decision(lease, execution, after, CLAIM, details={"origin": lease.origin})
 
 
+def extend_lease(execution: Execution, now: datetime) -> Execution:
+    """Return the execution with a lease that lasts at least one full term from now. The caller has locked the row."""
+    lease = execution.lease
+    assert lease is not None, "only the owner of a lease extends it"
+    return replace(execution, lease=replace(lease, expires_at=max(lease.expires_at, now + lease.ttl)))
+
+
 def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | None:
     """End the lease if it has expired; otherwise schedule its next check.
 

@@ -13,6 +13,9 @@ from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.waits.evaluate import Counted
 from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
 
+# The bits of the epoch in `Lease.ordered_epoch`; the era is above them.
+EPOCH_BITS = 40
+
 
 @dataclass(frozen=True, slots=True)
 class Created:
@@ -62,6 +65,7 @@ class Lease:
     has_journal: bool
     resumption: Resumption | None = None
     cancel_due_at: datetime | None = None
+    era: int = 0
 
     @property
     def execution_id(self) -> UUID:
@@ -70,8 +74,16 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the lease. Every later lease has a higher epoch."""
+        """The epoch of the lease. Every later lease has a higher epoch, unless the store went back in between."""
         return self.fence.epoch
+
+    @property
+    def ordered_epoch(self) -> int:
+        """The era of the store and the epoch as one number, to fence writes to other systems.
+
+        Every later lease has a higher number, also after a failover to an asynchronous standby.
+        """
+        return (self.era << EPOCH_BITS) + self.fence.epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def current() -> TaskContext:
         execution_id=lease.execution_id,
         kind=lease.kind,
         attempt=lease.attempt_index,
-        epoch=lease.epoch,
+        epoch=lease.ordered_epoch,
         replaying=branch.is_replaying,
         cancelled=cancelled,
         idempotency_key=step.key if step is not None else str(lease.execution_id),
