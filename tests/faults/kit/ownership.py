@@ -30,7 +30,7 @@ from flowfabric.runtime.threads import ThreadPools
 MODES = ("slow", "slow_once", "quick")
 FILLER = "filler"
 QUICK_STEPS = 40
-_FILLER_PAUSE_S = 0.02
+_FILLER_PAUSE_S = 0.04
 
 
 class OwnershipLedger:

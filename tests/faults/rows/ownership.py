@@ -36,6 +36,7 @@ from tests.faults.rows.row import Row, Tally, Trial
 from tests.stores import PostgresTestStore, SqliteTestStore, opened
 
 LEASE_S = 1.0
+CLAIMS_S = 0.1
 WORKERS = 8
 PATIENCE_S = 30.0
 JOBS_PER_OUTAGE = 20
@@ -89,7 +90,6 @@ async def _partition(
             open_renewal_engine=connection.open_renewal_engine,
             threads=threads,
         ),
-        busy_claims(client, lane),
     ):
         # On a busy machine a lease can be lost before the partition begins. Such a try does not count.
         injected = 0
@@ -110,10 +110,12 @@ async def _partition_once(
         tally.stuck.append(f"the jobs of {lane} did not start")
         return False
     await asyncio.sleep(pause_s)  # A renewal succeeds.
-    began, dropped, holds_leases = time.monotonic(), connection.controls.dropped, held_up <= ledger.waiting
-    connection.controls.drops_replies = True
-    is_lost = await becomes(lambda: held_up <= ledger.lost_at.keys())
-    connection.heal()
+    async with busy_claims(client, lane):
+        await asyncio.sleep(CLAIMS_S)
+        began, dropped, holds_leases = time.monotonic(), connection.controls.dropped, held_up <= ledger.waiting
+        connection.controls.drops_replies = True
+        is_lost = await becomes(lambda: held_up <= ledger.lost_at.keys())
+        connection.heal()
     if not is_lost:
         tally.stuck.append(f"the runs of {lane} did not learn that their lease had ended")
     await check_results(client, jobs, tally)
@@ -146,7 +148,8 @@ async def _break_runs(store: Store, client: Engine, ledger: OwnershipLedger, tal
 
     threads = ThreadPools(8)
     async with (
-        link.opened(store.connecting()) as engine,
+        # The engine repeats no call, as if the outage took longer than its repeats.
+        link.opened(store.connecting(retry_for=0)) as engine,
         Worker(
             engine,
             FragileRunner(make_program(ledger), threads, wait_for_outage),
@@ -198,7 +201,7 @@ def _behind(proxy: Proxy, url: str, schema: str) -> Connection:
 
 async def submit_job(client: Engine, mode: str, lane: str = "default") -> UUID:
     """Submit a job of the program and return its id."""
-    return (await client.executions.submit("job", json.dumps({"mode": mode}).encode(), lane=lane)).id
+    return (await client.executions.submit("job", json.dumps({"mode": mode}).encode(), lane=lane, priority=1)).id
 
 
 async def check_results(client: Engine, jobs: dict[str, UUID], tally: Tally) -> None:
