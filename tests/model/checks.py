@@ -67,7 +67,9 @@ class Target:
 
 
 class BaseMachine(RuleBasedStateMachine):
-    """SQLite, PostgreSQL and the reference model under one clock."""
+    """SQLite, PostgreSQL and the reference model under one clock. An example makes `steps` moves."""
+
+    steps = 30
 
     def __init__(self, sides: Sides) -> None:
         super().__init__()

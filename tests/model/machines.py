@@ -93,6 +93,9 @@ class WaitingMachine(StartedMachine):
 class OwnershipMachine(OwnershipMoves):
     """A machine whose worker processes lose replies, and whose clocks end leases before the stores do."""
 
+    # Most of its moves consist of several calls.
+    steps = 15
+
     @initialize()
     def submit_two(self) -> None:
         self.act("keys.seed", RED, kid="kid0", secret=make_secret("kid0"))

@@ -141,9 +141,11 @@ class OwnershipMoves(BaseMachine):
                 run.has_stopped = run.has_stopped or run.is_over
             self._give_back(process, {run.fence for run in process.runs}, reply_lost)
 
-    @move(4, worker=workers, stops=st.booleans(), limit=st.integers(1, 2))
+    @move(6, worker=workers, stops=st.sampled_from([False, False, True]), limit=st.integers(1, 2))
     def partition(self, worker: str, stops: bool, limit: int) -> None:
-        """In one move, lose all replies until the process's clock has ended its leases, then ask for the leases."""
+        """In one move, claim, lose all replies until the process's clock has ended its leases, then ask for them."""
+        self.submit_job()
+        self.claim_leases(worker, limit, reply_lost=False)
         self._wait(LEASE_TTL / 2)
         self.renew_leases(worker, reply_lost=True)
         self.claim_leases(worker, limit, reply_lost=True)
