@@ -64,7 +64,7 @@ def test_both_stores_and_the_model_agree_on_random_histories(
         suppress_health_check=checks,
         derandomize=size.name != "long",
         report_multiple_bugs=False,
-        phases=[phase for phase in Phase if phase is not Phase.explain],
+        phases=[phase for phase in Phase if phase not in machine.skipped_phases],
     )
 
     class BoundMachine(machine):  # type: ignore[valid-type, misc]
