@@ -85,7 +85,7 @@ async def test_engine_without_a_connection_retries_and_then_names_the_cause(spar
         id_ = await submitted(engine)
         # Close the only connection, and let other sessions take all of them.
         pool.close_one_idle()
-        others: list[Any] = []
+        others: list[asyncpg.Connection[Any]] = []
         async with asyncio.timeout(5):
             while len(others) < LIMIT:
                 try:

@@ -27,6 +27,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
@@ -273,11 +274,12 @@ async def run_one(
 ) -> Outcome:
     """Run one request alone, and return its outcome or raise its refusal.
 
-    Unlike a batch, the request waits for row locks, unless it only reads.
+    Unlike a batch, the request waits for row locks, unless it only reads or renews a lease.
     """
     operation.paths[operation.single_path] += 1
-    run = store.read if operation.read_only else store.run
-    return await run(lambda tx: operation.run_one(tx, namespace, request))
+    run = store.read if operation.read_only else _urgent(store.run) if operation.is_urgent else store.run
+    outcome: Outcome = await run(lambda tx: operation.run_one(tx, namespace, request))
+    return outcome
 
 
 def _runner(
@@ -285,7 +287,12 @@ def _runner(
 ) -> Callable[[Body[Any]], Coroutine[Any, Any, Any]]:
     if operation.read_only:
         return store.read_single
-    return store.run_single if operation.single_statement else store.run
+    run = store.run_single if operation.single_statement else store.run
+    return _urgent(run) if operation.is_urgent else run
+
+
+def _urgent(run: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[[Body[Any]], Coroutine[Any, Any, Any]]:
+    return partial(run, is_urgent=True)
 
 
 async def _run_one_or_refuse(

@@ -23,13 +23,13 @@ from flowfabric.core.executions.views import ApproximateCount, Description, Outc
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
-from flowfabric.engine.context import Context, route_ids
+from flowfabric.engine.context import Context
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
 from flowfabric.ops.executions import read
 from flowfabric.ops.executions.read import IdPage, NumberedPage, list_executions
-from flowfabric.ops.executions.submit import SUBMIT, RoutedSubmission, first_state
+from flowfabric.ops.executions.submit import SUBMIT, SubmitRequest, first_state
 from flowfabric.ops.executions.submit_in_transaction import JoinedSubmission, submit_in_transaction
 from flowfabric.ops.executions.update import TagChange, set_tags
 from flowfabric.ops.leases.read import PEEK
@@ -98,12 +98,11 @@ class Executions:
                 signals=signals,
             )
         )
-        id_ = self._id(submission)
+        request = self._request(submission)
         try:
-            [request] = await self._route([submission], [id_])
             return await self._submit(request)
         except Unavailable as error:
-            raise with_ids(error, id=id_) from error
+            raise with_ids(error, id=request.id) from error
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
         """Store up to 1,000 executions, and return the outcome or the refusal of each, in order.
@@ -111,12 +110,11 @@ class Executions:
         If the store is unavailable, the fields of each error contain the `id` of its submission.
         """
         checked = [_check_submission(submission) for submission in validation.batch(submissions, "submissions")]
-        ids = [self._id(submission) for submission in checked]
+        requests = [self._request(submission) for submission in checked]
         try:
-            requests = await self._route(checked, ids)
             outcomes = await self._context.call_many(SUBMIT, requests)
         except Unavailable as error:
-            return [with_ids(error, id=id_) for id_ in ids]
+            return [with_ids(error, id=request.id) for request in requests]
         return [
             _describe_error(outcome, request.id)
             if isinstance(outcome, FlowFabricError)
@@ -131,17 +129,16 @@ class Executions:
 
         The call starts to listen for the end before it stores the execution, so it needs no read after the submission.
         """
-        id_ = self._id(_check_submission(submission))
-        wakeups, check = self._context.wakeups, self._check_until(id_, until)
+        request = self._request(_check_submission(submission))
+        wakeups, check = self._context.wakeups, self._check_until(request.id, until)
         try:
-            [request] = await self._route([submission], [id_])
-            with wakeups.waiter([end_topic(id_)]) as waiter:
+            with wakeups.waiter([end_topic(request.id)]) as waiter:
                 outcome = await self._submit(request)
                 if isinstance(outcome, Created):
                     return outcome.id, await _wait_for(wakeups, waiter, check)
             snapshot = await self.wait_until(outcome.id, until)
         except Unavailable as error:
-            raise with_ids(error, id=id_) from error
+            raise with_ids(error, id=request.id) from error
         assert snapshot is not None, "there was no timeout"
         return outcome.id, snapshot
 
@@ -262,10 +259,10 @@ class Executions:
         validation.tags({key: "" if value is None else value for key, value in tags.items()})
         return await self._context.call(set_tags, TagChange(id_, tags))
 
-    async def _submit(self, request: RoutedSubmission) -> Submitted:
+    async def _submit(self, request: SubmitRequest) -> Submitted:
         return self._note_submitted(request, await self._context.call(SUBMIT, request))
 
-    def _note_submitted(self, request: RoutedSubmission, outcome: Submitted) -> Submitted:
+    def _note_submitted(self, request: SubmitRequest, outcome: Submitted) -> Submitted:
         """Announce the due times of a new execution, and return the outcome.
 
         If this call minted the id of a duplicate, then an earlier try of this call has stored the execution.
@@ -277,12 +274,8 @@ class Executions:
         _note_due_times(self._context, outcome, submission)
         return outcome
 
-    async def _route(self, submissions: Sequence[Submission], ids: Sequence[UUID]) -> Sequence[RoutedSubmission]:
-        routes = await route_ids(self._context, submissions)
-        return [
-            RoutedSubmission(id_, route, submission)
-            for id_, submission, route in zip(ids, submissions, routes, strict=True)
-        ]
+    def _request(self, submission: Submission) -> SubmitRequest:
+        return SubmitRequest(self._id(submission), submission)
 
     def _joined(self, submission: object) -> JoinedSubmission:
         if not isinstance(submission, Submission):

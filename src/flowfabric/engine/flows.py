@@ -30,7 +30,7 @@ from flowfabric.core.flows.records import CancelPolicy, FlowState
 from flowfabric.core.ids import derive_id, parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
-from flowfabric.engine.context import Context, audit_info, route_ids
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
 from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
@@ -69,11 +69,7 @@ class Flows:
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
         flow_id, sealed = self._new_id(id), validation.boolean(seal, "seal")
-        specs = graph.ordered_members(sealed=sealed)
-        try:
-            members = await self._new_members(flow_id, specs)
-        except Unavailable as error:
-            raise with_ids(error, id=flow_id) from error
+        members = self._new_members(flow_id, graph.ordered_members(sealed=sealed))
         fingerprints = {member.drawn.name: member.fingerprint for member in members}
         digest = graph.digest(self._context.namespace, fingerprints, sealed=sealed)
         request = NewFlow(
@@ -149,7 +145,7 @@ class Flows:
             deadline=deadline,
             signals=signals,
         )
-        [member] = await self._new_members(id_, [spec])
+        [member] = self._new_members(id_, [spec])
         outcome = await self._context.call(add_member, MemberAddition(id_, member, expected))
         self._context.due_at(None)
         return outcome
@@ -283,13 +279,9 @@ class Flows:
     def _new_id(self, id: object) -> UUID:
         return self._context.ids.mint() if id is None else parse_new_id(id)
 
-    async def _new_members(self, flow_id: UUID, specs: Sequence[MemberSpec]) -> tuple[NewMember, ...]:
-        routes = await route_ids(self._context, [spec.submission for spec in specs])
+    def _new_members(self, flow_id: UUID, specs: Sequence[MemberSpec]) -> tuple[NewMember, ...]:
         namespace = self._context.namespace
-        return tuple(
-            NewMember(derive_id(flow_id, spec.name), route, spec, spec.fingerprint(namespace))
-            for spec, route in zip(specs, routes, strict=True)
-        )
+        return tuple(NewMember(derive_id(flow_id, spec.name), spec, spec.fingerprint(namespace)) for spec in specs)
 
     async def _submit(self, request: NewFlow) -> FlowCreated | FlowDuplicate:
         try:

@@ -16,6 +16,7 @@ from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
 from flowfabric.notify.hub import NotifyHub
+from flowfabric.ops.events.eras import read_era, renew_era
 from flowfabric.ops.executions.read import read_time
 from flowfabric.ops.keys import KeySource
 from flowfabric.ops.leases.renew import make_renew
@@ -40,7 +41,10 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
-    """Options of the store; `schema`, `pooler` and `pool_size` apply only to PostgreSQL."""
+    """Options of the store.
+
+    `schema`, `pooler` and `pool_size` apply only to PostgreSQL, `transaction_limit_s` only to SQLite.
+    """
 
     schema: str
     durable: bool
@@ -50,6 +54,7 @@ class BackendSettings:
     statement_timeout_s: float
     retry_for_s: float
     listen_url: str | None
+    transaction_limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +116,7 @@ class EngineOpener:
             renew=renew,
             retry_for_s=settings.retry_for_s,
         )
-        await _learn_time(context)
+        await _read_store(context)
         return Engine(context)
 
 
@@ -131,6 +136,7 @@ class StoreOptions(TypedDict, total=False):
     event_retention: validation.Duration
     subscriber_expiry: validation.Duration
     renewal_events: bool
+    transaction_limit: validation.Duration | None
 
 
 def connect(
@@ -150,6 +156,7 @@ def connect(
     event_retention: validation.Duration = "7d",
     subscriber_expiry: validation.Duration = "7d",
     renewal_events: bool = False,
+    transaction_limit: validation.Duration | None = None,
     clock: Clock | None = None,
 ) -> EngineOpener:
     """Connect to the store at `url`, and return an engine.
@@ -165,7 +172,8 @@ def connect(
     wake-ups off, so that changes are noticed only by polling. `listen_url` is a direct address of the server; behind a
     pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
     are kept longer for a named subscriber that has not read them, but only until it has been silent for
-    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. `clock` is for tests.
+    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. On SQLite, a `step.tx` blocks
+    all other writes and fails after `transaction_limit`, by default a third of its lease. `clock` is for tests.
     """
     validation.text(url, "url")
     if clock is not None:
@@ -184,6 +192,7 @@ def connect(
         statement_timeout_s=timeout.total_seconds(),
         retry_for_s=retry_for_s,
         listen_url=None if listen_url is None else _check_listen_url(listen_url),
+        transaction_limit_s=None if transaction_limit is None else _limit_s(transaction_limit),
     )
     retention = EventRetention(
         retention=validation.duration(event_retention, "event_retention"),
@@ -221,6 +230,11 @@ def _check_listen_url(value: object) -> str:
     return text
 
 
+def _limit_s(value: object) -> float:
+    limit = validation.duration(value, "transaction_limit", timedelta(milliseconds=1), MAX_STATEMENT_TIMEOUT)
+    return limit.total_seconds()
+
+
 def _check_schema(value: object) -> str:
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
         message = "schema must be a lower-case name of at most 63 letters, digits and _"
@@ -241,12 +255,17 @@ async def _open_store(url: str, settings: BackendSettings, clock: Clock | None) 
         durable=settings.durable,
         statement_timeout_s=settings.statement_timeout_s,
         may_migrate=settings.migrate,
+        transaction_limit_s=settings.transaction_limit_s,
     )
 
 
-async def _learn_time(context: Context) -> None:
+async def _read_store(context: Context) -> None:
+    """Read the store's time, and begin a new era of event positions if the store went back to an earlier state."""
     try:
         context.wakeups.learn_time(await context.call(read_time, None))
+        _, is_current = await context.call(read_era, None)
+        if not is_current:
+            await context.call(renew_era, None)
     except BaseException:
         await context.store.close()
         raise

@@ -98,12 +98,14 @@ class BatchOperation(Operation[Request, Outcome_co], ABC):
     """An operation whose requests share transactions; the batcher collects them.
 
     If `run_batch` returns None for a request, the request goes to a batch of the `fallback`. Without a fallback, it
-    goes to `run_one`. An operation and its fallbacks share one counter of paths.
+    goes to `run_one`. An operation and its fallbacks share one counter of paths. A store with one writer runs urgent
+    operations before all others.
     """
 
     single_statement = True
     batch_path = "batch"
     single_path = "locked_single"
+    is_urgent = False
 
     def __init__(self, fallback: BatchOperation[Request, Outcome_co] | None = None) -> None:
         self.fallback = fallback

@@ -62,7 +62,7 @@ def losing_engine(engine: Engine, losing: Losing) -> tuple[Engine, LosingStore]:
     context = engine._context
     store: Any = LosingStore(context.store, losing)
     duties = Reconcilers(store, context.wakeups, context.reconcilers._retention)
-    return Engine(replace(context, store=store, reconcilers=duties, batchers={}, routes={})), store
+    return Engine(replace(context, store=store, reconcilers=duties, batchers={})), store
 
 
 def lose_each(*whats: str | None) -> Losing:

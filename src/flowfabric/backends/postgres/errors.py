@@ -44,6 +44,11 @@ _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
         "too_many_connections",
         "the server has no free connection; use a smaller pool, or a pooler",
     ),
+    (
+        (_ERRORS.ReadOnlySQLTransactionError, _ERRORS.ObjectNotInPrerequisiteStateError),
+        "server_read_only",
+        "the server is a standby or is being promoted; connect to the primary, or repeat the call",
+    ),
     ((_ERRORS.DiskFullError,), "storage_full", "the server's disk is full; free some space and repeat the call"),
     (_DENIED, "access_denied", "the server denied access to the database or the schema; check the URL and the grants"),
     (

@@ -66,6 +66,13 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
 
 
 _MIN_VERSION = 14
+_TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+# How a server refuses `_TIMELINE`: it lacks the functions, as some hosted servers do, or the role may not call them.
+_NO_TIMELINE = (
+    asyncpg.exceptions.FeatureNotSupportedError,
+    asyncpg.exceptions.InsufficientPrivilegeError,
+    asyncpg.exceptions.UndefinedFunctionError,
+)
 _CLOSE_S = 10
 _RECONNECT_PAUSE_S = 0.2
 
@@ -84,7 +91,7 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
     except Exception as error:
         raise translate_unsent(error) from error
     try:
-        database = await _prepare(pool, dialect, settings)
+        database, dialect = await _prepare(pool, dialect, settings)
     except BaseException:
         await pool.close(_CLOSE_S)
         raise
@@ -113,7 +120,7 @@ class PostgresStore:
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
-    async def run(self, body: Body[Result]) -> Result:
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         return await self._run(body, self._write_options)
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
@@ -122,7 +129,7 @@ class PostgresStore:
         self.notifier.report_commit(hints)
         return result
 
-    async def run_single(self, body: Body[Result]) -> Result:
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
@@ -205,12 +212,16 @@ async def _open_first(pool: Pool, settings: Settings) -> Connection:
         await asyncio.sleep(random.uniform(0.5, 1.0) * _RECONNECT_PAUSE_S)
 
 
-async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> str:
-    """Check the server, migrate the schema, and return the name of the database."""
+async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> tuple[str, Dialect]:
+    """Check the server, migrate the schema, and return the name of the database and the dialect of the server."""
     async with acquire(pool, settings.statement_timeout_s) as connection:
         await _check_server(connection, settings.durable)
         await migrate(connection, settings.schema, dialect, settings.migrate)
-        return str(await connection.fetchval("SELECT current_database()"))
+        try:
+            await connection.fetchval(f"SELECT {_TIMELINE}")
+        except _NO_TIMELINE:
+            dialect = replace(dialect, replacements=((_TIMELINE, "NULL::TEXT"),))
+        return str(await connection.fetchval("SELECT current_database()")), dialect
 
 
 def _local_settings(settings: Settings) -> dict[str, object]:
