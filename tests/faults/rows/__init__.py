@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import frozen_workers, killed_workers, ownership, server_outages
+from tests.faults.rows import connection_resets, connections, frozen_workers, killed_workers, ownership, server_outages
 from tests.faults.rows.row import Row
 
 _SUITES = (
@@ -10,5 +10,7 @@ _SUITES = (
     frozen_workers,
     server_outages,
     ownership,
+    connection_resets,
+    connections,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
