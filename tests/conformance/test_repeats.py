@@ -53,28 +53,28 @@ async def known_route(engine: Engine) -> None:
 
 
 async def test_submit_whose_reply_is_lost_stores_one_execution(engine: Engine, store: TestStore) -> None:
-    lossy, losing = with_losses(engine, lose_each(None, "reply"))
+    lossy, losing = with_losses(engine, lose_each("reply"))
     outcome = await lossy.executions.submit("job", b"in")
     assert outcome == Created(outcome.id, State.WAITING)
     assert (losing.lost, await count(store, "execution")) == (1, 1)
 
 
 async def test_delayed_submit_with_a_key_whose_reply_is_lost_is_reported_as_created(engine: Engine) -> None:
-    lossy, losing = with_losses(engine, lose_each(None, "reply"))
+    lossy, losing = with_losses(engine, lose_each("reply"))
     outcome = await lossy.executions.submit("job", key="once", delay="1h")
     assert outcome == Created(outcome.id, State.DELAYED)
     assert losing.lost == 1
 
 
 async def test_submit_many_whose_reply_is_lost_stores_each_execution_once(engine: Engine, store: TestStore) -> None:
-    lossy, losing = with_losses(engine, lose_each(None, "reply"))
+    lossy, losing = with_losses(engine, lose_each("reply"))
     outcomes = await lossy.executions.submit_many([Submission(kind="job") for _ in range(20)])
     assert all(isinstance(outcome, Created) for outcome in outcomes)
     assert (losing.lost, await count(store, "execution")) == (1, 20)
 
 
 async def test_flow_whose_reply_is_lost_is_stored_once(engine: Engine, store: TestStore) -> None:
-    lossy, losing = with_losses(engine, lose_each(None, "reply"))
+    lossy, losing = with_losses(engine, lose_each("reply"))
     graph = Graph("report")
     graph.add("load", "job")
     assert isinstance(await lossy.flows.submit(graph), FlowCreated)
@@ -106,7 +106,7 @@ async def test_read_whose_reply_is_lost_is_repeated(engine: Engine) -> None:
 
 async def test_requests_of_one_batch_are_repeated_together(engine: Engine, store: TestStore) -> None:
     await known_route(engine)
-    lossy, losing = with_losses(engine, lose_each(None, "reply", "request", "reply"))
+    lossy, losing = with_losses(engine, lose_each("reply", "request", "reply"))
     outcomes = await asyncio.gather(*(lossy.executions.submit("job") for _ in range(30)))
     assert all(isinstance(outcome, Created) for outcome in outcomes)
     assert losing.lost == 3
