@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import connection_resets, connections, frozen_workers, killed_workers, ownership, server_outages
+from tests.faults.rows import (
+    connection_resets,
+    connections,
+    emptied_tables,
+    failovers,
+    frozen_workers,
+    killed_workers,
+    ownership,
+    server_outages,
+)
 from tests.faults.rows.row import Row
 
 _SUITES = (
@@ -12,5 +21,7 @@ _SUITES = (
     ownership,
     connection_resets,
     connections,
+    failovers,
+    emptied_tables,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
