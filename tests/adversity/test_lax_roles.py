@@ -13,8 +13,9 @@ from tests.postgres_server import PostgresServer, postgres_server
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, opened
 
-# The server writes the log of an asynchronous commit to disk only after this time.
-SETTINGS = {"wal_writer_delay": "10s", "wal_writer_flush_after": "0", "checkpoint_timeout": "1h"}
+# The server writes the log of an asynchronous commit to disk only after this time. A later synchronous commit would
+# write it too, so the engine sends no notifications.
+SETTINGS = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "checkpoint_timeout": "1h"}
 BY = {
     "role": "ALTER ROLE lax SET synchronous_commit = off",
     "database": "ALTER DATABASE postgres SET synchronous_commit = off",
@@ -44,7 +45,7 @@ async def test_rows_and_step_of_a_transaction_survive_a_crash(lax_server: Postgr
         # Code that turns durability off for itself must not turn it off for the step.
         await db.execute("SET LOCAL synchronous_commit = off")
 
-    async with opened(store, pooler=pooler) as engine:
+    async with opened(store, pooler=pooler, notify=False) as engine:
         await store.query("CREATE TABLE ff.paid (amount INTEGER)")
         lease = await leased(engine)
         await engine.leases.transact(lease.fence, body, lambda _: Step("pay", b"1"))
