@@ -8,6 +8,8 @@ usage: python3 dev.py <command> [arguments]
   test    run the test suite; arguments go to pytest, --all runs every test at its largest size
   faults  run the fault tests at full size: kills, freezes, outages, planted faults; arguments go to pytest
           --short runs only what `test` leaves out, and one in eight of the planted faults
+          --scoreboard injects every fault in large numbers and writes docs/reliability.md; it takes up to an hour,
+          and accepts --row NAME, --seed N, --minutes N and --short
   check   lint, formatting, types and import rules
   bench   run the benchmarks; arguments go to benchmarks/run.py, --peers first installs other systems to compare
           --publish writes the results into the README and docs/
@@ -110,6 +112,9 @@ def test_everything(arguments: list[str]) -> int:
 
 def faults(arguments: list[str]) -> int:
     prepare()
+    if "--scoreboard" in arguments:
+        options = [word for word in arguments if word != "--scoreboard"]
+        return run(PYTHON, "-m", "tests.faults.scoreboard", *options)
     began = time.monotonic()
     is_short = "--short" in arguments
     arguments = [word for word in arguments if word != "--short"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import shutil
 import signal
 from collections import Counter
@@ -18,6 +19,8 @@ from hypothesis import settings
 
 from flowfabric.engine import Engine
 from flowfabric.testing import VirtualClock
+from tests.faults.scoreboard.results import Line
+from tests.faults.scoreboard.table import main_table
 from tests.open_stores import OpenStores, engine_on
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.sizes import Size
@@ -71,17 +74,17 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
-    lines = [
-        f"{report.head_line}: {line}"
-        for report in reports
-        if report.when == "call"
-        for name, line in report.user_properties
-        if name == "scoreboard"
+    properties = [
+        (report, name, text) for report in reports if report.when == "call" for name, text in report.user_properties
     ]
-    if lines:
+    notes = [f"{report.head_line}: {text}" for report, name, text in properties if name == "scoreboard"]
+    lines = [Line(**json.loads(text)) for _, name, text in properties if name == "scoreboard line"]
+    if notes or lines:
         terminalreporter.section("scoreboard")
-        for line in lines:
-            terminalreporter.write_line(line)
+        for note in notes:
+            terminalreporter.write_line(note)
+    if lines:
+        terminalreporter.write_line(main_table(sorted(lines, key=lambda line: (line.name, line.backend))))
 
 
 @pytest.fixture

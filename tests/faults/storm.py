@@ -49,6 +49,7 @@ class Crew:
     forks: ForkServer
     run: Run
     store: TestStore
+    chance: random.Random = field(default_factory=random.Random)
     pids: dict[int, int] = field(default_factory=dict)
     kills: list[Kill] = field(default_factory=list)
 
@@ -68,7 +69,7 @@ class Crew:
 
         If fewer than `least` were killed, continue for up to three times as long.
         """
-        flags, chance, began = self.run.flags(), random.Random(), time.monotonic()
+        flags, chance, began = self.run.flags(), self.chance, time.monotonic()
         while time.monotonic() < began + (seconds if len(self.kills) >= least else 3 * seconds):
             time.sleep(chance.expovariate(1 / pause_s))
             slot = self._aim(flags, chance) if chance.random() < AIMED else chance.choice(list(self.pids))
@@ -100,9 +101,10 @@ class Crew:
 class Load:
     """Submits work and writes the client ledger."""
 
-    def __init__(self, engine: Engine, run: Run, camera: Camera) -> None:
+    def __init__(self, engine: Engine, run: Run, camera: Camera, chance: random.Random | None = None) -> None:
         self._engine = engine
         self._camera = camera
+        self._chance = chance or random.Random()
         self._ledger: Ledger = run.client()
         self.acknowledged = 0
         self.signals = set[UUID]()
@@ -115,7 +117,7 @@ class Load:
         while not stop.is_set():
             [row] = await self._camera.rows(UNFINISHED)
             if row["number"] < MOST_WAITING:
-                await asyncio.gather(*[self.submit(random.choice(PLANS)) for _ in range(5)])
+                await asyncio.gather(*[self.submit(self._chance.choice(PLANS)) for _ in range(5)])
             await asyncio.sleep(0.02)
 
     async def reached(self, number: int) -> None:
@@ -124,8 +126,8 @@ class Load:
             await asyncio.sleep(0.01)
 
     async def submit(self, plan: str) -> None:
-        name, by_key = uuid4(), random.random() < 0.3
-        again = random.random() < 0.2
+        name, by_key = uuid4(), self._chance.random() < 0.3
+        again = self._chance.random() < 0.2
         for _ in range(1 + again):
             self._ledger.write("asked", asked=name)
             options: dict[str, Any] = {"key": str(name)} if by_key else {"id": name}
@@ -148,7 +150,7 @@ class Load:
     async def _answer_all(self) -> None:
         while True:
             for suspension in await retry_until_available(lambda: self._engine.waitpoints.list_suspended(limit=100)):
-                for _ in range(random.choice((1, 1, 2))):
+                for _ in range(self._chance.choice((1, 1, 2))):
                     await self._answer(suspension.execution_id)
             await asyncio.sleep(0.02)
 

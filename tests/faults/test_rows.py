@@ -1,14 +1,17 @@
-"""The short form of every row of the scoreboard: the faults are injected, and nothing is lost, doubled or stuck."""
+"""The short form of every row of the scoreboard: faults are injected, and nothing is lost, doubled, wrong or stuck."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tests.faults.rows import ROWS
 from tests.faults.rows.row import Backend, Row, Trial
+from tests.faults.scoreboard.results import Line
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 
@@ -18,9 +21,14 @@ from tests.sizes import Size
     [pytest.param(row, backend, id=f"{row.name}-{backend}") for row in ROWS for backend in row.backends],
 )
 async def test_row_of_the_scoreboard_has_no_violation(
-    row: Row, backend: Backend, postgres: PostgresServer, tmp_path: Path, scoreboard: Callable[[str], None], size: Size
+    row: Row,
+    backend: Backend,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    size: Size,
 ) -> None:
     tally = await row.run(Trial(backend, row.short_minimum, size.seed, tmp_path, postgres.dsn))
-    scoreboard(f"{tally.injected} faults (at least {row.short_minimum}), {tally.executions} executions")
+    record_property("scoreboard line", json.dumps(asdict(Line.of(row, backend, tally, row.short_minimum))))
     assert tally.violations == []
     assert tally.injected >= row.short_minimum

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -45,11 +46,12 @@ from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
 from flowfabric.engine import lease_requests
-from flowfabric.engine.context import Context, audit_info, cached_route_ids, remember_routes
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import lane_topic
+from flowfabric.ops.events.eras import renew_era
 from flowfabric.ops.flows.cancel_children import CancelChildren, cancel_children
 from flowfabric.ops.flows.descendants import CancelCommand
 from flowfabric.ops.flows.submit_children import SubmitChildren, submit_children
@@ -111,6 +113,9 @@ class Leases:
             # again soon.
             context.wakeups.waiters.notify_workers_soon()
         leases = list(claimed.leases)
+        if leases and not claimed.is_current:
+            era = await context.call(renew_era, None)
+            leases = [replace(lease, era=era) for lease in leases]
         context.note_leases(leases)
         self._note_due_times(leases)
         return leases
@@ -265,14 +270,12 @@ class Leases:
         If the call is repeated under the same keys, in this or a later attempt, it returns the existing children.
         """
         children = lease_requests.child_submissions(submissions)
-        routes = cached_route_ids(self._context, [child.submission for child in children])
         request = SubmitChildren(
             fence=requests.parse_fence(fence),
-            children=tuple(zip(children, routes, strict=True)),
+            children=tuple(children),
             steps=requests.parse_steps(steps),
         )
-        outcomes, created_routes = await self._context.call(submit_children, request)
-        remember_routes(self._context, created_routes)
+        outcomes = await self._context.call(submit_children, request)
         if not all(child.detached for child in children):
             self._context.linked.add(request.fence.lease_id)
         self._context.due_at(None)

@@ -11,7 +11,7 @@ from uuid import UUID
 from flowfabric.core.executions.requests import Claim, Step
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.due import DueStore
-from flowfabric.store.events import EventStore, SubscriberStore, TrimStore
+from flowfabric.store.events import EraStore, EventStore, SubscriberStore, TrimStore
 from flowfabric.store.executions import ExecutionStore, GrantStore, IdempotencyKeyStore, PurgeStore, WriteSet
 from flowfabric.store.flows import EdgeStore, FlowStore, MemberStore
 from flowfabric.store.journal import AttemptStore, StepStore
@@ -57,6 +57,7 @@ class Transaction:
     attempts = _LazyStore(AttemptStore)
     steps = _LazyStore(StepStore)
     events = _LazyStore(EventStore)
+    eras = _LazyStore(EraStore)
     lanes = _LazyStore(LaneStore)
     routes = _LazyStore(RouteStore)
     grants = _LazyStore(GrantStore)

@@ -1,11 +1,11 @@
 """The leases that a worker holds, and their renewal.
 
-    add ──► unstarted ──start──► started ──remove──► (the run has ended)
-                │                   │
-                │ after a third     │ after a third of the TTL since the last renewal: due for renewal
-                │ of the TTL        │ after the whole TTL: lost
-                ▼                   ▼
-             released              lost
+    add ──► unstarted ──start──► started ──────────────► the run has ended ──► the store has confirmed the end
+                │                   │                                      ▲
+                │ after a third     │ after a third of the TTL since the   │ the code has stopped,
+                │ of the TTL        │ last renewal: due for renewal        │ and the worker releases the lease
+                ▼                   │ after the whole TTL ──► lost ────────┘
+             released
 
 The worker's loop and the renewal thread share the lease table. The one that removes a lease must also release it
 or report its loss. The TTL of a lease is measured from before the request to the store, so the lease counts as lost
@@ -14,6 +14,11 @@ hide the loss. While a transaction of this worker has locked the row of a lease,
 
 A renewal is tried up to four times per TTL, even if an earlier try is still on its way. It never waits for a row lock.
 If another transaction has locked the row, the lease is busy, and is tried more often. Each lease has its own outcome.
+
+**One fence, one run.** The store may still list a lease that is lost here, because only the replies to its renewals
+were lost. The table remembers every lease under which code was started, and never accepts or starts it again. It
+forgets a lease some time after the store has confirmed its end. It still remembers the last ones, because a standby
+that takes over without the newest transactions lists them again.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import logging
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -37,6 +43,7 @@ from flowfabric.worker.release import release_leases
 
 RENEW_AFTER = 1 / 3
 START_WITHIN = 1 / 3
+_MAX_ENDED = 4_096
 
 
 @dataclass(slots=True)
@@ -56,6 +63,8 @@ class LeaseTable:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
+        self._started: set[UUID] = set()
+        self._ended: OrderedDict[UUID, None] = OrderedDict()
 
     def lease_ids(self) -> set[UUID]:
         """Return the ids of the held leases."""
@@ -63,21 +72,50 @@ class LeaseTable:
             return set(self._held)
 
     def add(self, leases: Sequence[Lease], requested_at: float) -> list[Lease]:
-        """Add leases that were requested at `requested_at`, and return the leases that were not in the table."""
+        """Add leases that were requested at `requested_at`, and return those that were added.
+
+        Leases that are in the table, or under which code was started before, are not added.
+        """
         with self._lock:
-            fresh = [lease for lease in leases if lease.fence.lease_id not in self._held]
+            fresh = [lease for lease in leases if self._is_new(lease.fence.lease_id)]
             for lease in fresh:
                 held = _Held(lease.fence, lease.ttl.total_seconds(), requested_at, requested_at)
                 self._held[lease.fence.lease_id] = held
         return fresh
 
     def start(self, lease_id: UUID) -> bool:
-        """Mark a lease as started. Return False if the worker no longer holds the lease."""
+        """Mark a lease as started. Return False if it was started before, or if the worker no longer holds it."""
         with self._lock:
             held = self._held.get(lease_id)
-            if held is not None:
-                held.is_started = True
-            return held is not None
+            if held is None or lease_id in self._started:
+                return False
+            held.is_started = True
+            self._started.add(lease_id)
+            return True
+
+    def split(self, leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease]]:
+        """Return the leases under which no code was started, and the leases under which code was started."""
+        new, started = list[Lease](), list[Lease]()
+        with self._lock:
+            for lease in leases:
+                id_ = lease.fence.lease_id
+                (started if id_ in self._started or id_ in self._ended else new).append(lease)
+        return new, started
+
+    def is_held(self, lease_id: UUID) -> bool:
+        """Return True if the worker holds the lease, and it is locked or its TTL has not passed."""
+        with self._lock:
+            held = self._held.get(lease_id)
+            return held is not None and (held.locks > 0 or self._clock() < held.extended_at + held.ttl_s)
+
+    def confirm_end(self, lease_id: UUID) -> None:
+        """Remove a lease whose end the store has confirmed."""
+        with self._lock:
+            self._held.pop(lease_id, None)
+            self._started.discard(lease_id)
+            self._ended[lease_id] = None
+            if len(self._ended) > _MAX_ENDED:
+                self._ended.popitem(last=False)
 
     def remove(self, lease_id: UUID) -> bool:
         """Remove a lease. Return False if it was not in the table."""
@@ -131,6 +169,9 @@ class LeaseTable:
         with self._lock:
             ends = [held.extended_at + held.ttl_s for held in self._held.values() if not held.locks]
         return max(0.0, min([limit_s, *(end - self._clock() for end in ends)]))
+
+    def _is_new(self, lease_id: UUID) -> bool:
+        return not (lease_id in self._held or lease_id in self._started or lease_id in self._ended)
 
     def _take(self, matches: Callable[[_Held], bool]) -> list[Fence]:
         with self._lock:

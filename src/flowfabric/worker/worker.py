@@ -76,7 +76,9 @@ class Worker:
         self._lease_table = LeaseTable()
         self._slots = Slots(slots, ttl.total_seconds())
         self._runs = ActiveRuns(engine, runner, self._slots, self._lease_table)
-        self._claimer = Claimer(engine, self._criteria, self._slots, self._lease_table, self._runs.accept)
+        self._claimer = Claimer(
+            engine, self._criteria, self._slots, self._lease_table, self._runs.accept, self._runs.give_back
+        )
         self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
         self._grace_over = asyncio.Event()
         self._stopped = asyncio.Event()

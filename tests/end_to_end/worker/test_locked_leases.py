@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, StepFailed, step
+from flowfabric import App, Handle, StepFailed, step
 from flowfabric.engine import StoreOptions
 from tests.end_to_end.worker.scripted_runs import (
     ScriptedRun,
@@ -31,7 +31,8 @@ async def test_locked_row_costs_no_other_lease(store: PostgresTestStore) -> None
     unlocked = asyncio.Event()
 
     async def work(run: ScriptedRun) -> None:
-        await asyncio.wait([asyncio.ensure_future(unlocked.wait()), run.lost], return_when=asyncio.FIRST_COMPLETED)
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(unlocked.wait()), run.lost]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if not run.lost.done():
             await run.complete()
 
@@ -87,7 +88,7 @@ async def test_slow_step_tx_costs_no_other_lease(store: TestStore) -> None:
     async with app:
         await (await app.engine()).ping()
         await store.query(f"CREATE TABLE {table} (amount INTEGER)")
-        handles = [await other.submit(number) for number in range(EXECUTIONS - 1)]
+        handles: list[Handle[Any]] = [await other.submit(number) for number in range(EXECUTIONS - 1)]
         async with app.worker(lease=f"{LEASE_S}s"), asyncio.timeout(60):
             handles.append(slowest := await slow.submit())
             result = await slowest

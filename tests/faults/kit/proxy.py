@@ -1,10 +1,18 @@
-"""A proxy in front of PostgreSQL that can lose the reply to a COMMIT, so that the client does not know the outcome.
+"""A proxy in front of PostgreSQL that loses, holds back or cuts what passes through it.
 
-The proxy parses the frames of the wire protocol: a letter, a length and a body. When armed, the proxy forwards the next
-commit, which is a COMMIT or a write outside a transaction. It waits for the complete reply, so that the commit has
-happened. Then it discards the reply and closes the client's connection.
+The proxy parses the frames of the wire protocol: a letter, a length and a body. So it knows when a reply is complete,
+and which messages make the server commit.
 
-The proxy runs in a thread with its own event loop, separate from the tested code.
+| control | effect |
+|---|---|
+| `arm(place)` | the `place`-th commit happens, its reply is lost, and the connection closes |
+| `drops_replies` | the server gets every request, and the client gets no reply (a one-way partition) |
+| `stalls` | nothing passes in either direction, and new connections hang |
+| `reset_rate` | each reply is lost with this probability, and its connection is reset |
+| `cut()` | every open connection is reset |
+| `target` | new connections go to another server |
+
+Proxies run in a thread with its own event loop, separate from the tested code.
 """
 
 from __future__ import annotations
@@ -12,37 +20,95 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import random
+import socket
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 QUERY, PARSE, BIND, EXECUTE, READY = b"Q", b"P", b"B", b"E", b"Z"
 IDLE = b"I"
 WRITES = (b"INSERT INTO", b'UPDATE "', b"DELETE FROM")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Proxy:
-    """The controls of the proxy: arm it before a call and read how many replies it has dropped."""
+    """The controls of one proxy, and counts of what it did. All of them may be used from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str, loop: asyncio.AbstractEventLoop, seed: int = 0) -> None:
+        self.target = target
+        self.drops_replies = False
+        self.reset_rate = 0.0
         self.lost = 0
+        self.resets = 0
+        self.dropped = 0
         self._countdown = 0
+        self._loop = loop
+        self._random = random.Random(seed)
+        self._lines = set[Line]()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._stalls = False
 
     def arm(self, place: int = 1) -> None:
-        """Drop the reply to the `place`-th commit from now."""
+        """Lose the reply to the `place`-th commit from now."""
         self._countdown = place
 
+    def cut(self) -> None:
+        """Reset every open connection."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    @property
+    def stalls(self) -> bool:
+        """True while nothing passes."""
+        return self._stalls
+
+    @stalls.setter
+    def stalls(self, value: bool) -> None:
+        self._stalls = value
+        self._loop.call_soon_threadsafe(self._flowing.clear if value else self._flowing.set)
+
+    def heal(self) -> None:
+        """Let everything pass from now on. What was dropped stays lost."""
+        self.drops_replies, self.reset_rate, self._countdown, self.stalls = False, 0.0, 0, False
+
     def loses(self) -> bool:
-        """Count one commit. Return True if its reply must be dropped, which also disarms the proxy."""
+        """Count one commit. Return True if its reply must be lost, which also disarms the proxy."""
         if not self._countdown:
             return False
         self._countdown -= 1
         return not self._countdown
 
+    def resets_now(self) -> bool:
+        """Return True if the connection of this reply must be reset."""
+        return self.reset_rate > 0 and self._random.random() < self.reset_rate
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one client connection until one of its sides closes."""
+        line: Line | None = None
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self.until_flowing()
+            line = Line(self, (reader, writer), await _connect(self.target))
+            self._lines.add(line)
+            await line.run()
+        if line is not None:
+            self._lines.discard(line)
+        writer.close()
+
+    async def until_flowing(self) -> None:
+        """Wait while the proxy stalls."""
+        await self._flowing.wait()
+
+    def _cut(self) -> None:
+        for line in list(self._lines):
+            line.reset()
+
 
 class Line:
-    """One client connection through the proxy."""
+    """One client connection through a proxy."""
 
     def __init__(self, proxy: Proxy, client: Streams, server: Streams) -> None:
         self._proxy = proxy
@@ -64,6 +130,16 @@ class Line:
             await asyncio.gather(*directions, return_exceptions=True)
             for _, writer in (self._client, self._server):
                 writer.close()
+
+    def reset(self) -> None:
+        """Reset the client's connection. The server keeps what it has received and sees the connection close."""
+        self._proxy.resets += 1
+        _, writer = self._client
+        if (client := writer.get_extra_info("socket")) is not None:
+            # Closing a socket that lingers for zero seconds sends a reset.
+            with contextlib.suppress(OSError):
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
 
     async def _requests(self) -> None:
         reader, _ = self._client
@@ -96,31 +172,57 @@ class Line:
                 if self._losing:
                     self._proxy.lost += 1
                     return
-            if not self._losing:
+                if self._proxy.resets_now():
+                    self.reset()
+                    return
+            if self._proxy.drops_replies:
+                self._proxy.dropped += 1
+            elif not self._losing:
                 await self._send(self._client, message)
 
     async def _send(self, to: Streams, message: bytes) -> None:
+        await self._proxy.until_flowing()
         to[1].write(message)
         await to[1].drain()
 
 
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+@contextmanager
+def proxied(dsn: str, seed: int = 0) -> Iterator[tuple[Proxy, str]]:
+    """Yield a proxy in front of the server at `dsn`, and the DSN of the proxy."""
+    with proxies(dsn, 1, seed) as [pair]:
+        yield pair
 
 
 @contextmanager
-def proxied(dsn: str) -> Iterator[tuple[Proxy, str]]:
-    """Yield a proxy on a Unix socket in front of the server at `dsn`, and the DSN of the proxy."""
-    [folder] = parse_qs(urlsplit(dsn).query)["host"]
-    proxy, ports = Proxy(), queue.Queue[int]()
+def proxies(dsn: str, number: int, seed: int = 0) -> Iterator[list[tuple[Proxy, str]]]:
+    """Yield several proxies in front of the server at `dsn`, each with its DSN. They share one thread."""
     loop = asyncio.new_event_loop()
-    serving = loop.create_task(_serve(proxy, f"{folder}/.s.PGSQL.5432", ports))
+    controls = [Proxy(target_of(dsn), loop, seed + index) for index in range(number)]
+    ports = queue.Queue[list[int]]()
+    serving = loop.create_task(_serve(controls, ports))
     thread = threading.Thread(target=_run, args=(loop, serving))
     thread.start()
     try:
-        yield proxy, f"postgresql://postgres@127.0.0.1:{ports.get(timeout=10)}/postgres?sslmode=disable"
+        dsns = [f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable" for port in ports.get(timeout=10)]
+        yield list(zip(controls, dsns, strict=True))
     finally:
         loop.call_soon_threadsafe(serving.cancel)
         thread.join()
+
+
+def target_of(dsn: str) -> str:
+    """Return the address of a server: the path of its Unix socket, or `host:port`."""
+    parts = urlsplit(dsn)
+    if folders := parse_qs(parts.query).get("host"):
+        return f"{folders[0]}/.s.PGSQL.{parts.port or 5432}"
+    return f"{parts.hostname or '127.0.0.1'}:{parts.port or 5432}"
+
+
+async def _connect(target: str) -> Streams:
+    if target.startswith("/"):
+        return await asyncio.open_unix_connection(target)
+    host, _, port = target.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
 
 
 def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
@@ -129,23 +231,23 @@ def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
     loop.close()
 
 
-async def _serve(proxy: Proxy, socket: str, ports: queue.Queue[int]) -> None:
+async def _serve(controls: Sequence[Proxy], ports: queue.Queue[list[int]]) -> None:
     lines = set[asyncio.Task[None]]()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio serves a client in a task"
         lines.add(task)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await Line(proxy, (reader, writer), await asyncio.open_unix_connection(socket)).run()
+        await proxy.serve(reader, writer)
         lines.discard(task)
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
-    ports.put(listener.sockets[0].getsockname()[1])
+    listeners = [await asyncio.start_server(partial(serve, proxy), "127.0.0.1", 0) for proxy in controls]
+    ports.put([listener.sockets[0].getsockname()[1] for listener in listeners])
     try:
         await asyncio.Future[None]()
     finally:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         for task in lines:
             task.cancel()
         await asyncio.gather(*lines, return_exceptions=True)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from tests.faults.rows import frozen_workers, killed_workers, server_outages
 from tests.faults.rows.row import Row
 
-ROWS: tuple[Row, ...] = ()
+_SUITES = (
+    killed_workers,
+    frozen_workers,
+    server_outages,
+)
+ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -8,10 +8,10 @@ sentence in the tally, so that the table can count it and a test can show it.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tests.stores import PostgresTestStore, SqliteTestStore
 
@@ -44,6 +44,11 @@ class Tally:
         """Every violation, each with its kind."""
         kinds = {"lost": self.lost, "doubled": self.doubled, "wrong": self.wrong, "stuck": self.stuck}
         return [f"{kind}: {sentence}" for kind, sentences in kinds.items() for sentence in sentences]
+
+    def add_violations(self, violations: Iterable[tuple[str, str]]) -> None:
+        """Add violations that are pairs of a kind and a sentence."""
+        for kind, sentence in violations:
+            getattr(self, kind).append(sentence)
 
     def add(self, other: Tally) -> None:
         """Add the counts of another run of the same suite."""
@@ -88,7 +93,7 @@ class Row:
 
     name: str
     fault: str
-    run: Callable[[Trial], Awaitable[Tally]]
+    run: Callable[[Trial], Coroutine[Any, Any, Tally]]
     minimum: int
     short_minimum: int
     backends: tuple[Backend, ...] = BOTH

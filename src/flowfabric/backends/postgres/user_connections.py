@@ -14,9 +14,10 @@ commit. The engine's statements name their schema. User code cannot close the co
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -55,6 +56,8 @@ from flowfabric.store.user_connections import (
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool
+
+_REOPEN_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +273,11 @@ def _to_plain(value: object) -> object:
 class UserTransactionPool:
     """The pool of connections for user code."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings, close_idle: Callable[[], None]) -> None:
         self._url = url
         self._settings = settings
+        # The server may have no free connection because the engine's own pool has idle ones.
+        self._close_idle = close_idle
         wait_s = settings.statement_timeout_s
         local = f"SET LOCAL statement_timeout = {int(wait_s * 1000)}; SET LOCAL synchronous_commit = on"
         locally = local if settings.pooler else ""
@@ -285,20 +290,47 @@ class UserTransactionPool:
     ) -> tuple[Result, CommitHints]:
         """Run `body` and return its result with the hints of its commit.
 
-        Exceptions of user code are raised unchanged.
+        Exceptions of user code are raised unchanged. If a connection is lost before the user code has run, nothing can
+        have been committed, so the error says that nothing was sent.
         """
+        transactions: list[PostgresSharedTransaction] = []
+
+        def make(connection: asyncpg.Connection[Any]) -> PostgresSharedTransaction:
+            transactions.append(PostgresSharedTransaction(session(connection), connection))
+            return transactions[-1]
+
         try:
-            pool = await self.pool()
-            result, transaction = await run_in_transaction(
-                pool, self._options, lambda connection: PostgresSharedTransaction(session(connection), connection), body
-            )
+            result, transaction = await run_in_transaction(self, self._options, make, body)
         except Exception as error:
             unwrapped = _unwrap_error(error)
+            if isinstance(unwrapped, Unavailable) and not any(each.has_run_user_code for each in transactions):
+                raise Unavailable(unwrapped.code, unwrapped.message, **{**unwrapped.fields, "sent": False}) from error
             if unwrapped is error:
                 raise
         else:
             return result, transaction.hints
         raise unwrapped
+
+    @asynccontextmanager
+    async def acquire(self, *, timeout: float) -> AsyncIterator[Any]:  # noqa: ASYNC109 - as asyncpg.Pool has it
+        """Lend a connection for the time of a block. If the server has no free one, wait for one of this pool."""
+        pool = await self.pool()
+        async with asyncio.timeout(timeout):
+            connection = await self._take(pool)
+        try:
+            yield connection
+        finally:
+            await pool.release(connection)
+
+    async def _take(self, pool: Pool[Any]) -> Any:
+        while True:
+            try:
+                return await pool.acquire()
+            except asyncpg.TooManyConnectionsError:
+                if not pool.get_size():
+                    self._close_idle()
+                    raise
+            await asyncio.sleep(random.uniform(0.5, 1.0) * _REOPEN_PAUSE_S)
 
     async def pool(self) -> Pool[Any]:
         """Return the pool. The first caller opens it."""
@@ -371,10 +403,12 @@ class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection[Any]) -> None:
         super().__init__(session)
         self._connection = connection
+        self.has_run_user_code = False
 
     async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         if not iscoroutinefunction(body):
             raise wrong_body_error("an async function that takes an asyncpg connection on PostgreSQL")
+        self.has_run_user_code = True
         try:
             with cast(LentConnection, self._connection).lend():
                 result = await body(self._connection)

@@ -33,7 +33,8 @@ MAX_RECLAIMS_EXCEEDED = "max_reclaims_exceeded"
 def decide_claim(execution: Execution, terms: LeaseTerms, now: datetime) -> Decision[Lease]:
     """Give the execution a new lease. An interrupted attempt continues; otherwise the pending attempt starts."""
     after = apply_transition(execution, CLAIM, now, **_begin_lease(execution, terms, now))
-    return make_decision(lease_of(after), execution, after, CLAIM, details={"origin": lease_of(after).origin})
+    lease = lease_of(after, has_journal=execution.attempt_state is not AttemptState.PENDING_FIRST)
+    return make_decision(lease, execution, after, CLAIM, details={"origin": lease.origin})
 
 
 def extend_lease(execution: Execution, now: datetime) -> Execution:

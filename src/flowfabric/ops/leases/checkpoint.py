@@ -129,7 +129,7 @@ class Transact:
     watch: LockWatch
 
 
-@operation(runs_user_code=True)
+@operation(runs_user_code=True, can_repeat=False)
 async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> Any:
     """Run user code, record its step in the same commit, extend the lease, and return the result of the code.
 

@@ -1,0 +1,154 @@
+"""Run every fault suite, and publish the table of results.
+
+usage: python3 dev.py faults --scoreboard [--row NAME] [--seed N] [--minutes N] [--short]
+
+Each row runs in its own process, two at a time. With `--minutes`, the rows run again with further seeds until that
+time is over. A run of all rows at full size writes docs/reliability.md, docs/reliability.json and a part of the README.
+The command exits with 1 if a row found a violation or injected too few faults, or if a planted fault was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.rows import ROWS
+from tests.faults.rows.row import Backend, Row, Tally, Trial
+from tests.faults.scoreboard.planted import find_planted_faults
+from tests.faults.scoreboard.publish import publish
+from tests.faults.scoreboard.results import Board, Heading, Line
+from tests.faults.scoreboard.table import main_table
+from tests.postgres_server import postgres_server
+
+PARALLEL = 2
+ROW_TIMEOUT_S = 900.0
+
+
+@dataclass
+class RowRun:
+    """The runs of one row on one backend, over all seeds."""
+
+    row: Row
+    backend: Backend
+    faults: int
+    tally: Tally = field(default_factory=Tally)
+    errors: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    took_s: float = 0.0
+
+    async def run(self, seed: int) -> None:
+        """Run the suite in a new process, and add what it counted."""
+        began = time.monotonic()
+        arguments = ("--child", self.row.name, "--backend", self.backend, "--faults", str(self.faults))
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.faults.scoreboard", *arguments, "--seed", str(seed),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, errors = b"", b"the suite did not end in time"
+        try:
+            async with asyncio.timeout(ROW_TIMEOUT_S):
+                output, errors = await child.communicate()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+        self.seeds.append(seed)
+        self.took_s += time.monotonic() - began
+        if child.returncode == 0:
+            self.tally.add(Tally(**json.loads(output.splitlines()[-1])))
+        else:
+            self.errors.append(f"seed {seed}: {errors.decode(errors='replace').strip()[-2000:]}")
+
+    @property
+    def minimum(self) -> int:
+        """The number of faults that all runs together must inject."""
+        return self.faults * len(self.seeds)
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each reason why the row fails."""
+        too_few = f"only {self.tally.injected} of at least {self.minimum} faults were injected"
+        problems = [*self.tally.violations, *self.errors]
+        problems += [too_few] if self.tally.injected < self.minimum else []
+        return [f"{self.row.name}, {self.backend}: {problem}" for problem in problems]
+
+    def line(self) -> Line:
+        """Return the line of the table."""
+        return Line.of(self.row, self.backend, self.tally, self.minimum)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the chosen rows, print and publish the board, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.child:
+        return _run_child(options)
+    rows = [row for row in ROWS if options.row is None or options.row in row.name]
+    if not rows:
+        sys.stderr.write(f"No row has {options.row!r} in its name. Rows: {', '.join(row.name for row in ROWS)}\n")
+        return 2
+    began = time.monotonic()
+    runs = [RowRun(row, backend, _faults(row, options)) for row in rows for backend in row.backends]
+    asyncio.run(_run_all(runs, options.seed, options.minutes))
+    lines = [run.line() for run in runs]
+    sys.stdout.write(f"\n{main_table(lines)}\n\n")
+    problems = [problem for run in runs for problem in run.problems()]
+    if options.row is None and not options.short:
+        planted = find_planted_faults(PARALLEL)
+        problems += [f"the planted fault {fault.name!r} was not found" for fault in planted if not fault.is_found]
+        seeds = sorted({seed for run in runs for seed in run.seeds})
+        publish(Board(Heading.of_run(seeds, time.monotonic() - began), lines, [], planted))
+    for problem in problems:
+        sys.stdout.write(f"FAILED {problem}\n")
+    sys.stdout.write(f"{(time.monotonic() - began) / 60:.1f} minutes, {len(problems)} problems\n")
+    return 1 if problems else 0
+
+
+def _faults(row: Row, options: argparse.Namespace) -> int:
+    return row.short_minimum if options.short else row.minimum
+
+
+async def _run_all(runs: list[RowRun], seed: int, minutes: float) -> None:
+    ends, free = time.monotonic() + 60 * minutes, asyncio.Semaphore(PARALLEL)
+
+    async def run(row_run: RowRun) -> None:
+        async with free:
+            await row_run.run(seed)
+        word = "FAILED" if row_run.problems() else "passed"
+        names = f"{row_run.row.name}, {row_run.backend}"
+        sys.stdout.write(f"{word:10} {row_run.took_s:6.1f} s  {names}: {row_run.tally.injected} faults\n")
+        sys.stdout.flush()
+
+    while True:
+        # The rows that took longest start first, so that the last one does not run alone for long.
+        await asyncio.gather(*[run(row_run) for row_run in sorted(runs, key=lambda each: -each.took_s)])
+        seed += 1
+        if time.monotonic() >= ends or any(row_run.problems() for row_run in runs):
+            return
+
+
+def _run_child(options: argparse.Namespace) -> int:
+    [row] = [row for row in ROWS if row.name == options.child]
+    with tempfile.TemporaryDirectory() as folder, postgres_server() as server:
+        trial = Trial(options.backend, options.faults, options.seed, Path(folder), server.dsn)
+        tally = asyncio.run(row.run(trial))
+    sys.stdout.write(f"\n{json.dumps(vars(tally))}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 dev.py faults --scoreboard", description="Run every fault suite.")
+    parser.add_argument("--row", help="run only the rows whose name contains this text, and publish nothing")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="repeat the rows with further seeds for this long")
+    parser.add_argument("--short", action="store_true", help="inject as few faults as `dev.py test`, publish nothing")
+    for name, kind in (("--child", str), ("--backend", str), ("--faults", int)):
+        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
