@@ -152,8 +152,9 @@ async def test_sqlalchemy_over_the_lent_connection_fails_only_its_step(store: Sq
 
     async with opened(store) as engine:
         lease = await leased(engine)
-        [outcome] = await asyncio.gather(engine.leases.transact(lease.fence, body, make_step), return_exceptions=True)
-        assert not isinstance(outcome, Unavailable), outcome
+        transact = engine.leases.transact(lease.fence, body, make_step)
+        outcomes = await asyncio.gather(transact, return_exceptions=True)
+        assert not isinstance(outcomes[0], Unavailable), outcomes
         await engine.leases.renew(lease.fence)
         steps = await engine.executions.steps(lease.execution_id)
         rows = await store.query("SELECT name FROM sqlite_master WHERE name = 'orders'")

@@ -86,17 +86,17 @@ class Station:
             yield
 
     def _make_work(self) -> Callable[[str], Awaitable[int]]:
-        async def note(name: str, number: int) -> int:
+        async def may_end(name: str, number: int) -> bool:
             if number in self._recorded[name]:
                 self.doubled.append(f"{self.name}: step {number} of {name} started after its result was recorded")
             await asyncio.sleep(STEP_S)
-            return number
+            return self.is_over
 
         async def work(name: str) -> int:
             self.runs[name] += 1
-            number = 0
-            while not self.is_over:
-                await step(note, name, number)
+            number, is_over = 0, False
+            while not is_over:
+                is_over = await step(may_end, name, number)
                 self._recorded[name].add(number)
                 self._has_recorded[name].set()
                 number += 1
