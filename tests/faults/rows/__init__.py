@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import blocked_leases, frozen_workers, killed_workers, server_outages
+from tests.faults.rows import blocked_leases, frozen_workers, killed_workers, lent_connections, server_outages
 from tests.faults.rows.row import Row
 
 _SUITES = (
@@ -10,5 +10,6 @@ _SUITES = (
     frozen_workers,
     server_outages,
     blocked_leases,
+    lent_connections,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
