@@ -22,13 +22,17 @@ JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Result]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
-    """The database product and version, the schema version, the durability settings and the store's time."""
+    """The database product and version, the schema version, the durability settings and the store's time.
+
+    `lax` names the roles and databases of a PostgreSQL server that turn `synchronous_commit` off.
+    """
 
     backend: str
     version: str
     schema_version: int
     settings: Mapping[str, str]
     now: datetime
+    lax: tuple[str, ...] = ()
 
 
 class Store(Protocol):

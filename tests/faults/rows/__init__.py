@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tests.faults.rows import (
+    blocked_leases,
     connection_resets,
     connections,
     emptied_tables,
     failovers,
     frozen_workers,
     killed_workers,
+    lent_connections,
     ownership,
     server_outages,
 )
@@ -23,5 +25,7 @@ _SUITES = (
     connections,
     failovers,
     emptied_tables,
+    blocked_leases,
+    lent_connections,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -49,6 +49,15 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
 _NOW = "SELECT COALESCE($1, clock_timestamp())"
+_LAX = """
+SELECT CONCAT_WS(' in ', 'role "' || r.rolname || '"', 'database "' || d.datname || '"') AS name
+FROM pg_catalog.pg_db_role_setting AS s
+LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = s.setrole
+LEFT JOIN pg_catalog.pg_database AS d ON d.oid = s.setdatabase
+WHERE 'synchronous_commit=off' = ANY(s.setconfig)
+    AND (s.setdatabase = 0 OR d.datname = current_database())
+ORDER BY name
+"""
 
 
 async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None) -> StoreInfo:
@@ -62,6 +71,7 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
         schema_version=applied[-1]["version"],
         settings=settings,
         now=await connection.fetchval(_NOW, now),
+        lax=tuple(row["name"] for row in await connection.fetch(_LAX)),
     )
 
 

@@ -41,6 +41,7 @@ _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
 _LONG_HOLD_S = 0.5
 _TURN_S = 0.11
+_MAX_SKIPPED_TURNS = 2
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -85,6 +86,7 @@ class Writer:
         self._peers = peers
         self._is_occupied = False
         self._held_s = 0.0
+        self._skipped_turns = 0
         self._jobs: deque[_Job] = deque()
         self._condition = threading.Condition()
         self._closing = False
@@ -159,13 +161,24 @@ class Writer:
                 self._checkpoint()
                 if self._on_foreign_commit is not None and time.monotonic() - self._checked_at > _WATCH_EVERY_S:
                     self._check_foreign_commits()
-                if self._held_s > _LONG_HOLD_S and self._checkpointer is not None:
-                    time.sleep(_TURN_S)
+                self._give_turn()
         except BaseException as error:
             _log.exception("Writer thread failed")
             self._fail_all(jobs, error)
         finally:
             self._finish()
+
+    def _give_turn(self) -> None:
+        """Pause after a long transaction, so that other processes get the file. Renewals may skip the pause twice."""
+        if self._held_s <= _LONG_HOLD_S or self._checkpointer is None:
+            return
+        with self._condition:
+            has_urgent = bool(self._jobs) and self._jobs[0].is_urgent
+        if has_urgent and self._skipped_turns < _MAX_SKIPPED_TURNS:
+            self._skipped_turns += 1
+        else:
+            self._skipped_turns = 0
+            time.sleep(_TURN_S)
 
     def _commit_or_fail(self, jobs: list[_Job]) -> CommitHints | None:
         try:
