@@ -17,12 +17,12 @@ from flowfabric.backends.sqlite.connection import (
     check_environment,
     connect,
     limit_statements,
-    use_write_ahead_log,
 )
 from flowfabric.backends.sqlite.errors import translate
-from flowfabric.backends.sqlite.migrate import migrate, require_store
 from flowfabric.backends.sqlite.notify import SqliteNotifier
+from flowfabric.backends.sqlite.opening import FileOptions, open_files
 from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.store_file import StoreFile
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
 from flowfabric.backends.sqlite.writer import Writer
 from flowfabric.core.errors import Unavailable
@@ -85,9 +85,11 @@ class SqliteStore:
     A `:memory:` database has only one connection, so the writer thread also reads.
     """
 
-    def __init__(self, path: str, writer: Writer, clock: Clock, durable: bool, timeout_s: float) -> None:
+    def __init__(
+        self, path: str, file: StoreFile | None, writer: Writer, clock: Clock, durable: bool, timeout_s: float
+    ) -> None:
         self._path = path
-        self._file = path if path == MEMORY else str(Path(path).resolve())
+        self._file = file
         self._writer = writer
         self._clock = clock
         self._durable = durable
@@ -154,10 +156,11 @@ class SqliteStore:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._writer.close()
         self._readers.shutdown()
         for connection in self._read_connections:
             connection.close()
+        # The writer closes the last connection, because only it knows whether SQLite may then delete the log.
+        self._writer.close()
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -178,6 +181,13 @@ class SqliteStore:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise translate(error) from error
+        finally:
+            self._check_file()
+
+    def _check_file(self) -> None:
+        """Raise if the file was replaced. Neither a result nor an error of a read is then reliable."""
+        if self._file is not None:
+            self._file.check()
 
     def _read_info(self) -> StoreInfo:
         try:
@@ -186,6 +196,8 @@ class SqliteStore:
             return read_store_info(connection, DIALECT, max(self._clock(), to_datetime(newest)))
         except sqlite3.Error as error:
             raise translate(error) from error
+        finally:
+            self._check_file()
 
     def _reading_connection(self) -> sqlite3.Connection:
         if not hasattr(self._per_thread, "connection"):
@@ -201,27 +213,14 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
     # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
-    if not may_migrate and path != MEMORY and not Path(path).exists():
-        message = f"there is no store at {path}; check the path, run `flowfabric migrate`, or connect with migrate=True"
-        raise Unavailable("schema_outdated", message, version=0)
-    try:
-        connection = connect(path, durable=durable, timeout_s=timeout_s)
-    except sqlite3.Error as error:
-        raise translate(error) from error
-    try:
-        if not may_migrate:
-            require_store(connection, path)
-        use_write_ahead_log(connection, path, timeout_s)
-        migrate(connection, DIALECT, may_migrate)
-        checkpointer = None if path == MEMORY else Checkpointer(connection, path)
-    except BaseException as error:
-        connection.close()
-        ours = translate(error)
-        if ours is error:
-            raise
-        raise ours from error
     statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
-    return SqliteStore(path, Writer(connection, statements, clock, timeout_s, checkpointer), clock, durable, timeout_s)
+    options = FileOptions(
+        durable=durable, timeout_s=timeout_s, may_migrate=may_migrate, dialect=DIALECT, statements=statements
+    )
+    files = open_files(path, options)
+    checkpointer = Checkpointer(files.connection, files.file, files.lock) if files.file and files.lock else None
+    writer = Writer(files.connection, statements, clock, timeout_s, files.file, checkpointer)
+    return SqliteStore(path, files.file, writer, clock, durable, timeout_s)
 
 
 def _wall_clock() -> datetime:

@@ -1,7 +1,8 @@
 """The thread of a process that writes to a SQLite file.
 
 Operations queue up during a commit and then share the next transaction. Each runs in its own savepoint, so a failed
-operation undoes only its own writes. A caller gets its result after the commit that contains its rows.
+operation undoes only its own writes. A caller gets its result after the commit that contains its rows, and after the
+writer has checked that the rows are in the file at the path (see `store_file.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction
 from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.store_file import StoreFile
 from flowfabric.backends.sqlite.user_connections import SAVEPOINT
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
@@ -53,12 +55,14 @@ class Writer:
         statements: Mapping[str, Statement],
         clock: Clock,
         timeout_s: float,
+        file: StoreFile | None,
         checkpointer: Checkpointer | None,
     ) -> None:
         self._connection = connection
         self._statements = statements
         self._clock = clock
         self._timeout_s = timeout_s
+        self._file = file
         self._checkpointer = checkpointer
         self._jobs: deque[_Job] = deque()
         self._condition = threading.Condition()
@@ -166,15 +170,23 @@ class Writer:
     def _commit_batch(self, jobs: list[_Job]) -> CommitHints:
         limit_statements(self._connection, self._timeout_s)
         self._connection.execute("BEGIN IMMEDIATE")
+        # The wait for the write lock may have been long, so check now. A process that opens a replaced file waits for
+        # this lock before it writes.
+        self._check_file()
         changes = self._connection.total_changes
         now = self._read_clock()
         transaction = SqliteTransaction(SqliteSession(self._connection, self._statements, now), self._connection)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._connection.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+            self._connection.execute("UPDATE ff_clock SET previous_at = newest_at, newest_at = ?", (to_epoch_us(now),))
         self._connection.execute("COMMIT")
+        self._check_file()  # Only after this check, the callers get their results.
         return transaction.hints
+
+    def _check_file(self) -> None:
+        if self._file is not None:
+            self._file.check()
 
     def _read_clock(self) -> datetime:
         """Return the host's time, or the newest time recorded in this file if that is later."""
@@ -206,7 +218,8 @@ class Writer:
     def _finish(self) -> None:
         if self._checkpointer:
             self._checkpointer.close()
-        self._connection.close()
+        else:
+            self._connection.close()
 
 
 def _deliver(job: _Job) -> None:
