@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -51,8 +51,8 @@ Fault = Callable[[SqliteTestStore], None]
 
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
-def fault(request: pytest.FixtureRequest) -> Iterator[Fault]:
-    yield request.param
+def fault(request: pytest.FixtureRequest) -> Fault:
+    return request.param  # type: ignore[no-any-return]
 
 
 async def test_write_after_the_fault_is_not_acknowledged(store: SqliteTestStore, fault: Fault) -> None:

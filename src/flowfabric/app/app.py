@@ -285,7 +285,7 @@ def new_worker(
         lanes=tuple(lanes),
         capabilities=capabilities,
         lease_ttl=lease,
-        open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1),
+        open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1, migrate=False),
         threads=threads,
     )
 

@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, Refused, Unavailable
+from flowfabric.core.errors import FlowFabricError, Refused, Unavailable, is_permanent
 from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
@@ -177,6 +177,8 @@ class LeaseRenewer:
                         self._report(await self.renew_once(engine))
                         await asyncio.sleep(self._pause_s())
             except FlowFabricError as error:
+                if is_permanent(error):
+                    return  # The worker stops, and reports why.
                 self._note_failure(error)
             except Exception:
                 _log.exception("Lease renewal failed unexpectedly, retrying")
@@ -188,6 +190,8 @@ class LeaseRenewer:
             async with asyncio.timeout(self._ttl_s * _TIMEOUT_PER_TTL):
                 outcomes = await engine.leases.renew_many(fences)
         except (Unavailable, TimeoutError) as error:
+            if is_permanent(error):
+                raise
             self._note_failure(error)
             return
         for fence, outcome in zip(fences, outcomes, strict=True):
@@ -197,6 +201,8 @@ class LeaseRenewer:
         self, fence: Fence, outcome: Renewed | FlowFabricError, requested_at: float, report: RenewalReport
     ) -> None:
         if isinstance(outcome, Unavailable):
+            if is_permanent(outcome):
+                raise outcome
             self._note_failure(outcome)
         elif isinstance(outcome, FlowFabricError):
             if self._lease_table.remove(fence.lease_id):

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Iterable
 
-from flowfabric.core.errors import FlowFabricError, Unavailable
+from flowfabric.core.errors import FlowFabricError, Unavailable, is_permanent
 from flowfabric.core.executions.records import Fence
 from flowfabric.engine.engine import Engine
 
@@ -32,6 +32,8 @@ async def _release(engine: Engine, fence: Fence, after_s: float, slots: asyncio.
                 await (engine.leases.delay(fence, after=after_s) if after_s else engine.leases.release(fence))
             return
         except Unavailable as error:
+            if is_permanent(error):
+                return  # The worker stops, and reports why.
             if attempt == _MAX_TRIES:
                 _log.warning("Lease on %s could not be released and will expire: %s", fence.execution_id, error)
         except FlowFabricError:

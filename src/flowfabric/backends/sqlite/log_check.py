@@ -74,8 +74,8 @@ def foreign_log_error(path: str) -> Unavailable:
 def orphaned_log_error(path: str) -> Unavailable:
     """Return the error for a log without a database."""
     message = (
-        f"there is no file {path}, but its log {path}{LOG_SUFFIX} may contain acknowledged work; put the file back, run "
-        "`flowfabric restore BACKUP`, or delete the log to start with an empty store"
+        f"there is no file {path}, but its log {path}{LOG_SUFFIX} may contain acknowledged work; put the file back, "
+        "run `flowfabric restore BACKUP`, or delete the log to start with an empty store"
     )
     return Unavailable("storage_log_mismatch", message, path=path)
 

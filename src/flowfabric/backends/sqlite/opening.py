@@ -25,7 +25,14 @@ from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.integrity import damaged_error, find_broken_pages, find_broken_rows
 from flowfabric.backends.sqlite.log_check import check_log, has_log, orphaned_log_error
 from flowfabric.backends.sqlite.migrate import migrate, read_file_identity, require_store
-from flowfabric.backends.sqlite.store_file import INDEX_SUFFIX, LOG_SUFFIX, StoreFile, connect_read_only, create_file
+from flowfabric.backends.sqlite.store_file import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    StoreFile,
+    connect_read_only,
+    create_file,
+    replaced_error,
+)
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.statements import Dialect, Statement
 
@@ -146,10 +153,19 @@ def _open_locked(path: str, lock: FileLock, options: FileOptions) -> OpenFiles:
         use_write_ahead_log(connection, path, options.timeout_s)
         file.open_guard()
         _prepare(connection, file, before, options, is_doubtful=is_doubtful)
-    except BaseException:
+    except BaseException as error:
         file.close(connection, may_clean_up=False)
+        if isinstance(error, sqlite3.Error | OSError) and not _is_same_file(path, before):
+            raise replaced_error(path) from error
         raise
     return OpenFiles(connection, file, lock)
+
+
+def _is_same_file(path: str, before: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(before, Path(path).stat())
+    except FileNotFoundError:
+        return False
 
 
 def _prepare(

@@ -49,7 +49,10 @@ class StoreFile:
 
     def remember(self, before: os.stat_result) -> None:
         """Remember the open files. `before` is the state of the database before it was opened."""
-        self._opened = tuple(_identify(self.path + suffix) for suffix in ("", LOG_SUFFIX, INDEX_SUFFIX))
+        try:
+            self._opened = tuple(_identify(self.path + suffix) for suffix in ("", LOG_SUFFIX, INDEX_SUFFIX))
+        except FileNotFoundError as error:
+            raise replaced_error(self.path) from error
         if self._opened[0] != (self.path, before.st_dev, before.st_ino):
             self._is_replaced = True
             raise replaced_error(self.path)

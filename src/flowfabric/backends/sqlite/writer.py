@@ -33,6 +33,7 @@ from flowfabric.store.statements import Statement
 
 _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
+_CHECK_FILE_EVERY_S = 1.0
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -71,6 +72,7 @@ class Writer:
         self._on_foreign_commit: HintHandler | None = None
         self._data_version: int | None = None
         self._checked_at = 0.0
+        self._file_checked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
 
@@ -162,7 +164,7 @@ class Writer:
         except sqlite3.Error:
             return
         # The first check has no earlier version to compare with, so it always calls the handler.
-        if self._on_foreign_commit is not None and version != self._data_version:
+        if self._on_foreign_commit is not None and (version != self._data_version or self._finds_replaced_file()):
             self._on_foreign_commit(CommitHints(anything=True))
         self._data_version = version
         self._checked_at = time.monotonic()
@@ -183,6 +185,13 @@ class Writer:
         self._connection.execute("COMMIT")
         self._check_file()  # Only after this check, the callers get their results.
         return transaction.hints
+
+    def _finds_replaced_file(self) -> bool:
+        """Return whether the file was replaced, but look only once per second. Then the listeners read and fail."""
+        if self._file is None or time.monotonic() - self._file_checked_at < _CHECK_FILE_EVERY_S:
+            return False
+        self._file_checked_at = time.monotonic()
+        return not self._file.is_intact()
 
     def _check_file(self) -> None:
         if self._file is not None:
