@@ -59,7 +59,7 @@ async def test_busy_worker_stops_with_one_line(store: SqliteTestStore, tmp_path:
         app = declared(store)
         async with app:
             for _ in range(10):
-                await app.tasks["nap"].submit(60.0)
+                _ = await app.tasks["nap"].submit(60.0)
             await wait_until(lambda: count(store, "SELECT id FROM ff.execution WHERE state = 'active'") == 10)
         move(store)
         _, errors = process.communicate(timeout=EXIT_WITHIN_S)
@@ -91,8 +91,7 @@ async def test_embedded_worker_logs_one_error(store: SqliteTestStore, caplog: py
 
     async with app, app.worker(lease=1):
         handle = await steps.submit()
-        while len(starts) < 3:
-            await asyncio.sleep(0.01)
+        await wait_until(lambda: len(starts) >= 3)
         replace(store)
         with pytest.raises(Unavailable) as lost:
             await handle

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.store.session import Session
 
+POSTGRES_BACKUPS = "a PostgreSQL store is backed up with pg_dump and restored with pg_restore"
 _MAX_EXAMPLES = 3
 # A statement that returns the ids of bad rows, and what is wrong with them.
 INVARIANTS: Mapping[str, str] = {
@@ -22,6 +24,11 @@ INVARIANTS: Mapping[str, str] = {
     "check_edges": "edges of unfinished flows lack a member or a group",
     "check_members": "members belong to flows that do not exist",
 }
+
+
+def backup_unsupported_error(reason: str) -> InvalidRequest:
+    """Return the error for a store that `backup` and `restore` do not support."""
+    return InvalidRequest("backup_unsupported", reason)
 
 
 async def find_violations(session: Session) -> list[str]:

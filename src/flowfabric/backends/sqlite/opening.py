@@ -16,7 +16,6 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from flowfabric.backends.sqlite.checkpoint import FileLock
@@ -34,10 +33,10 @@ from flowfabric.backends.sqlite.store_file import (
     replaced_error,
 )
 from flowfabric.core.errors import Unavailable
+from flowfabric.store.file_permissions import warn_if_readable
 from flowfabric.store.statements import Dialect, Statement
 
 _log = logging.getLogger("flowfabric.sqlite")
-_OTHERS_READ = 0o004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +79,6 @@ def open_files(path: str, options: FileOptions) -> OpenFiles:
         raise translate(error) from error
     warn_if_readable(path)
     return files
-
-
-def can_others_read(path: str) -> bool:
-    """Return whether every user of the host may read a file. The store contains the keys that sign tokens."""
-    try:
-        return bool(Path(path).stat().st_mode & _OTHERS_READ)
-    except OSError:
-        return False
-
-
-@cache
-def warn_if_readable(path: str) -> None:
-    """Log a warning if every user of the host may read a file with keys, once per file."""
-    if can_others_read(path):
-        _log.warning("Every user of this host can read %s, which contains signing keys; run chmod o-rwx", path)
 
 
 def adopt(connection: sqlite3.Connection, former: str | None, identity: str) -> None:

@@ -7,10 +7,12 @@ import os
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from flowfabric.backends.sqlite.backup import restore_backup, write_backup
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.connection import (
     MEMORY,
@@ -19,13 +21,16 @@ from flowfabric.backends.sqlite.connection import (
     limit_statements,
 )
 from flowfabric.backends.sqlite.errors import translate
+from flowfabric.backends.sqlite.integrity import find_damage
 from flowfabric.backends.sqlite.notify import SqliteNotifier
 from flowfabric.backends.sqlite.opening import FileOptions, open_files
 from flowfabric.backends.sqlite.session import Clock, SqliteSession
-from flowfabric.backends.sqlite.store_file import StoreFile
+from flowfabric.backends.sqlite.store_file import StoreFile, connect_read_only
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
 from flowfabric.backends.sqlite.writer import Writer
 from flowfabric.core.errors import Unavailable
+from flowfabric.store.checks import backup_unsupported_error, find_violations
+from flowfabric.store.file_permissions import can_others_read
 from flowfabric.store.migrations import READ_APPLIED, load_migrations
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.rows import to_datetime
@@ -37,8 +42,8 @@ from flowfabric.store.user_connections import UserCodeError
 _SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 
-def read_store_info(connection: sqlite3.Connection, dialect: Dialect, now: datetime) -> StoreInfo:
-    """Return the versions of SQLite and the schema, and the durability settings of the connection."""
+def read_store_info(connection: sqlite3.Connection, path: str, dialect: Dialect, now: datetime) -> StoreInfo:
+    """Return the versions of SQLite and the schema, the durability settings, and whether others can read the file."""
     applied = connection.execute(dialect.translate(READ_APPLIED).text).fetchall()
     [mode] = connection.execute("PRAGMA journal_mode").fetchone()
     [synchronous] = connection.execute("PRAGMA synchronous").fetchone()
@@ -46,7 +51,11 @@ def read_store_info(connection: sqlite3.Connection, dialect: Dialect, now: datet
         backend="sqlite",
         version=sqlite3.sqlite_version,
         schema_version=applied[-1]["version"],
-        settings={"journal_mode": mode, "synchronous": _SYNCHRONOUS[synchronous]},
+        settings={
+            "journal_mode": mode,
+            "synchronous": _SYNCHRONOUS[synchronous],
+            "readable_by_others": "on" if can_others_read(path) else "off",
+        },
         now=now,
     )
 
@@ -149,6 +158,18 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read_info)
 
+    async def find_damage(self) -> list[str]:
+        self._check_usable()
+        if self._path == MEMORY:
+            return await self.read(lambda tx: find_violations(tx.session))
+        return await asyncio.to_thread(self._find_damage)
+
+    async def backup(self, file: str) -> None:
+        self._check_usable()
+        if self._path == MEMORY:
+            raise backup_unsupported_error("a store in memory cannot be backed up; use a file")
+        await asyncio.to_thread(write_backup, self._path, file, self._statements, self._check_file)
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -189,11 +210,22 @@ class SqliteStore:
         if self._file is not None:
             self._file.check()
 
+    def _find_damage(self) -> list[str]:
+        """Check the whole file on a separate connection, which no statement timeout interrupts."""
+        try:
+            with closing(connect_read_only(self._path)) as connection:
+                connection.execute("BEGIN")
+                return find_damage(connection, self._statements)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        finally:
+            self._check_file()
+
     def _read_info(self) -> StoreInfo:
         try:
             connection = self._reading_connection()
             [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-            return read_store_info(connection, DIALECT, max(self._clock(), to_datetime(newest)))
+            return read_store_info(connection, self._path, DIALECT, max(self._clock(), to_datetime(newest)))
         except sqlite3.Error as error:
             raise translate(error) from error
         finally:
@@ -221,6 +253,11 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
     checkpointer = Checkpointer(files.connection, files.file, files.lock) if files.file and files.lock else None
     writer = Writer(files.connection, statements, clock, timeout_s, files.file, checkpointer)
     return SqliteStore(path, files.file, writer, clock, durable, timeout_s)
+
+
+def restore_sqlite(source: str, path: str) -> str | None:
+    """Put a checked copy of a backup at `path`, and return the path of the former store, which is kept."""
+    return restore_backup(source, path, DIALECT, load_statements(DIALECT, "flowfabric.backends.sqlite"))
 
 
 def _wall_clock() -> datetime:
