@@ -24,7 +24,7 @@ DAMAGE = {
     "check_attempts": f"UPDATE ff.attempt SET execution_id = '{NOBODY}'",
     "check_steps": f"UPDATE ff.step SET execution_id = '{NOBODY}'",
     "check_suspensions": "UPDATE ff.suspension SET closed_at = opened_at, closed_by = 'ended'",
-    "check_waitpoints": "UPDATE ff.waitpoint SET execution_id = (SELECT id FROM ff.execution WHERE ended_at IS NOT NULL)",
+    "check_waitpoints": f"UPDATE ff.waitpoint SET execution_id = '{NOBODY}'",
     "check_signals": "UPDATE ff.execution SET signal_seq = 7 WHERE state = 'waiting'",
     "check_edges": "DELETE FROM ff.edge_group",
     "check_members": "DELETE FROM ff.flow",
