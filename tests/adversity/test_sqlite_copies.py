@@ -60,6 +60,22 @@ async def test_sound_copy_is_checked_once_and_used(store: SqliteTestStore, caplo
         assert [record.message for record in caplog.records].count(CHECKED) == times
 
 
+async def test_copy_begins_a_new_era_of_event_positions(store: SqliteTestStore, tmp_path: Path) -> None:
+    """Subscribers may have read events of the original that the copy will number again."""
+    async with opened(store) as engine:
+        await fill(engine, 2)
+        await engine.backup(str(tmp_path / "backup.db"))
+        await engine.backup(str(tmp_path / "copy.db"))
+    await restore_backup(str(tmp_path / "restored.db"), str(tmp_path / "backup.db"))
+    eras = "SELECT era, known_id, (SELECT MAX(id) FROM ff_event) AS newest, (SELECT COUNT(*) FROM ff_era) AS eras"
+    for path, number in ((store.path, 0), (tmp_path / "restored.db", 1), (tmp_path / "copy.db", 1)):
+        async with connect(str(path), durable=False):
+            with closing(sqlite3.connect(path)) as connection:
+                [(era, known, newest, count)] = connection.execute(f"{eras} FROM ff_store").fetchall()
+        assert (era, count) == (number, number)
+        assert not number or known == newest > 0
+
+
 async def test_copy_with_its_log_is_complete(store: SqliteTestStore) -> None:
     target = other(store)
     async with opened(store) as engine:

@@ -29,6 +29,7 @@ async def drain(
     if runs.is_busy:
         await _abandon(engine, runs, loss or Refused("execution_not_active", "the worker has stopped"))
     await release_leases(engine, runs.take_unstarted())
+    await runs.finish_releases()
     await _release_unknown(engine, claimer)
 
 

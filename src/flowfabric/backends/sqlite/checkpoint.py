@@ -141,6 +141,10 @@ class Checkpointer:
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
 
+    def use(self, connection: sqlite3.Connection) -> None:
+        """Use another connection of the writer from now on."""
+        self._connection = connection
+
 
 def _open_lock(path: str) -> int:
     """Open the lock file of a database. It is only locked, never written, so read access is enough."""

@@ -22,6 +22,7 @@ from flowfabric.backends.sqlite.checkpoint import FileLock
 from flowfabric.backends.sqlite.connection import MEMORY, connect, use_write_ahead_log
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.integrity import damaged_error, find_broken_pages, find_broken_rows
+from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.backends.sqlite.log_check import check_log, has_log, orphaned_log_error
 from flowfabric.backends.sqlite.migrate import migrate, read_file_identity, require_store
 from flowfabric.backends.sqlite.store_file import (
@@ -37,6 +38,14 @@ from flowfabric.store.file_permissions import warn_if_readable
 from flowfabric.store.statements import Dialect, Statement
 
 _log = logging.getLogger("flowfabric.sqlite")
+_BEGIN_ERA = """
+    UPDATE ff_store
+    SET era = era + 1, known_id = MAX(trimmed_id, COALESCE((SELECT MAX(id) FROM ff_event), 0))
+"""
+_ADD_ERA = """
+    INSERT INTO ff_era (number, start_id, noted_at)
+    SELECT era, known_id, (SELECT newest_at FROM ff_clock) FROM ff_store
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,7 @@ class FileOptions:
 class OpenFiles:
     """The writer's connection to a store, and its files and lock. A store in memory has neither files nor a lock."""
 
-    connection: sqlite3.Connection
+    connection: WriterConnection
     file: StoreFile | None
     lock: FileLock | None
 
@@ -84,12 +93,15 @@ def open_files(path: str, options: FileOptions) -> OpenFiles:
 def adopt(connection: sqlite3.Connection, former: str | None, identity: str) -> None:
     """Remember the file that contains the store now.
 
-    If the store was in another file before, this is a copy, and its history may have gone back. This is the place to
-    advance anything that must differ between the copy and what readers have seen of the original.
+    If the store was in another file before, this is a copy, and its history may have gone back. So a new era of event
+    positions begins: subscribers may have read events that the copy does not have, and that it will number again.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute("UPDATE ff_store SET file = ?", (identity,))
+        if former is not None:
+            connection.execute(_BEGIN_ERA)
+            connection.execute(_ADD_ERA)
         connection.execute("UPDATE ff_clock SET previous_at = newest_at")
         connection.execute("COMMIT")
     except BaseException:

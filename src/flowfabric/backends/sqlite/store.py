@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from flowfabric.backends.sqlite.opening import FileOptions, open_files
 from flowfabric.backends.sqlite.session import Clock, SqliteSession
 from flowfabric.backends.sqlite.store_file import StoreFile, connect_read_only
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
-from flowfabric.backends.sqlite.writer import Writer
+from flowfabric.backends.sqlite.writer import Writer, WriterOptions
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.checks import backup_unsupported_error, find_violations
 from flowfabric.store.file_permissions import can_others_read
@@ -82,10 +83,13 @@ async def open_sqlite(
     durable: bool = True,
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
+    transaction_limit_s: float | None = None,
 ) -> SqliteStore:
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
-    return await asyncio.to_thread(_open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate)
+    return await asyncio.to_thread(
+        _open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate, transaction_limit_s
+    )
 
 
 class SqliteStore:
@@ -111,9 +115,9 @@ class SqliteStore:
         self._closed = False
         self.notifier = SqliteNotifier(writer)
 
-    async def run(self, body: Body[Result]) -> Result:
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         self._check_usable()
-        result: Result = await self._writer.run(body)
+        result: Result = await self._writer.run(body, is_urgent=is_urgent)
         return result
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
@@ -127,8 +131,8 @@ class SqliteStore:
             return result
         raise error
 
-    async def run_single(self, body: Body[Result]) -> Result:
-        return await self.run(body)
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
+        return await self.run(body, is_urgent=is_urgent)
 
     async def read(self, body: Body[Result]) -> Result:
         self._check_usable()
@@ -241,17 +245,36 @@ class SqliteStore:
         return connection
 
 
-def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
+# The writers by process id, file and durability. A forked process must not use those of its parent.
+_peers: dict[tuple[object, ...], list[Writer]] = {}
+
+
+def _open(
+    path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
+) -> SqliteStore:
     # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
     statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
-    options = FileOptions(
-        durable=durable, timeout_s=timeout_s, may_migrate=may_migrate, dialect=DIALECT, statements=statements
+    files = open_files(
+        path,
+        FileOptions(
+            durable=durable, timeout_s=timeout_s, may_migrate=may_migrate, dialect=DIALECT, statements=statements
+        ),
     )
-    files = open_files(path, options)
     checkpointer = Checkpointer(files.connection, files.file, files.lock) if files.file and files.lock else None
-    writer = Writer(files.connection, statements, clock, timeout_s, files.file, checkpointer)
+    in_memory = path == MEMORY
+    options = WriterOptions(
+        statements=statements,
+        clock=clock,
+        timeout_s=timeout_s,
+        transaction_limit_s=transaction_limit_s,
+        reopen=None if in_memory else partial(connect, path, durable=durable, timeout_s=timeout_s),
+        file=files.file,
+    )
+    is_shared = not in_memory and clock is _wall_clock
+    peers = _peers.setdefault((os.getpid(), path, durable), []) if is_shared else []
+    writer = Writer(files.connection, options, checkpointer, peers)
     return SqliteStore(path, files.file, writer, clock, durable, timeout_s)
 
 
