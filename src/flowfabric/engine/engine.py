@@ -79,6 +79,20 @@ class Engine:
         """Return the versions of the database and the schema, the settings that affect durability, and the time."""
         return await self._context.store.store_info()
 
+    async def find_damage(self) -> list[str]:
+        """Check all stored data, and return one sentence per problem. An empty list means that none was found.
+
+        On SQLite this checks the pages and indexes of the file too. It reads everything, so it may take minutes.
+        """
+        return await self._context.store.find_damage()
+
+    async def backup(self, file: str) -> None:
+        """Write a checked copy of a SQLite store to a new file, while other calls and processes use the store.
+
+        `flowfabric restore` puts such a copy in place. For a PostgreSQL store, use `pg_dump`.
+        """
+        await self._context.store.backup(validation.text(file, "file"))
+
     async def backlog(self) -> list[Backlog]:
         """Return how much work waits for a worker, by lane, kind and required capabilities."""
         return await self._context.call(backlog, None)

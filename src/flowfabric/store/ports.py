@@ -79,6 +79,12 @@ class Store(Protocol):
     async def store_info(self) -> StoreInfo:
         """Return the version and the settings of the database."""
 
+    async def find_damage(self) -> list[str]:
+        """Check all stored data, and return one sentence per problem."""
+
+    async def backup(self, file: str) -> None:
+        """Write a checked copy of the store to a new file. Raise `InvalidRequest` if the database has its own tool."""
+
     async def close(self) -> None:
         """Close all connections; later calls raise."""
 

@@ -35,6 +35,7 @@ from flowfabric.backends.postgres.user_connections import (
     translate_joined_errors,
 )
 from flowfabric.core.errors import InvalidRequest, Unavailable
+from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error, find_violations
 from flowfabric.store.migrations import READ_APPLIED
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
@@ -181,6 +182,12 @@ class PostgresStore:
     async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
             return await read_store_info(connection, self._dialect, self._clock() if self._clock else None)
+
+    async def find_damage(self) -> list[str]:
+        return await self.read(lambda tx: find_violations(tx.session))
+
+    async def backup(self, file: str) -> None:
+        raise backup_unsupported_error(POSTGRES_BACKUPS)
 
     async def close(self) -> None:
         if self._closed:
