@@ -9,3 +9,6 @@ CREATE TABLE ff.era (
     start_id INTEGER NOT NULL,
     noted_at INTEGER NOT NULL
 ) STRICT;
+
+-- The id of a suspension recognizes a repeated suspend, also one that kept its lease.
+CREATE UNIQUE INDEX ff_suspension_id ON ff.suspension (execution_id, id);
