@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from flowfabric.core import validation
 from flowfabric.core.executions.views import Backlog
@@ -66,6 +66,10 @@ class Engine:
         If `connect` was given a `clock`, return the time of that clock.
         """
         return self._context.wakeups.store_now()
+
+    def mint_id(self) -> UUID:
+        """Return a new id for a call that takes one. If the call is repeated with this id, it has one effect."""
+        return self._context.ids.mint()
 
     def with_ids(self, ids: IdMinter) -> Engine:
         """Return the same engine with a different source of ids, for tests that need the same ids in every run."""

@@ -13,3 +13,6 @@ CREATE TABLE ff.era (
 ALTER TABLE ff.store ADD COLUMN file TEXT;
 -- The value of newest_at before the last transaction. It proves that a log belongs to the database next to it.
 ALTER TABLE ff.clock ADD COLUMN previous_at INTEGER;
+
+-- The id of a suspension recognizes a repeated suspend, also one that kept its lease.
+CREATE UNIQUE INDEX ff_suspension_id ON ff.suspension (execution_id, id);
