@@ -422,7 +422,9 @@ CREATE INDEX edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
 CREATE TABLE ff.store (
     id UUID NOT NULL PRIMARY KEY,
     trimmed_xid XID8 NOT NULL,
-    trimmed_id BIGINT NOT NULL
+    trimmed_id BIGINT NOT NULL,
+    -- True if a testing kit created the store, so that its time may move as a test demands.
+    is_test BOOLEAN NOT NULL DEFAULT FALSE
 );
 
 -- The position of each named subscriber, which has processed all events up to it. One process holds it at a time.

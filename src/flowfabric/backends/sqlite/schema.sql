@@ -337,7 +337,10 @@ CREATE UNIQUE INDEX ff_signing_key_active ON ff.signing_key (active) WHERE activ
 -- The latest time that any writer of this file used. The clock of a writer never goes back behind it.
 CREATE TABLE ff.clock (
     only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
-    newest_at INTEGER NOT NULL
+    newest_at INTEGER NOT NULL,
+    -- The boot of the host in which the time was stored, and the time minus the time since that boot.
+    boot_id TEXT NOT NULL DEFAULT '',
+    boot_offset_us INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO ff.clock (only_row, newest_at) VALUES (1, 0);
 
@@ -413,7 +416,9 @@ CREATE INDEX ff_edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
 -- One row with the identity of the store and the position up to which events were trimmed.
 CREATE TABLE ff.store (
     id TEXT NOT NULL PRIMARY KEY,
-    trimmed_id INTEGER NOT NULL
+    trimmed_id INTEGER NOT NULL,
+    -- True if a testing kit created the store, so that its time may move as a test demands.
+    is_test INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- The position of each named subscriber, which has processed all events up to it. One process holds it at a time.

@@ -6,12 +6,14 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock, TestClock
 from flowfabric.backends.sqlite.connection import (
     MEMORY,
     check_environment,
@@ -22,13 +24,12 @@ from flowfabric.backends.sqlite.connection import (
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.migrate import migrate, require_store
 from flowfabric.backends.sqlite.notify import SqliteNotifier
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
 from flowfabric.backends.sqlite.writer import Writer
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.migrations import READ_APPLIED, load_migrations
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
-from flowfabric.store.rows import to_datetime
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Dialect, load_statements
 from flowfabric.store.transaction import Transaction
@@ -69,14 +70,14 @@ _READERS = 2
 async def open_sqlite(
     path: str,
     *,
-    clock: Clock | None = None,
+    clock: TestClock | None = None,
     durable: bool = True,
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
 ) -> SqliteStore:
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
-    return await asyncio.to_thread(_open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate)
+    return await asyncio.to_thread(_open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate)
 
 
 class SqliteStore:
@@ -85,7 +86,7 @@ class SqliteStore:
     A `:memory:` database has only one connection, so the writer thread also reads.
     """
 
-    def __init__(self, path: str, writer: Writer, clock: Clock, durable: bool, timeout_s: float) -> None:
+    def __init__(self, path: str, writer: Writer, clock: StoreClock, durable: bool, timeout_s: float) -> None:
         self._path = path
         self._file = path if path == MEMORY else str(Path(path).resolve())
         self._writer = writer
@@ -99,6 +100,10 @@ class SqliteStore:
         self._process = os.getpid()
         self._closed = False
         self.notifier = SqliteNotifier(writer)
+
+    @property
+    def local_clock(self) -> Callable[[], datetime]:
+        return self._clock.now
 
     async def run(self, body: Body[Result]) -> Result:
         self._check_usable()
@@ -143,7 +148,7 @@ class SqliteStore:
     async def store_info(self) -> StoreInfo:
         self._check_usable()
         if self._path == MEMORY:
-            return memory_store_info(self._clock())
+            return memory_store_info(self._clock.now())
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read_info)
 
@@ -171,8 +176,7 @@ class SqliteStore:
             limit_statements(connection, self._timeout_s)
             connection.execute("BEGIN")
             try:
-                [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-                now = max(self._clock(), to_datetime(newest))
+                now = self._clock.read(connection)
                 return run_to_completion(body(Transaction(SqliteSession(connection, self._statements, now))))
             finally:
                 connection.execute("ROLLBACK")
@@ -182,8 +186,7 @@ class SqliteStore:
     def _read_info(self) -> StoreInfo:
         try:
             connection = self._reading_connection()
-            [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-            return read_store_info(connection, DIALECT, max(self._clock(), to_datetime(newest)))
+            return read_store_info(connection, DIALECT, self._clock.read(connection))
         except sqlite3.Error as error:
             raise translate(error) from error
 
@@ -197,7 +200,7 @@ class SqliteStore:
         return connection
 
 
-def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
+def _open(path: str, clock: StoreClock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
     # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
@@ -222,10 +225,6 @@ def _open(path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate:
         raise ours from error
     statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
     return SqliteStore(path, Writer(connection, statements, clock, timeout_s, checkpointer), clock, durable, timeout_s)
-
-
-def _wall_clock() -> datetime:
-    return datetime.now(UTC)
 
 
 async def _do_nothing(_: Any) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import MEMORY
 from flowfabric.backends.sqlite.errors import translate
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.ports import JoinedBody, Result
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 from flowfabric.store.transaction import JoinedTransaction
@@ -59,7 +59,7 @@ def async_error(connection: object) -> FlowFabricError:
 
 
 def run_joined(
-    connection: object, file: str, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
+    connection: object, file: str, statements: Mapping[str, Statement], clock: StoreClock, body: JoinedBody[Result]
 ) -> Result:
     """Run `body` in the caller's transaction and return its result. If `body` raises, undo only its writes."""
     try:
@@ -120,16 +120,16 @@ def _open_cursor(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
 
 
 def _run_in_savepoint(
-    cursor: sqlite3.Cursor, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
+    cursor: sqlite3.Cursor, statements: Mapping[str, Statement], clock: StoreClock, body: JoinedBody[Result]
 ) -> Result:
     cursor.execute("SAVEPOINT flowfabric_join")
     try:
         # Take the write lock first. The time must be later than the wait for the lock, and a transaction that has
         # already read may not get the lock.
-        [newest] = cursor.execute("UPDATE ff_clock SET newest_at = newest_at RETURNING newest_at").fetchall()[0]
-        now = max(clock(), to_datetime(newest))
+        cursor.execute("UPDATE ff_clock SET newest_at = newest_at")
+        now = clock.read(cursor)
         result = run_to_completion(body(SqliteJoinedTransaction(SqliteSession(cursor, statements, now))))
-        cursor.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+        clock.write(cursor, now)
     except BaseException:
         # After some errors SQLite rolls back the whole transaction, including the savepoint.
         if cursor.connection.in_transaction:

@@ -14,18 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.user_connections import SAVEPOINT
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 
@@ -51,7 +50,7 @@ class Writer:
         self,
         connection: sqlite3.Connection,
         statements: Mapping[str, Statement],
-        clock: Clock,
+        clock: StoreClock,
         timeout_s: float,
         checkpointer: Checkpointer | None,
     ) -> None:
@@ -167,20 +166,14 @@ class Writer:
         limit_statements(self._connection, self._timeout_s)
         self._connection.execute("BEGIN IMMEDIATE")
         changes = self._connection.total_changes
-        now = self._read_clock()
+        now = self._clock.read(self._connection)
         transaction = SqliteTransaction(SqliteSession(self._connection, self._statements, now), self._connection)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._connection.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+            self._clock.write(self._connection, now)
         self._connection.execute("COMMIT")
         return transaction.hints
-
-    def _read_clock(self) -> datetime:
-        """Return the host's time, or the newest time recorded in this file if that is later."""
-        [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-        newest_at: datetime = to_datetime(newest)
-        return max(self._clock(), newest_at)
 
     def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
         self._connection.execute(f"SAVEPOINT {SAVEPOINT}")
