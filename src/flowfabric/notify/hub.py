@@ -96,7 +96,8 @@ class NotifyHub:
     def note_lease_ttl(self, ttl: timedelta) -> None:
         """Remember the TTL of a granted lease if it is the shortest yet.
 
-        Reconcilers poll at least once within the shortest TTL, because a process may die before it announces its lease.
+        Reconcilers poll at least twice within the shortest TTL, because a process may die before it announces its lease,
+        and because the store's clock may jump.
         """
         if ttl < self.shortest_lease:
             self.shortest_lease = ttl
@@ -119,6 +120,9 @@ class NotifyHub:
         earliest = self._zero_time + timedelta(seconds=requested_at)
         if store_time < earliest - _MAX_CLOCK_ERROR or store_time > self.store_now() + _MAX_CLOCK_ERROR:
             self._zero_time = store_time - timedelta(seconds=requested_at)
+            if self._on_due is not None:
+                # Wake the reconcilers, which chose the end of their sleep by the earlier time.
+                self._on_due(None)
 
     def store_now(self) -> datetime:
         """Return the time of the store's clock, which is approximate if the clock is on a server."""

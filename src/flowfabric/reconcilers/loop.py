@@ -165,7 +165,7 @@ class Reconcilers:
 
     def _pause(self, now: datetime, due: Mapping[str, datetime | None]) -> float:
         later = [time - now for time in due.values() if time is not None and time > now]
-        pause = min([timedelta(seconds=self._max_pause_s), self._notify_hub.shortest_lease, *later])
+        pause = min([timedelta(seconds=self._max_pause_s), self._notify_hub.shortest_lease / 2, *later])
         self._wakes_at = time.monotonic() + pause.total_seconds()
         return pause.total_seconds()
 
