@@ -27,7 +27,7 @@ _ARRAYS = {
     "id": f"(SELECT array_agg({_TIMELY_ID}) FROM generate_series(1, {{size}}))",
     "lane": "array_fill('default'::TEXT, ARRAY[{size}])",
     "kind": "array_fill('noop'::TEXT, ARRAY[{size}])",
-    "route_id": "array_fill({route}::BIGINT, ARRAY[{size}])",
+    "route": "array_fill('{route}'::TEXT, ARRAY[{size}])",
     "priority": "array_fill(0, ARRAY[{size}])",
     "payload": "array_fill('1'::BYTEA, ARRAY[{size}])",
     "encoding": "array_fill('json'::TEXT, ARRAY[{size}])",
@@ -67,7 +67,7 @@ _CLAIMED = """SELECT
 FROM taken AS e"""
 
 
-def pgbench_script(schema: str, route: int, size: int) -> str:
+def pgbench_script(schema: str, route: str, size: int) -> str:
     """Return a pgbench script that submits, claims and completes in batches with our own statements."""
     statements = load_statements(Dialect(f'"{schema}".', numbered=True), "flowfabric.backends.postgres")
     fill = {name: text.format(size=size, route=route) for name, text in _ARRAYS.items()}
@@ -106,7 +106,7 @@ async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds:
     return float(found[1]) * size
 
 
-def raw_sqlite_rate(path: str, route: int, size: int, seconds: float) -> float:
+def raw_sqlite_rate(path: str, route: str, size: int, seconds: float) -> float:
     """Return the executions per second of a bare loop over one connection with the same statements."""
     statements = load_statements(Dialect("ff_", numbered=False), "flowfabric.backends.sqlite")
     connection = sqlite3.connect(path, isolation_level=None)
@@ -124,10 +124,10 @@ def raw_sqlite_rate(path: str, route: int, size: int, seconds: float) -> float:
 _IDS = IdMinter(lambda: time.time_ns() // 1_000_000, random.Random().getrandbits)
 
 
-def _raw_cycle(connection: sqlite3.Connection, statements: Mapping[str, Statement], route: int, size: int) -> None:
+def _raw_cycle(connection: sqlite3.Connection, statements: Mapping[str, Statement], route: str, size: int) -> None:
     now = time.time_ns() // 1000
     shared = {
-        "namespace": "default", "lane": "default", "kind": "noop", "route_id": route, "priority": 0, "payload": b"1",
+        "namespace": "default", "lane": "default", "kind": "noop", "route": route, "priority": 0, "payload": b"1",
         "encoding": "json", "tags": "{}", "policy": "{}", "idempotency_key": None, "fingerprint": b"0",
         "lease_ttl_policy_us": 30_000_000, "attempt_timeout_policy_us": None, "retention_policy_us": 86_400_000_000,
         "state": "waiting", "blocking_reason": "waiting_for_worker", "plain": True,

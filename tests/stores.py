@@ -23,7 +23,7 @@ _SHAPE = """
 Snapshot = dict[str, list[dict[str, Any]]]
 TABLES = (
     "execution", "attempt", "step", "event", "submission_key", "reclaim_grant", "lane", "route", "suspension",
-    "waitpoint", "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker",
+    "waitpoint", "signal", "signing_key", "flow", "edge", "edge_group", "subscriber", "purged", "worker", "era",
 )  # fmt: skip
 
 
@@ -135,7 +135,8 @@ class PostgresTestStore:
     def empty(self, connection: psycopg.Connection) -> None:
         """Remove every row that a new schema does not have."""
         deletes = [f'DELETE FROM "{self.schema}".{table}' for table in TABLES]
-        trimmed = f"""UPDATE "{self.schema}".store SET trimmed_xid = '0', trimmed_id = 0 WHERE trimmed_id <> 0"""
+        trimmed = f"""UPDATE "{self.schema}".store SET trimmed_xid = '0', trimmed_id = 0, era = 0
+            WHERE trimmed_id <> 0 OR era <> 0"""
         connection.execute("; ".join([*deletes, trimmed]).encode())
 
 

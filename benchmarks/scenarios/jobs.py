@@ -15,6 +15,7 @@ from benchmarks.limits import pgbench_rate, pgbench_script, raw_sqlite_rate
 from benchmarks.peers.protocol import Request
 from benchmarks.report import NO_PEERS
 from benchmarks.spread import Spread
+from flowfabric.core.executions.records import route_digest
 from flowfabric.engine import Engine, Lease, Step, Submission, connect
 
 BATCH = 100
@@ -123,7 +124,7 @@ def judge_over(bench: Bench, key: str, backend: str, turns: Turns, who: str) -> 
 
 async def _beside_pgbench(bench: Bench, dsn: str, engine: Engine) -> Contender:
     script = bench.folder / "cycle.sql"
-    route = next(iter(engine._context.routes.values()))
+    route = route_digest("default", "default", "noop", ())
     script.write_text(pgbench_script("flowfabric", route, BATCH), encoding="utf-8")
 
     async def turn(seconds: float) -> Answer:
@@ -137,7 +138,7 @@ async def _beside_pgbench(bench: Bench, dsn: str, engine: Engine) -> Contender:
 
 
 async def _beside_raw_sqlite(_: Bench, path: str, engine: Engine) -> Contender:
-    route = next(iter(engine._context.routes.values()))
+    route = route_digest("default", "default", "noop", ())
 
     async def turn(seconds: float) -> Answer:
         rate = await asyncio.to_thread(raw_sqlite_rate, path, route, BATCH, seconds)

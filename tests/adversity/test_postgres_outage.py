@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[Engine, Any], Awaitable[Any]]] = {
 async def test_engine_reconnects_when_its_server_is_back(
     spare_server: PostgresServer, spare: PostgresTestStore, mode: Literal["fast", "immediate"]
 ) -> None:
-    async with opened(spare, durable=True) as engine:
+    async with opened(spare, durable=True, retry_for=0) as engine:
         lease = await leased(engine, lease_ttl="1h")
         completed = await leased(engine)
         await engine.leases.complete(completed.fence, b"kept")
@@ -69,7 +69,7 @@ async def test_acknowledged_work_survives_an_outage_and_the_rest_can_be_retried(
                 return
             acknowledged.add(id_)
 
-    async with opened(spare, durable=True) as engine:
+    async with opened(spare, durable=True, retry_for=0) as engine:
         await engine.executions.submit("job", lane="first")
         load = [asyncio.create_task(submit_until_stopped(engine)) for _ in range(6)]
         await eventually(lambda: _is_true(len(acknowledged) > 30))
@@ -89,7 +89,7 @@ async def test_acknowledged_work_survives_an_outage_and_the_rest_can_be_retried(
 async def test_following_subscription_survives_an_outage(
     spare_server: PostgresServer, spare: PostgresTestStore, name: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(spare) as engine, engine.events.subscribe(["lease"], name=name) as events:
+    async with opened(spare, retry_for=0) as engine, engine.events.subscribe(["lease"], name=name) as events:
         first = await leased(engine)
         assert (await anext(events)).execution_id == first.execution_id
         spare_server.stop("immediate")
@@ -104,7 +104,7 @@ async def test_following_subscription_survives_an_outage(
 async def test_subscription_without_follow_raises_in_an_outage(
     spare_server: PostgresServer, spare: PostgresTestStore
 ) -> None:
-    async with opened(spare) as engine, engine.events.subscribe(follow=False) as events:
+    async with opened(spare, retry_for=0) as engine, engine.events.subscribe(follow=False) as events:
         spare_server.stop("immediate")
         with pytest.raises(Unavailable) as unavailable:
             await anext(events)
@@ -139,7 +139,7 @@ async def test_closing_an_engine_without_a_server_raises_no_error(
 async def test_call_on_a_killed_connection_is_unavailable_and_the_next_call_works(
     spare: PostgresTestStore,
 ) -> None:
-    async with opened(spare, pool_size=1) as engine:
+    async with opened(spare, pool_size=1, retry_for=0) as engine:
         lease = await leased(engine)
         other = await asyncpg.connect(spare.url)
         try:

@@ -106,10 +106,10 @@ class CountingStore:
         self._store = store
         self.tries: list[int] = []
 
-    async def run(self, body: Body[Any]) -> Any:
+    async def run(self, body: Body[Any], *, is_urgent: bool = False) -> Any:
         return await self._store.run(self._counted(body))
 
-    async def run_single(self, body: Body[Any]) -> Any:
+    async def run_single(self, body: Body[Any], *, is_urgent: bool = False) -> Any:
         return await self._store.run_single(self._counted(body))
 
     def _counted(self, body: Body[Any]) -> Body[Any]:

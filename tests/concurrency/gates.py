@@ -151,10 +151,10 @@ class _StoppingStore:
         self._store = store
         self._stopped = stopped
 
-    async def run(self, body: Body[Any]) -> Any:
+    async def run(self, body: Body[Any], *, is_urgent: bool = False) -> Any:
         return await self._store.run(self._stopped(body))
 
-    async def run_single(self, body: Body[Any]) -> Any:
+    async def run_single(self, body: Body[Any], *, is_urgent: bool = False) -> Any:
         return await self._store.run(self._stopped(body))
 
     def __getattr__(self, name: str) -> Any:

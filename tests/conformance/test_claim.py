@@ -234,6 +234,20 @@ async def test_lease_reports_its_origin(engine: Engine, clock: VirtualClock, cau
     assert (event.name, event.details) == ("acquired", {"origin": origin})
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("cause", ORIGINS)
+async def test_claim_reports_whether_there_may_be_a_journal(
+    engine: Engine, clock: VirtualClock, cause: str, by_id: bool
+) -> None:
+    prepare, origin, _ = ORIGINS[cause]
+    id_ = await prepare(engine, clock)
+    clock.advance("1h")
+    await engine.reconcilers.tick()
+    [lease] = [await engine.leases.claim_execution(id_, "worker")] if by_id else await claim(engine)
+    assert lease.has_journal == (origin != "fresh")
+    assert [held.has_journal for held in await engine.leases.held("worker")] == [True]
+
+
 async def test_paused_lane_has_no_claimable_work_and_a_draining_lane_does(engine: Engine) -> None:
     for number in range(3):
         await submitted(engine, payload=b"%d" % number)

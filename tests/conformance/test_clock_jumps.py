@@ -24,9 +24,15 @@ async def turn_clock_back(store: TestStore) -> None:
     if isinstance(store, SqliteTestStore):
         await store.query(f"UPDATE ff.clock SET newest_at = {time.time_ns() // 1000 + ONE_HOUR_US}")
         return
+    await move_leases(store, minutes=60)
+
+
+async def move_leases(store: TestStore, *, minutes: int) -> None:
+    """Make the leases end later, as if the store's clock had gone back since they were granted."""
+    step = f"{minutes * 60_000_000}" if isinstance(store, SqliteTestStore) else f"INTERVAL '{minutes} minutes'"
     await store.query(
-        "UPDATE ff.execution SET lease_expires_at = lease_expires_at + INTERVAL '1 hour', "
-        "lease_check_at = lease_check_at + INTERVAL '1 hour' WHERE lease_id IS NOT NULL"
+        f"UPDATE ff.execution SET lease_expires_at = lease_expires_at + {step}, "
+        f"lease_check_at = lease_check_at + {step} WHERE lease_id IS NOT NULL"
     )
 
 
@@ -63,11 +69,7 @@ async def test_lease_with_more_time_left_than_its_term_is_shortened_to_its_term(
     engine: Engine, clock: VirtualClock, store: TestStore
 ) -> None:
     long, short = await leased(engine, lease_ttl="1h"), await leased(engine, lease_ttl="10s")
-    minutes_us = 5 * 60_000_000
-    step = minutes_us if isinstance(store, SqliteTestStore) else "INTERVAL '5 minutes'"
-    await store.query(
-        f"UPDATE ff.execution SET lease_expires_at = lease_expires_at + {step}, lease_check_at = lease_check_at + {step}"
-    )
+    await move_leases(store, minutes=5)
     await engine.reconcilers.tick()
     left = {
         execution.id: execution.lease.expires_at - clock.now()
@@ -83,10 +85,7 @@ async def test_lease_with_more_time_left_than_its_term_is_shortened_to_its_term(
 
 async def test_shortened_lease_can_still_be_renewed(engine: Engine, clock: VirtualClock, store: TestStore) -> None:
     lease = await leased(engine, lease_ttl="10s")
-    step = ONE_HOUR_US if isinstance(store, SqliteTestStore) else "INTERVAL '1 hour'"
-    await store.query(
-        f"UPDATE ff.execution SET lease_expires_at = lease_expires_at + {step}, lease_check_at = lease_check_at + {step}"
-    )
+    await move_leases(store, minutes=60)
     await engine.reconcilers.tick()
     clock.advance("9s")
     assert (await engine.leases.renew(lease.fence)).expires_at == clock.now() + timedelta(seconds=10)

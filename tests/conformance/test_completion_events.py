@@ -35,7 +35,6 @@ async def test_every_operation_writes_one_completion_event_per_ended_execution(
         async with opened(store, clock) as engine:
             for name in EVERY_OPERATION:
                 await wipe(camera)
-                engine._context.routes.clear()
                 await assert_one_completion_event_per_end(engine, clock, camera, name)
     finally:
         await camera.close()

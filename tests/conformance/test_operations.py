@@ -27,14 +27,22 @@ from tests.scenarios import leased, submitted
 SOURCE = Path(flowfabric.__file__).parent
 # Operations that take no id. OPERATIONS, from test_namespaces.py, lists the operations that take an id.
 UNAIMED = {
-    "submit", "ensure_routes", "submit_flow", "add_member", "claim", "held", "list_executions", "count_by_state",
+    "submit", "submit_flow", "add_member", "claim", "held", "list_executions", "count_by_state",
     "backlog", "erase_next", "list_flows", "list_suspended", "deliver_signal", "unhold_next", "set_lane", "list_lanes",
     "seed_key", "rotate_key", "list_keys", "register_worker", "heartbeat_worker", "list_workers", "mark_worker_dead",
     "start_position", "list_subscribers", "unsubscribe", "outbox_state", "take_subscriber", "read_page",
     "commit_position", "release_subscriber",
 }  # fmt: skip
 # Operations that run only when a store is opened, in a caller's transaction, or for more than 1,000 executions.
-RARE = {"read_time", "submit_in_transaction", "sweep_flow", "request_cancel_next"}
+RARE = {
+    "read_time",
+    "read_era",
+    "renew_era",
+    "resume_position",
+    "submit_in_transaction",
+    "sweep_flow",
+    "request_cancel_next",
+}
 
 
 class Seen:

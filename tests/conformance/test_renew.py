@@ -124,9 +124,9 @@ async def test_many_lost_leases_are_explained_by_shared_reads(engine: Engine, mo
     await engine.leases.cancel_children(lease.fence, list(children.values()))
     run, calls = engine._context.store.run, []
 
-    async def record_call(body: Any) -> Any:
+    async def record_call(body: Any, **options: Any) -> Any:
         calls.append(body)
-        return await run(body)
+        return await run(body, **options)
 
     monkeypatch.setattr(engine._context.store, "run", record_call)
     renewals = (engine.leases.renew(renewed_lease.fence) for renewed_lease in [lease, *lost_leases])

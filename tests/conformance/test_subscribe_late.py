@@ -103,7 +103,6 @@ async def test_no_operation_writes_an_event_before_an_earlier_one_of_its_executi
     async with opened(store, clock, renewal_events=True) as engine:
         for name, operation in EVERY_OPERATION.items():
             await wipe(camera)
-            engine._context.routes.clear()
             arguments = await operation.arrange(engine, clock)
             existing = {row["id"] for row in await camera.rows("SELECT id FROM ff.execution")}
             await camera.script("UPDATE ff.execution SET event_xid = '1000000000'")

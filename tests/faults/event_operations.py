@@ -17,7 +17,6 @@ from tests.faults.operations import Act, Operation, lease
 NAME = "billing"
 HOLD = subscribe.SubscriberHold(NAME, UUID(int=7))
 TAKE = subscribe.TakeRequest(HOLD, "beginning")
-COMMIT = subscribe.CommitRequest(HOLD, Position(0, 1))
 
 
 def step(operation: SingleOperation[Any, Any], request: object) -> Act:
@@ -32,6 +31,12 @@ def step(operation: SingleOperation[Any, Any], request: object) -> Act:
 async def held(engine: Engine, clock: VirtualClock) -> None:
     await lease(engine, clock)
     await step(subscribe.take_subscriber, TAKE)(engine, None)
+
+
+async def commit(engine: Engine, _: object) -> Any:
+    """Commit a position, as a subscription does."""
+    start = await engine._context.call(subscribe.start_position, "beginning")
+    return await step(subscribe.commit_position, subscribe.CommitRequest(HOLD, start.place, Position(0, 1)))(engine, _)
 
 
 async def forget_once(engine: Engine, _: object) -> None:
@@ -58,7 +63,7 @@ async def erase(engine: Engine, scratch: Engine) -> None:
 
 EVENTS: dict[str, Operation] = {
     "a new subscriber": Operation(lease, step(subscribe.take_subscriber, TAKE)),
-    "a subscriber commits": Operation(held, step(subscribe.commit_position, COMMIT)),
+    "a subscriber commits": Operation(held, commit),
     "a subscriber leaves": Operation(held, step(subscribe.release_subscriber, HOLD)),
     "a subscriber is forgotten": Operation(held, forget_once),
     "erase": Operation(scratched, erase),

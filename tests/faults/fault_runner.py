@@ -80,9 +80,7 @@ class Bench:
 
     async def _arranged(self, operation: Operation) -> tuple[Any, Any]:
         since = self.clock.now()
-        self.engine._context.routes.clear()
         subject = await operation.arrange(self.engine, self.clock)
-        self.disturbed_engine._context.routes.clear()
         return since, subject
 
     async def _outcome(self, operation: Operation, subject: Any) -> BaseException | None:

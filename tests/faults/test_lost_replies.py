@@ -1,4 +1,4 @@
-"""If the reply to a COMMIT is lost, the caller repeats its call, and the two calls have one effect."""
+"""If the reply to a COMMIT is lost, the caller or the engine repeats the call, and the two calls have one effect."""
 
 from __future__ import annotations
 
@@ -28,6 +28,25 @@ MORE_CALLS = [
 ]  # fmt: skip
 
 
+# A repeat of these calls could take a second lease, end a later lease or wait, or replay a later generation. The last
+# one does not use an engine.
+LEFT_TO_THE_CALLER = {"claim", "revoke_lease", "replay", "operator resume", "suspends of one caller"}
+ROUTED = {
+    "submit",
+    "submit with a key",
+    "submit_many",
+    "submit_flow",
+    "add_to_flow",
+    "submit with a standing waitpoint",
+}
+FLOW_CALLS = [
+    "submit_flow", "create_flow", "add_to_flow", "add_edge", "seal, finishing", "cancel_flow", "submit_children",
+    "submit_children, one of them detached", "wait_children", "cancel_children", "cancel with children",
+    "cancel with grace", "complete a member", "unhold_all", "register a worker", "mark a worker dead", "pause a lane",
+    "a subscriber commits", "a new subscriber", "submit with a standing waitpoint",
+]  # fmt: skip
+
+
 async def test_lost_commit_reply_never_causes_a_second_effect(
     postgres: PostgresServer, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
 ) -> None:
@@ -38,7 +57,7 @@ async def test_lost_commit_reply_never_causes_a_second_effect(
     with proxied(postgres.dsn) as (proxy, dsn):
         behind = PostgresTestStore(dsn)
         behind.schema = store.schema
-        async with behind.connecting(clock) as engine, opened_bench(store, clock, engine) as bench:
+        async with behind.connecting(clock, retry_for=0) as engine, opened_bench(store, clock, engine) as bench:
             for name in islice(cycle(calls), replies):
                 operation = EVERY_OPERATION[name]
                 whole = wholes.get(name) or await bench.whole(operation, undisturbed)
@@ -50,6 +69,29 @@ async def test_lost_commit_reply_never_causes_a_second_effect(
     scoreboard(f"{proxy.lost} replies lost (at least {replies}), {committed} of them held the whole effect, 0 doubled")
     assert proxy.lost >= replies
     assert committed >= 0.9 * replies
+
+
+async def test_engine_repeats_a_call_whose_reply_was_lost_and_it_has_one_effect(
+    postgres: PostgresServer, clock: VirtualClock, scoreboard: Callable[[str], None], size: Size
+) -> None:
+    every_call = [call for call in CALLS + MORE_CALLS + FLOW_CALLS if call not in LEFT_TO_THE_CALLER]
+    calls = size.of(["submit", "complete", "suspend", "send", "submit_flow"], every_call, every_call)
+    store = PostgresTestStore(postgres.dsn)
+    with proxied(postgres.dsn) as (proxy, dsn):
+        behind = PostgresTestStore(dsn)
+        behind.schema = store.schema
+        async with behind.connecting(clock) as engine, opened_bench(store, clock, engine) as bench:
+            for name in calls:
+                operation = EVERY_OPERATION[name]
+                whole = await bench.whole(operation, undisturbed)
+                # The first commit of these calls stores a route.
+                lost, place = proxy.lost, 2 if name in ROUTED else 1
+                shots = await bench.disturbed(operation, repeated(proxy, place))
+                assert proxy.lost == lost + 1, f"{name}: no reply was lost"
+                assert shots.error is None, f"{name}: raised {shots.error!r}"
+                check(f"{name}: reply lost", whole, shots)
+    await store.drop()
+    scoreboard(f"{len(calls)} calls repeated by the engine, 0 doubled")
 
 
 async def undisturbed(call: Call) -> BaseException | None:
@@ -64,5 +106,15 @@ def losing(proxy: Proxy, place: int) -> Fault:
         error = await call()
         assert isinstance(error, Unavailable), f"expected Unavailable, got {error!r}"
         return error
+
+    return fault
+
+
+def repeated(proxy: Proxy, place: int) -> Fault:
+    """Return the fault of a connection that breaks between a commit and its reply, and that the engine overcomes."""
+
+    async def fault(call: Call) -> BaseException | None:
+        proxy.arm(place)
+        return await call()
 
     return fault

@@ -69,14 +69,14 @@ class WatchedStore:
         self._inside = 0
         self._lock = threading.Lock()
 
-    async def run(self, body: Body[Answer]) -> Answer:
-        return await self._watched(self._store.run, body, IN_TRANSACTION)
+    async def run(self, body: Body[Answer], *, is_urgent: bool = False) -> Answer:
+        return await self._watched(partial(self._store.run, is_urgent=is_urgent), body, IN_TRANSACTION)
 
     async def run_shared(self, body: SharedBody[Answer]) -> Answer:
         return await self._store.run_shared(body)
 
-    async def run_single(self, body: Body[Answer]) -> Answer:
-        return await self._watched(self._store.run_single, body, self._single)
+    async def run_single(self, body: Body[Answer], *, is_urgent: bool = False) -> Answer:
+        return await self._watched(partial(self._store.run_single, is_urgent=is_urgent), body, self._single)
 
     async def read(self, body: Body[Answer]) -> Answer:
         return await self._store.read(body)

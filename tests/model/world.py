@@ -128,6 +128,7 @@ class World:
     def begin_lease(self, execution: Execution, worker: str, ttl: timedelta | None) -> Lease:
         """Start a lease with a new epoch and id. An interrupted attempt continues with its remaining timeout."""
         now, policy = self.now, execution.policy
+        is_first = execution.attempt_state is AttemptState.PENDING_FIRST
         lease_ttl = ttl or seconds(policy.lease_ttl)
         resumed = execution.attempt_state is AttemptState.INTERRUPTED
         execution.lease = LiveLease(self.mint(), WorkerId(worker, worker), lease_ttl, now, now + lease_ttl, resumed)
@@ -141,7 +142,7 @@ class World:
         execution.attempt_state = AttemptState.RUNNING
         execution.started_at = execution.started_at or now
         execution.attempt_started_at = execution.attempt_started_at or now
-        return view_lease(execution)
+        return view_lease(execution, has_journal=not is_first)
 
     def end_lease(
         self,
@@ -347,8 +348,8 @@ def find_step(execution: Execution, name: str) -> StepRow | None:
     return next((step for step in execution.steps if step.name == name and step.struck_by is None), None)
 
 
-def view_lease(execution: Execution) -> Lease:
-    """Return the live lease as its worker sees it."""
+def view_lease(execution: Execution, *, has_journal: bool = True) -> Lease:
+    """Return the live lease as its worker sees it. Only the claim of a first attempt knows that there is no journal."""
     held, fence = execution.lease, execution.fence
     assert held is not None and fence is not None, "only a leased execution has a lease"
     return Lease(
@@ -370,6 +371,7 @@ def view_lease(execution: Execution) -> Lease:
         deadline_at=execution.deadline_at,
         attempt_timeout_at=execution.attempt_timeout_at,
         is_standalone=execution.is_standalone,
+        has_journal=has_journal,
         resumption=execution.resumption,
     )
 

@@ -189,9 +189,11 @@ class App:
         """Return the handle of an execution of `task`. The runtime calls this for the children of a task."""
         return Handle(self, id, task)
 
-    def signal(self, token: str, name: str, payload: object = None) -> Durable[Delivery]:
+    def signal(
+        self, token: str, name: str, payload: object = None, *, signal_id: UUID | str | None = None
+    ) -> Durable[Delivery]:
         """Deliver a signal with this name and a JSON payload to the waitpoint of the token."""
-        return signals.deliver(self.engine, token, name, payload)
+        return signals.deliver(self.engine, token, name, payload, signal_id)
 
     def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
         """Approve on behalf of the token's approver. Only the first decision with a token counts."""
@@ -354,10 +356,7 @@ _Loop = asyncio.AbstractEventLoop
 
 
 class _Forks:
-    """Counts the forks between the first process and this one, to detect a fork.
-
-    Reading this number is cheaper than a system call for the process id.
-    """
+    """Counts the forks since the first process. Reading this number is cheaper than reading the process id."""
 
     number = 0
 

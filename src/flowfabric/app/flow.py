@@ -24,7 +24,7 @@ from flowfabric.core.executions.requests import Submission
 from flowfabric.core.flows.graph import Edge, EdgeKind, Graph, Join, Siblings, all_of, any_of, quorum
 from flowfabric.core.flows.outcomes import FlowDescription
 from flowfabric.core.flows.records import CancelPolicy, FlowState
-from flowfabric.core.ids import derive_id
+from flowfabric.core.ids import derive_id, parse_new_id
 from flowfabric.runtime.calls.step import as_step
 from flowfabric.runtime.flow_inputs import build_inputs
 from flowfabric.runtime.signals import is_in_task, step_derived_id
@@ -125,11 +125,18 @@ class Flow:
         needed = validation.integer(k, "k", 1, max(1, len(nodes)))
         return cast(list[R], self._make_reference("quorum", needed, nodes, cancel_rest=cancel_rest))
 
-    def submit(self) -> Durable[FlowHandle]:
-        """Store all members and edges in one transaction. If this fails, nothing is stored."""
+    def submit(self, *, id: UUID | str | None = None) -> Durable[FlowHandle]:
+        """Store all members and edges in one transaction. If this fails, nothing is stored.
+
+        `id` is the id of the flow. Pass the `id` that an `Unavailable` error has in its fields, so that the repeated
+        call stores no second flow.
+        """
+        id_ = None if id is None else parse_new_id(id)
         if is_in_task():
+            if id_ is not None:
+                raise InvalidRequest("invalid_request", "a flow of a task has a derived id; omit id=", flow=self.name)
             return self._make_handle(as_step(f"flow:{self.name}", self._store_in_step))
-        return self._make_handle(self._store(step_derived_id("flow")))
+        return self._make_handle(self._store(id_ or step_derived_id("flow")))
 
     @property
     def sync(self) -> sync_client.Flow:
@@ -250,8 +257,8 @@ async def _status(app: App, id_: UUID) -> FlowDescription:
 
 def _check_options(task: Task[..., Any]) -> None:
     options = task.call_options
-    if options.key is not None or options.connection is not None or options.detached:
-        message = "key, connection and detached do not apply to members of a flow, which are stored together; omit them"
+    if options.key is not None or options.id is not None or options.connection is not None or options.detached:
+        message = "key, id, connection and detached do not apply to members of a flow, stored together; omit them"
         raise InvalidRequest("invalid_request", message, kind=task.name)
 
 

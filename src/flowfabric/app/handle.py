@@ -102,11 +102,14 @@ class Handle(Generic[R_co]):
             return await_outcome(self.id, self.task, timeout)
         return _outcome(self, timeout)
 
-    def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Durable[Delivery]:
+    def signal(
+        self, signal: Signal[T], value: T, *, key: str | None = None, signal_id: UUID | str | None = None
+    ) -> Durable[Delivery]:
         """Send a signal.
 
         If the task declares the signal, the store keeps the signal until the task awaits it. Otherwise a wait for this
-        signal must be open now. A second signal with the same `key` is reported as a duplicate.
+        signal must be open now. A second signal with the same `key` is reported as a duplicate. So is one with the
+        `signal_id` that an `Unavailable` error has in its fields.
         """
         if not isinstance(signal, Signal):
             message = f"signal must be a Signal, not {type(signal).__name__}"
@@ -115,8 +118,9 @@ class Handle(Generic[R_co]):
         if is_in_task():
             from flowfabric.runtime.calls.step import as_step
 
+            # A step has the same key in every try, so it needs no id.
             return as_step(f"send:{signal.name}", _send_in_step, self.app, self.id, signal.name, payload, key)
-        return _send(self.app, self.id, signal.name, payload, idempotency_key("signal", key))
+        return _send(self.app, self.id, signal.name, payload, idempotency_key("signal", key), signal_id)
 
     def cancel(self, reason: str = "", *, grace: Duration | None = None) -> Durable[None]:
         """Cancel the execution and its children.
@@ -219,8 +223,10 @@ async def _send_in_step(app: App, id_: UUID, name: str, payload: bytes, key: str
     return await _send(app, id_, name, payload, idempotency_key("signal", key))
 
 
-async def _send(app: App, id_: UUID, name: str, payload: bytes, key: str | None) -> Delivery:
-    return await send(await app.engine(), id_, name, payload, key)
+async def _send(
+    app: App, id_: UUID, name: str, payload: bytes, key: str | None, signal_id: UUID | str | None = None
+) -> Delivery:
+    return await send(await app.engine(), id_, name, payload, key, signal_id=signal_id)
 
 
 async def _cancel(app: App, id_: UUID, reason: str, grace: Duration | None, look_up: bool) -> None:

@@ -66,13 +66,16 @@ class Handle(Generic[R_co]):
         """
         return run_on_client_thread(lambda: self._inner.outcome(timeout))
 
-    def signal(self, signal: Signal[T], value: T, *, key: str | None = None) -> Delivery:
+    def signal(
+        self, signal: Signal[T], value: T, *, key: str | None = None, signal_id: UUID | str | None = None
+    ) -> Delivery:
         """Send a signal.
 
         If the task declares the signal, the store keeps the signal until the task awaits it. Otherwise a wait for this
-        signal must be open now. A second signal with the same `key` is reported as a duplicate.
+        signal must be open now. A second signal with the same `key` is reported as a duplicate. So is one with the
+        `signal_id` that an `Unavailable` error has in its fields.
         """
-        return run_on_client_thread(lambda: self._inner.signal(signal, value, key=key))
+        return run_on_client_thread(lambda: self._inner.signal(signal, value, key=key, signal_id=signal_id))
 
     def cancel(self, reason: str = "", *, grace: Duration | None = None) -> None:
         """Cancel the execution and its children.
@@ -135,6 +138,7 @@ class Task(Generic[P, R]):
         self,
         *,
         key: str | None = None,
+        id: UUID | str | None = None,
         name: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -149,13 +153,14 @@ class Task(Generic[P, R]):
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
-        With a `key`, a repeated submit returns the same execution. `name` is for members of a flow. `connection` is a
-        database connection with an open transaction, in which the execution is stored. A `detached` child is not
-        cancelled with its parent.
+        With a `key`, a repeated submit returns the same execution. So does the `id` that an `Unavailable` error has in
+        its fields. `name` is for members of a flow. `connection` is a database connection with an open transaction, in
+        which the execution is stored. A `detached` child is not cancelled with its parent.
         """
         return Task(
             self._inner.options(
                 key=key,
+                id=id,
                 name=name,
                 delay=delay,
                 at=at,
@@ -213,9 +218,13 @@ class Flow:
     def __init__(self, inner: AsyncFlow) -> None:
         self._inner = inner
 
-    def submit(self) -> FlowHandle:
-        """Store all members and edges in one transaction. If this fails, nothing is stored."""
-        return FlowHandle(run_on_client_thread(self._inner.submit))
+    def submit(self, *, id: UUID | str | None = None) -> FlowHandle:
+        """Store all members and edges in one transaction. If this fails, nothing is stored.
+
+        `id` is the id of the flow. Pass the `id` that an `Unavailable` error has in its fields, so that the repeated
+        call stores no second flow.
+        """
+        return FlowHandle(run_on_client_thread(lambda: self._inner.submit(id=id)))
 
 
 class App:
@@ -232,9 +241,9 @@ class App:
         """Return the handle of any execution. A handle from `task.handle(id)` also knows the type of the result."""
         return Handle(self._inner.handle(id))
 
-    def signal(self, token: str, name: str, payload: object = None) -> Delivery:
+    def signal(self, token: str, name: str, payload: object = None, *, signal_id: UUID | str | None = None) -> Delivery:
         """Deliver a signal with this name and a JSON payload to the waitpoint of the token."""
-        return run_on_client_thread(lambda: self._inner.signal(token, name, payload))
+        return run_on_client_thread(lambda: self._inner.signal(token, name, payload, signal_id=signal_id))
 
     def approve(self, token: str, comment: str = "") -> Delivery:
         """Approve on behalf of the token's approver. Only the first decision with a token counts."""

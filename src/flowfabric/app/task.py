@@ -21,6 +21,7 @@ from flowfabric.app.handle import Handle
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import Submission
+from flowfabric.core.ids import parse_new_id
 from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_raises, validate_retry_on
 from flowfabric.values import Inputs, Namespace, ValueCodec, inputs_for, return_codec
 from flowfabric.values.aliases import Durable, Duration, P, R, R_co
@@ -97,6 +98,7 @@ class Task(Generic[P, R]):
         self,
         *,
         key: str | None = None,
+        id: UUID | str | None = None,
         name: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -111,13 +113,14 @@ class Task(Generic[P, R]):
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
-        With a `key`, a repeated submit returns the same execution. `name` is for members of a flow. `connection` is a
-        database connection with an open transaction, in which the execution is stored. A `detached` child is not
-        cancelled with its parent.
+        With a `key`, a repeated submit returns the same execution. So does the `id` that an `Unavailable` error has in
+        its fields. `name` is for members of a flow. `connection` is a database connection with an open transaction, in
+        which the execution is stored. A `detached` child is not cancelled with its parent.
         """
         ready_at = None if at is None else validation.timestamp(at, "at")
+        own_id = None if id is None else parse_new_id(id)
         options: dict[str, Any] = {
-            "key": key, "name": name, "delay": delay, "at": ready_at, "deadline": deadline, "lane": lane,
+            "key": key, "id": own_id, "name": name, "delay": delay, "at": ready_at, "deadline": deadline, "lane": lane,
             "priority": priority, "retries": retries, "requires": requires, "tags": tags,
             "detached": detached or None, "connection": connection,
         }  # fmt: skip
@@ -170,6 +173,7 @@ class Task(Generic[P, R]):
             requires=settings.requires if options.requires is None else options.requires,
             policy=settings.policy(options),
             tags=_NO_TAGS if options.tags is None else options.tags,
+            id=options.id,
             ready_at=options.at,
             delay=options.delay,
             signals=tuple(signal.name for signal in settings.signals),

@@ -88,6 +88,7 @@ read it from standard input, or `@file`.""",
         argument("name", metavar="NAME", help="the name of the signal"),
         argument("payload", metavar="PAYLOAD", nargs="?", default="null", help="the payload as JSON (null)"),
         argument("--key", help="an idempotency key; repeating the signal delivers nothing new"),
+        argument("--signal-id", metavar="ID", help="the id of the signal; repeating it delivers nothing new"),
     ),
 )  # fmt: skip
 APPROVE = CommandSpec(

@@ -24,11 +24,14 @@ batched in the same way.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
+from flowfabric.engine.repeats import LOST_CODES, RepeatingStore
 from flowfabric.ops.operation import BatchOperation, BatchRejected
 from flowfabric.store.ports import Body, Store
 
@@ -46,15 +49,23 @@ class _Entry(Generic[Request, Outcome]):
     request: Request
     key: Hashable
     future: asyncio.Future[Outcome]
+    stop_at: float | None = None
 
 
 class Batcher(Generic[Request, Outcome]):
     """The queue of one batch operation in one namespace. It belongs to the event loop that first used it."""
 
-    def __init__(self, store: Store, namespace: str, operation: BatchOperation[Request, Outcome]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        operation: BatchOperation[Request, Outcome],
+        retry_for_s: float = 0.0,
+    ) -> None:
         self._store = store
         self._namespace = namespace
         self._operation = operation
+        self._retry_for_s = retry_for_s
         self._in_flight = 0
         self._is_starting = False
         self._all_busy = False
@@ -66,7 +77,7 @@ class Batcher(Generic[Request, Outcome]):
     async def submit(self, request: Request) -> Outcome:
         """Return the outcome of the request, or raise its refusal."""
         if self._operation.is_exclusive(request):
-            return await run_one(self._store, self._namespace, self._operation, request)
+            return await run_one(self._repeating(), self._namespace, self._operation, request)
         if self._operation.use_fallback(request):
             return await self._run_fallback(request)
         return await self.enqueue(request)
@@ -134,7 +145,9 @@ class Batcher(Generic[Request, Outcome]):
         self._start()
         try:
             requests = [entry.request for entry in batch]
-            outcomes = await try_batch(self._store, self._namespace, self._operation, requests)
+            outcomes = await try_batch(self._repeating(batch), self._namespace, self._operation, requests)
+            if isinstance(outcomes[0], Unavailable):
+                self._limit_waiting(outcomes[0])
             for entry, outcome in zip(batch, outcomes, strict=True):
                 self._finish(entry, outcome)
         except BaseException as error:
@@ -168,12 +181,27 @@ class Batcher(Generic[Request, Outcome]):
     async def _run_fallback(self, request: Request) -> Outcome:
         fallback = self._operation.fallback
         if fallback is None:
-            return await run_one(self._store, self._namespace, self._operation, request)
+            return await run_one(self._repeating(), self._namespace, self._operation, request)
         partition = fallback.partition(request)
         if partition not in self._fallbacks:
             self._fallbacks = {key: other for key, other in self._fallbacks.items() if not other.is_idle}
-            self._fallbacks[partition] = Batcher(self._store, self._namespace, fallback)
+            self._fallbacks[partition] = Batcher(self._store, self._namespace, fallback, self._retry_for_s)
         return await self._fallbacks[partition].submit(request)
+
+    def _repeating(self, batch: Sequence[_Entry[Request, Outcome]] = ()) -> RepeatingStore:
+        limits = [entry.stop_at for entry in batch if entry.stop_at is not None]
+        stop_at = max(limits) if limits and len(limits) == len(batch) else None
+        return RepeatingStore(self._store, self._retry_for_s, stop_at=stop_at)
+
+    def _limit_waiting(self, error: Unavailable) -> None:
+        """After a batch was repeated without success, limit how long the requests that waited behind it are repeated.
+
+        Otherwise each batch would add the full time to the wait of the requests behind it.
+        """
+        if error.code in LOST_CODES:
+            stop_at = time.monotonic() + self._retry_for_s
+            for entry in self._waiting:
+                entry.stop_at = stop_at if entry.stop_at is None else entry.stop_at
 
     def _fail(self, entry: _Entry[Request, Outcome], error: BaseException) -> None:
         self._free_key(entry.key)
@@ -187,7 +215,10 @@ class Batcher(Generic[Request, Outcome]):
 
 
 async def run_batch(
-    store: Store, namespace: str, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
+    store: Store | RepeatingStore,
+    namespace: str,
+    operation: BatchOperation[Request, Outcome],
+    requests: Sequence[Request],
 ) -> list[Outcome | FlowFabricError]:
     """Return the outcome or the refusal of each request of one caller, in order.
 
@@ -211,7 +242,10 @@ async def run_batch(
 
 
 async def try_batch(
-    store: Store, namespace: str, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
+    store: Store | RepeatingStore,
+    namespace: str,
+    operation: BatchOperation[Request, Outcome],
+    requests: Sequence[Request],
 ) -> list[Outcome | FlowFabricError | None]:
     """Run one batch, and return for each request its outcome, its refusal, or None if it is undecided.
 
@@ -236,25 +270,33 @@ async def try_batch(
 
 
 async def run_one(
-    store: Store, namespace: str, operation: BatchOperation[Request, Outcome], request: Request
+    store: Store | RepeatingStore, namespace: str, operation: BatchOperation[Request, Outcome], request: Request
 ) -> Outcome:
     """Run one request alone, and return its outcome or raise its refusal.
 
-    Unlike a batch, the request waits for row locks, unless it only reads.
+    Unlike a batch, the request waits for row locks, unless it only reads or renews a lease.
     """
     operation.paths[operation.single_path] += 1
-    run = store.read if operation.read_only else store.run
-    return await run(lambda tx: operation.run_one(tx, namespace, request))
+    run = store.read if operation.read_only else _urgent(store.run) if operation.is_urgent else store.run
+    outcome: Outcome = await run(lambda tx: operation.run_one(tx, namespace, request))
+    return outcome
 
 
-def _runner(store: Store, operation: BatchOperation[Any, Any]) -> Callable[[Body[Any]], Coroutine[Any, Any, Any]]:
+def _runner(
+    store: Store | RepeatingStore, operation: BatchOperation[Any, Any]
+) -> Callable[[Body[Any]], Coroutine[Any, Any, Any]]:
     if operation.read_only:
         return store.read_single
-    return store.run_single if operation.single_statement else store.run
+    run = store.run_single if operation.single_statement else store.run
+    return _urgent(run) if operation.is_urgent else run
+
+
+def _urgent(run: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[[Body[Any]], Coroutine[Any, Any, Any]]:
+    return partial(run, is_urgent=True)
 
 
 async def _run_one_or_refuse(
-    store: Store, namespace: str, operation: BatchOperation[Request, Outcome], request: Request
+    store: Store | RepeatingStore, namespace: str, operation: BatchOperation[Request, Outcome], request: Request
 ) -> Outcome | FlowFabricError:
     try:
         outcome: Outcome | FlowFabricError = await run_one(store, namespace, operation, request)

@@ -6,9 +6,9 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -16,13 +16,14 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal, Lease, Renewed, Satisfied, Suspended
-from flowfabric.core.executions.records import Fence, Route
-from flowfabric.core.executions.requests import AuditInfo, Submission
+from flowfabric.core.executions.records import Fence
+from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.ids import IdMinter
 from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.batcher import Batcher, run_batch
+from flowfabric.engine.lease_locks import LeaseLocks
+from flowfabric.engine.repeats import RepeatingStore
 from flowfabric.notify.hub import NotifyHub
-from flowfabric.ops.executions.submit_in_transaction import ensure_routes
 from flowfabric.ops.keys import KeySource
 from flowfabric.ops.operation import BatchOperation, Operation, SingleOperation
 from flowfabric.ops.waits.deliver_signal import Delivery
@@ -33,7 +34,6 @@ Request = TypeVar("Request")
 Outcome = TypeVar("Outcome")
 _MAX_BATCHERS = 100
 _MAX_LINKED = 100_000
-_MAX_ROUTES = 10_000
 
 
 class Observer(Protocol):
@@ -74,10 +74,11 @@ class Context:
     waits: WaitOperations
     renew: BatchOperation[Fence, Renewed]
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
-    routes: dict[tuple[Any, ...], int] = field(default_factory=dict)
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
     linked: set[UUID] = field(default_factory=set)
+    lease_locks: LeaseLocks = field(default_factory=LeaseLocks)
     observer: Observer | None = None
+    retry_for_s: float = 0.0
 
     async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
         """Run one request of an operation, and return its outcome or raise its refusal.
@@ -106,7 +107,7 @@ class Context:
         if self.observer is not None:
             with self.observer(operation, self.namespace, requests):
                 return await self._unobserved().call_many(operation, requests)
-        return await run_batch(self.store, self.namespace, operation, requests)
+        return await run_batch(RepeatingStore(self.store, self.retry_for_s), self.namespace, operation, requests)
 
     async def call_within(
         self, connection: object, operation: SingleOperation[Request, Outcome], request: Request, *, savepoint: bool
@@ -133,7 +134,8 @@ class Context:
         )
 
     async def _run(self, operation: SingleOperation[Request, Outcome], request: Request) -> Outcome:
-        store, namespace = self.store, self.namespace
+        namespace = self.namespace
+        store = RepeatingStore(self.store, self.retry_for_s, only_unsent=not operation.can_repeat(request))
         if operation.runs_user_code:
             return await store.run_shared(lambda tx: operation.run(tx, namespace, request))
         if operation.read_only:
@@ -148,7 +150,7 @@ class Context:
         if batcher is None:
             if len(self.batchers) >= _MAX_BATCHERS:
                 self._drop_idle_batchers()
-            batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation)
+            batcher = self.batchers[key] = Batcher(self.store, self.namespace, operation, self.retry_for_s)
         return batcher
 
     def _drop_idle_batchers(self) -> None:
@@ -202,37 +204,3 @@ def audit_info(principal: object, reason: object) -> AuditInfo:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-# The functions below look up the route ids of submissions. The context remembers a route only after it is committed.
-
-
-def cached_route_ids(context: Context, submissions: Sequence[Submission]) -> list[int | None]:
-    """Return the remembered route id of each submission, or None where the operation must create the route itself."""
-    return [context.routes.get(route) for route in _routes(context, submissions)]
-
-
-async def route_ids(context: Context, submissions: Sequence[Submission]) -> list[int]:
-    """Return the route id of each submission, in order. Create the routes that do not exist yet."""
-    routes = _routes(context, submissions)
-    ids = {route: context.routes[route] for route in routes if route in context.routes}
-    missing = [Route(*route) for route in dict.fromkeys(routes) if route not in ids]
-    if missing:
-        # A route must be committed before it is remembered, so it gets a separate transaction.
-        ids |= remember_routes(context, await context.call(ensure_routes, missing))
-    return [ids[route] for route in routes]
-
-
-def remember_routes(context: Context, committed: Mapping[Route, int]) -> dict[tuple[Any, ...], int]:
-    """Remember the ids of committed routes, and return them by their key in `context.routes`."""
-    if len(context.routes) > _MAX_ROUTES:
-        context.routes.clear()
-    ids = {astuple(route): id_ for route, id_ in committed.items()}
-    context.routes.update(ids)
-    return ids
-
-
-def _routes(context: Context, submissions: Sequence[Submission]) -> list[tuple[Any, ...]]:
-    return [
-        (context.namespace, submission.lane, submission.kind, tuple(submission.requires)) for submission in submissions
-    ]

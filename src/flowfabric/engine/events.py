@@ -17,6 +17,7 @@ from flowfabric.engine.context import Context
 from flowfabric.engine.subscription import Subscription
 from flowfabric.notify.listener import ListenerStatus
 from flowfabric.ops.events import subscribe
+from flowfabric.ops.events.eras import renew_era
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,15 @@ class EventsStatus:
 
     `held_back_since` is the time since which an open transaction has held events back, or None if no events are held
     back. `is_restored` is True if events were loaded from a dump of another server. The order of events from a dump has
-    no meaning on this server.
+    no meaning on this server. `era` counts how often the store went back to an earlier state, such as after a failover
+    to an asynchronous standby, and `era_since` is the time when it last noticed that.
     """
 
     held_back_since: datetime | None
     listener: ListenerStatus
     is_restored: bool = False
+    era: int = 0
+    era_since: datetime | None = None
 
 
 class Events:
@@ -92,7 +96,12 @@ class Events:
     async def status(self) -> EventsStatus:
         """Return whether events are held back, and whether notifications from other processes arrive."""
         state = await self._context.call(subscribe.outbox_state, None)
-        return EventsStatus(state.held_back_since, self._context.wakeups.status(), state.from_elsewhere)
+        if state is None or not state.is_current:
+            await self._context.call(renew_era, None)
+            state = await self._context.call(subscribe.outbox_state, None)
+        assert state is not None, "renew_era creates the row of the store"
+        listener = self._context.wakeups.status()
+        return EventsStatus(state.held_back_since, listener, state.from_elsewhere, state.era, state.era_since)
 
 
 def _check_families(families: object) -> tuple[EventFamily, ...]:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
-from flowfabric.core.executions.outcomes import Created, Submitted
+from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
 from flowfabric.core.executions.records import Event, RecordedStep
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import State
@@ -23,12 +23,13 @@ from flowfabric.core.executions.views import ApproximateCount, Description, Outc
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
-from flowfabric.engine.context import Context, route_ids
+from flowfabric.engine.context import Context
+from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
 from flowfabric.ops.executions import read
 from flowfabric.ops.executions.read import IdPage, NumberedPage, list_executions
-from flowfabric.ops.executions.submit import SUBMIT, RoutedSubmission
+from flowfabric.ops.executions.submit import SUBMIT, SubmitRequest, first_state
 from flowfabric.ops.executions.submit_in_transaction import JoinedSubmission, submit_in_transaction
 from flowfabric.ops.executions.update import TagChange, set_tags
 from flowfabric.ops.leases.read import PEEK
@@ -73,8 +74,9 @@ class Executions:
         """Store one new execution, described by a kind and options or by a `Submission`.
 
         If the call is repeated with the same id or key and the same body, it returns `Duplicate`. If it is repeated
-        with a different body, it raises `Conflict` with code `idempotency_mismatch`. If the store is unavailable, the
-        fields of the error contain the `id` of the submission; the call can be repeated safely with that id.
+        with a different body, it raises `Conflict` with code `idempotency_mismatch`. If the connection breaks before
+        the reply, the engine repeats the call under the same id. If the store stays unavailable, the fields of the
+        error contain the `id`; pass that id when you repeat the call.
         """
         submission = (
             kind
@@ -96,20 +98,29 @@ class Executions:
                 signals=signals,
             )
         )
-        [request] = await self._route([submission])
-        return await self._submit(request)
+        request = self._request(submission)
+        try:
+            return await self._submit(request)
+        except Unavailable as error:
+            raise with_ids(error, id=request.id) from error
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
-        """Store up to 1,000 executions, and return the outcome or the refusal of each, in order."""
+        """Store up to 1,000 executions, and return the outcome or the refusal of each, in order.
+
+        If the store is unavailable, the fields of each error contain the `id` of its submission.
+        """
         checked = [_check_submission(submission) for submission in validation.batch(submissions, "submissions")]
-        requests = await self._route(checked)
-        outcomes = [
-            _with_id(outcome, request.id) if isinstance(outcome, Unavailable) else outcome
-            for outcome, request in zip(await self._context.call_many(SUBMIT, requests), requests, strict=True)
+        requests = [self._request(submission) for submission in checked]
+        try:
+            outcomes = await self._context.call_many(SUBMIT, requests)
+        except Unavailable as error:
+            return [with_ids(error, id=request.id) for request in requests]
+        return [
+            _describe_error(outcome, request.id)
+            if isinstance(outcome, FlowFabricError)
+            else self._note_submitted(request, outcome)
+            for outcome, request in zip(outcomes, requests, strict=True)
         ]
-        for outcome, submission in zip(outcomes, submissions, strict=True):
-            _note_due_times(self._context, outcome, submission)
-        return outcomes
 
     async def submit_and_wait(
         self, submission: Submission, until: Callable[[StateSnapshot], bool]
@@ -118,13 +129,16 @@ class Executions:
 
         The call starts to listen for the end before it stores the execution, so it needs no read after the submission.
         """
-        [request] = await self._route([_check_submission(submission)])
+        request = self._request(_check_submission(submission))
         wakeups, check = self._context.wakeups, self._check_until(request.id, until)
-        with wakeups.waiter([end_topic(request.id)]) as waiter:
-            outcome = await self._submit(request)
-            if isinstance(outcome, Created):
-                return outcome.id, await _wait_for(wakeups, waiter, check)
-        snapshot = await self.wait_until(outcome.id, until)
+        try:
+            with wakeups.waiter([end_topic(request.id)]) as waiter:
+                outcome = await self._submit(request)
+                if isinstance(outcome, Created):
+                    return outcome.id, await _wait_for(wakeups, waiter, check)
+            snapshot = await self.wait_until(outcome.id, until)
+        except Unavailable as error:
+            raise with_ids(error, id=request.id) from error
         assert snapshot is not None, "there was no timeout"
         return outcome.id, snapshot
 
@@ -245,20 +259,23 @@ class Executions:
         validation.tags({key: "" if value is None else value for key, value in tags.items()})
         return await self._context.call(set_tags, TagChange(id_, tags))
 
-    async def _submit(self, request: RoutedSubmission) -> Submitted:
-        try:
-            outcome = await self._context.call(SUBMIT, request)
-        except Unavailable as error:
-            raise _with_id(error, request.id) from error
-        _note_due_times(self._context, outcome, request.submission)
+    async def _submit(self, request: SubmitRequest) -> Submitted:
+        return self._note_submitted(request, await self._context.call(SUBMIT, request))
+
+    def _note_submitted(self, request: SubmitRequest, outcome: Submitted) -> Submitted:
+        """Announce the due times of a new execution, and return the outcome.
+
+        If this call minted the id of a duplicate, then an earlier try of this call has stored the execution.
+        """
+        submission = request.submission
+        if isinstance(outcome, Duplicate) and outcome.id == request.id and submission.id is None:
+            now = self._context.wakeups.store_now()
+            outcome = Created(outcome.id, first_state(submission, now)[0])
+        _note_due_times(self._context, outcome, submission)
         return outcome
 
-    async def _route(self, submissions: Sequence[Submission]) -> Sequence[RoutedSubmission]:
-        routes = await route_ids(self._context, submissions)
-        return [
-            RoutedSubmission(self._id(submission), route, submission)
-            for submission, route in zip(submissions, routes, strict=True)
-        ]
+    def _request(self, submission: Submission) -> SubmitRequest:
+        return SubmitRequest(self._id(submission), submission)
 
     def _joined(self, submission: object) -> JoinedSubmission:
         if not isinstance(submission, Submission):
@@ -359,6 +376,10 @@ def _check_submission(value: object) -> Submission:
     return value
 
 
+def _describe_error(error: FlowFabricError, id_: UUID) -> FlowFabricError:
+    return with_ids(error, id=id_) if isinstance(error, Unavailable) else error
+
+
 def _note_due_times(context: Context, outcome: object, submission: Submission) -> None:
     if not isinstance(outcome, Created):
         return
@@ -368,11 +389,6 @@ def _note_due_times(context: Context, outcome: object, submission: Submission) -
     for due in (submission.ready_at, submission.deadline):
         if due is not None:
             context.due_at(due)
-
-
-def _with_id(error: Unavailable, id_: UUID) -> Unavailable:
-    """Return a copy of the error with the submission's id, with which the caller can repeat the submission safely."""
-    return Unavailable(error.code, error.message, **{**error.fields, "id": id_})
 
 
 def _numbered_page(id: object, after: object, limit: object) -> NumberedPage:

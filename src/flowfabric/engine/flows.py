@@ -30,8 +30,9 @@ from flowfabric.core.flows.records import CancelPolicy, FlowState
 from flowfabric.core.ids import derive_id, parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
-from flowfabric.engine.context import Context, audit_info, route_ids
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
+from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
 from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal
 from flowfabric.ops.flows.read import (
@@ -60,14 +61,15 @@ class Flows:
     ) -> FlowCreated | FlowDuplicate:
         """Store a flow with all of its members and edges in one transaction.
 
-        With an `id`, the call can be repeated safely after a lost reply: the same graph returns `FlowDuplicate`. A
-        sealed flow has no drafts, accepts no members, and finishes automatically. With `seal=False` the flow stays
-        open.
+        If the call is repeated with the same `id` and graph, it returns `FlowDuplicate`. If the connection breaks
+        before the reply, the engine repeats the call under the same id. If the store stays unavailable, the fields of
+        the error contain the `id`; pass that id when you repeat the call. A sealed flow has no drafts, accepts no
+        members, and finishes automatically. With `seal=False` the flow stays open.
         """
         if not isinstance(graph, Graph):
             raise InvalidRequest("invalid_type", f"graph must be a Graph, not {type(graph).__name__}", field="graph")
         flow_id, sealed = self._new_id(id), validation.boolean(seal, "seal")
-        members = await self._new_members(flow_id, graph.ordered_members(sealed=sealed))
+        members = self._new_members(flow_id, graph.ordered_members(sealed=sealed))
         fingerprints = {member.drawn.name: member.fingerprint for member in members}
         digest = graph.digest(self._context.namespace, fingerprints, sealed=sealed)
         request = NewFlow(
@@ -143,7 +145,7 @@ class Flows:
             deadline=deadline,
             signals=signals,
         )
-        [member] = await self._new_members(id_, [spec])
+        [member] = self._new_members(id_, [spec])
         outcome = await self._context.call(add_member, MemberAddition(id_, member, expected))
         self._context.due_at(None)
         return outcome
@@ -277,20 +279,19 @@ class Flows:
     def _new_id(self, id: object) -> UUID:
         return self._context.ids.mint() if id is None else parse_new_id(id)
 
-    async def _new_members(self, flow_id: UUID, specs: Sequence[MemberSpec]) -> tuple[NewMember, ...]:
-        routes = await route_ids(self._context, [spec.submission for spec in specs])
+    def _new_members(self, flow_id: UUID, specs: Sequence[MemberSpec]) -> tuple[NewMember, ...]:
         namespace = self._context.namespace
-        return tuple(
-            NewMember(derive_id(flow_id, spec.name), route, spec, spec.fingerprint(namespace))
-            for spec, route in zip(specs, routes, strict=True)
-        )
+        return tuple(NewMember(derive_id(flow_id, spec.name), spec, spec.fingerprint(namespace)) for spec in specs)
 
     async def _submit(self, request: NewFlow) -> FlowCreated | FlowDuplicate:
         try:
             outcome = await self._context.call(SUBMIT_FLOW, request)
         except Unavailable as error:
-            raise Unavailable(error.code, error.message, **{**error.fields, "id": request.id}) from error
+            raise with_ids(error, id=request.id) from error
         self._context.due_at(None)
+        if isinstance(outcome, FlowDuplicate) and not request.is_given:
+            # This call minted the id, so an earlier try of this call has stored the flow.
+            return FlowCreated(outcome.flow_id, outcome.members)
         return outcome
 
 

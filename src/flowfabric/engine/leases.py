@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -45,10 +47,12 @@ from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
 from flowfabric.engine import lease_requests
-from flowfabric.engine.context import Context, audit_info, cached_route_ids, remember_routes
+from flowfabric.engine.context import Context, audit_info
+from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import lane_topic
+from flowfabric.ops.events.eras import renew_era
 from flowfabric.ops.flows.cancel_children import CancelChildren, cancel_children
 from flowfabric.ops.flows.descendants import CancelCommand
 from flowfabric.ops.flows.submit_children import SubmitChildren, submit_children
@@ -111,6 +115,9 @@ class Leases:
             # again soon.
             context.wakeups.waiters.notify_workers_soon()
         leases = list(claimed.leases)
+        if leases and not claimed.is_current:
+            era = await context.call(renew_era, None)
+            leases = [replace(lease, era=era) for lease in leases]
         context.note_leases(leases)
         self._note_times(leases, requested_at)
         return leases
@@ -172,13 +179,20 @@ class Leases:
     # Keeping leases.
 
     async def renew(self, fence: Fence) -> Renewed:
-        """Extend the lease, so that it lasts one full term from now. An expired lease cannot be renewed."""
+        """Extend the lease, so that it lasts one full term from now. An expired lease cannot be renewed.
+
+        This call never waits for a row lock. If another transaction has locked the execution, it raises `lease_busy`.
+        """
         return await self._context.call(self._context.renew, requests.parse_fence(fence))
 
     async def renew_many(self, fences: Sequence[Fence]) -> list[Renewed | FlowFabricError]:
         """Extend many leases, and return the outcome or the refusal of each, in order."""
         checked = [requests.parse_fence(fence) for fence in validation.batch(fences, "fences")]
         return await self._context.call_many(self._context.renew, checked)
+
+    def report_locks_to(self, listener: LockListener) -> AbstractContextManager[None]:
+        """Return a context manager that reports leases whose row a `transact` of this engine has locked."""
+        return self._context.lease_locks.report_to(listener)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:
         """Store the progress of the attempt.
@@ -211,21 +225,25 @@ class Leases:
     async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
         """Run `body` on a connection inside the engine's own transaction, and return its result.
 
-        `record` converts the result of `body` to a step, which is committed together with the writes of `body`. An
-        exception in either function rolls everything back and is raised unchanged.
+        `record` converts the result of `body` to a step, which is committed together with the writes of `body`. The
+        commit also extends the lease. An exception in either function rolls everything back and is raised unchanged.
 
         On PostgreSQL, `body` is an async function that takes an asyncpg connection. The connection has the default
-        settings of the server and the role, except for the statement timeout and for the time zone, which is set to
-        UTC. After a conflict with another transaction, `body` runs again. On SQLite, `body` is a plain function that
-        takes the store's `sqlite3` connection for writes. `body` then runs on the writer thread, and blocks all other
-        writes. `body` must not end the transaction, but it may use savepoints. If the step was recorded before, the
-        call is refused with `step_already_recorded`, and everything is rolled back.
+        settings of the server and the role, except for `synchronous_commit`, the statement timeout and the time zone.
+        `body` may take longer than the lease. After a conflict with another transaction, `body` runs again. On SQLite,
+        `body` is a plain function that takes the store's `sqlite3` connection for writes. `body` then runs on the
+        writer thread, and blocks all other writes. So after a third of the lease, or `transaction_limit` of `connect`,
+        everything is rolled back, and the call is refused with `transaction_too_long`. `body` must not end the
+        transaction or close the connection, but it may use savepoints. If the step was recorded before, the call is
+        refused with `step_already_recorded`, and everything is rolled back.
         """
         for name, function in (("body", body), ("record", record)):
             if not callable(function):
                 message = f"{name} must be a function, not {type(function).__name__}"
                 raise InvalidRequest("invalid_type", message, field=name)
-        return await self._context.call(transact, Transact(fence=requests.parse_fence(fence), body=body, record=record))
+        fence = requests.parse_fence(fence)
+        with self._context.lease_locks.watch(fence.lease_id) as lock:
+            return await self._context.call(transact, Transact(fence=fence, body=body, record=record, watch=lock))
 
     async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
         """Return the valid recorded steps in order. This call does not detect a lost lease, because it only reads."""
@@ -255,14 +273,12 @@ class Leases:
         If the call is repeated under the same keys, in this or a later attempt, it returns the existing children.
         """
         children = lease_requests.child_submissions(submissions)
-        routes = cached_route_ids(self._context, [child.submission for child in children])
         request = SubmitChildren(
             fence=requests.parse_fence(fence),
-            children=tuple(zip(children, routes, strict=True)),
+            children=tuple(children),
             steps=requests.parse_steps(steps),
         )
-        outcomes, created_routes = await self._context.call(submit_children, request)
-        remember_routes(self._context, created_routes)
+        outcomes = await self._context.call(submit_children, request)
         if not all(child.detached for child in children):
             self._context.linked.add(request.fence.lease_id)
         self._context.due_at(None)

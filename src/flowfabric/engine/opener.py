@@ -16,6 +16,7 @@ from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
 from flowfabric.notify.hub import NotifyHub
+from flowfabric.ops.events.eras import read_era, renew_era
 from flowfabric.ops.executions.read import read_time
 from flowfabric.ops.keys import KeySource
 from flowfabric.ops.leases.renew import make_renew
@@ -26,6 +27,7 @@ from flowfabric.store.ports import Store
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 MAX_STATEMENT_TIMEOUT = timedelta(days=1)
+MAX_RETRY_FOR = timedelta(hours=1)
 MAX_POOL_SIZE = 1000
 _POSTGRES = ("postgresql://", "postgres://")
 
@@ -39,7 +41,10 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
-    """Options of the store; `schema`, `pooler` and `pool_size` apply only to PostgreSQL."""
+    """Options of the store.
+
+    `schema`, `pooler` and `pool_size` apply only to PostgreSQL, `transaction_limit_s` only to SQLite.
+    """
 
     schema: str
     durable: bool
@@ -47,7 +52,9 @@ class BackendSettings:
     pooler: bool
     pool_size: int
     statement_timeout_s: float
+    retry_for_s: float
     listen_url: str | None
+    transaction_limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,7 @@ class EngineSettings:
     notify: bool
     retention: EventRetention
     renewal_events: bool
+    retry_for_s: float
 
 
 class EngineOpener:
@@ -98,8 +106,17 @@ class EngineOpener:
         clock = self._clock.now if self._clock else store.local_clock
         wakeups = NotifyHub(store.notifier, enabled=settings.notify, clock=clock)
         reconcilers = Reconcilers(store, wakeups, settings.retention)
-        context = Context(store, settings.namespace, reconcilers, wakeups, settings.keys, waits, renew=renew)
-        await _learn_time(context)
+        context = Context(
+            store,
+            settings.namespace,
+            reconcilers,
+            wakeups,
+            settings.keys,
+            waits,
+            renew=renew,
+            retry_for_s=settings.retry_for_s,
+        )
+        await _read_store(context)
         return Engine(context)
 
 
@@ -112,12 +129,14 @@ class StoreOptions(TypedDict, total=False):
     pooler: bool
     pool_size: int
     statement_timeout: validation.Duration
+    retry_for: validation.Duration
     key_file: str | None
     notify: bool
     listen_url: str | None
     event_retention: validation.Duration
     subscriber_expiry: validation.Duration
     renewal_events: bool
+    transaction_limit: validation.Duration | None
 
 
 def connect(
@@ -130,12 +149,14 @@ def connect(
     pooler: bool = False,
     pool_size: int = 10,
     statement_timeout: validation.Duration = 30,
+    retry_for: validation.Duration = 5,
     key_file: str | None = None,
     notify: bool = True,
     listen_url: str | None = None,
     event_retention: validation.Duration = "7d",
     subscriber_expiry: validation.Duration = "7d",
     renewal_events: bool = False,
+    transaction_limit: validation.Duration | None = None,
     clock: Clock | None = None,
 ) -> EngineOpener:
     """Connect to the store at `url`, and return an engine.
@@ -144,13 +165,15 @@ def connect(
 
     `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. If necessary, `connect` creates the
     store or migrates it to the present schema, unless `migrate` is False. `durable=False` allows settings under which a
-    power cut may lose acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode.
+    power cut may lose acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. If a
+    connection breaks before the reply, the engine repeats the call on a new connection for up to `retry_for`.
     `key_file` contains the keys that sign tokens, one `kid=SECRET` per line. If `key_file` and the environment
     variables FLOWFABRIC_KEY_FILE and FLOWFABRIC_KEYS are all missing, the store keeps the keys. `notify=False` turns
     wake-ups off, so that changes are noticed only by polling. `listen_url` is a direct address of the server; behind a
     pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
     are kept longer for a named subscriber that has not read them, but only until it has been silent for
-    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. `clock` is for tests.
+    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. On SQLite, a `step.tx` blocks
+    all other writes and fails after `transaction_limit`, by default a third of its lease. `clock` is for tests.
     """
     validation.text(url, "url")
     if clock is not None:
@@ -159,6 +182,7 @@ def connect(
     timeout = validation.duration(
         statement_timeout, "statement_timeout", validation.MIN_LEASE_TTL, MAX_STATEMENT_TIMEOUT
     )
+    retry_for_s = validation.duration(retry_for, "retry_for", maximum=MAX_RETRY_FOR).total_seconds()
     settings = BackendSettings(
         schema=_check_schema(schema),
         durable=durable,
@@ -166,7 +190,9 @@ def connect(
         pooler=pooler,
         pool_size=validation.integer(pool_size, "pool_size", 1, MAX_POOL_SIZE),
         statement_timeout_s=timeout.total_seconds(),
+        retry_for_s=retry_for_s,
         listen_url=None if listen_url is None else _check_listen_url(listen_url),
+        transaction_limit_s=None if transaction_limit is None else _limit_s(transaction_limit),
     )
     retention = EventRetention(
         retention=validation.duration(event_retention, "event_retention"),
@@ -178,6 +204,7 @@ def connect(
         notify=notify,
         retention=retention,
         renewal_events=renewal_events,
+        retry_for_s=retry_for_s,
     )
     return EngineOpener(url, settings, engine_settings, clock)
 
@@ -203,6 +230,11 @@ def _check_listen_url(value: object) -> str:
     return text
 
 
+def _limit_s(value: object) -> float:
+    limit = validation.duration(value, "transaction_limit", timedelta(milliseconds=1), MAX_STATEMENT_TIMEOUT)
+    return limit.total_seconds()
+
+
 def _check_schema(value: object) -> str:
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
         message = "schema must be a lower-case name of at most 63 letters, digits and _"
@@ -223,12 +255,17 @@ async def _open_store(url: str, settings: BackendSettings, clock: Clock | None) 
         durable=settings.durable,
         statement_timeout_s=settings.statement_timeout_s,
         may_migrate=settings.migrate,
+        transaction_limit_s=settings.transaction_limit_s,
     )
 
 
-async def _learn_time(context: Context) -> None:
+async def _read_store(context: Context) -> None:
+    """Read the store's time, and begin a new era of event positions if the store went back to an earlier state."""
     try:
         context.wakeups.learn_time(await context.call(read_time, None))
+        _, is_current = await context.call(read_era, None)
+        if not is_current:
+            await context.call(renew_era, None)
     except BaseException:
         await context.store.close()
         raise

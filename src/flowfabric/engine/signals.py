@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
+from flowfabric.core.errors import Unavailable
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.tokens.secret import Secret
@@ -15,6 +16,7 @@ from flowfabric.core.waits.records import StoredSignal
 from flowfabric.core.waits.signals import SignalRequest, approval_key
 from flowfabric.engine.context import Context
 from flowfabric.engine.operator import OPERATOR
+from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.waits.deliver_signal import Delivery
 from flowfabric.ops.waits.read import SignalQuery, list_signals
 
@@ -43,8 +45,10 @@ class Signals:
     ) -> Accepted | DuplicateSignal:
         """Deliver a signal to the waitpoint that the token belongs to.
 
-        With a `signal_id` or a `key`, the call can be repeated safely after a lost reply. `source_type` and
-        `source_identity` are not verified, unless the token was created for an approver.
+        If the connection breaks before the reply, the engine repeats the call under the same signal id. The outcome is
+        then `DuplicateSignal` if the first try was accepted. If the store stays unavailable, the fields of the error
+        contain the `signal_id`; pass that id when you repeat the call. `source_type` and `source_identity` are not
+        verified, unless the token was created for an approver.
         """
         parsed = read_token(token)
         del token
@@ -81,6 +85,7 @@ class Signals:
         encoding: str = "json",
         suffix: str | None = None,
         principal: str = OPERATOR,
+        signal_id: UUID | str | None = None,
         resume_delay: validation.Duration | None = None,
     ) -> Accepted | DuplicateSignal:
         """Deliver a signal as an operator to the open waitpoint with the key `waitpoint`, without a token.
@@ -97,6 +102,7 @@ class Signals:
             category="approval",
             source_type="operator",
             source_identity=validation.name(principal, "principal"),
+            signal_id=signal_id,
             key=once,
             resume_delay=resume_delay,
             by_engine=True,
@@ -163,7 +169,10 @@ class Signals:
         return await self._context.call(list_signals, query)
 
     async def _deliver(self, delivery: Delivery) -> Accepted | DuplicateSignal:
-        outcome = await self._context.call(self._context.waits.deliver, delivery)
+        try:
+            outcome = await self._context.call(self._context.waits.deliver, delivery)
+        except Unavailable as error:
+            raise with_ids(error, signal_id=delivery.request.id) from error
         self._context.due_at(None)
         return outcome
 

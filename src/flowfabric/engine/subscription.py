@@ -12,22 +12,38 @@ from types import TracebackType
 from typing import Self
 
 from flowfabric.core.errors import InvalidRequest, NotFound, Refused, Unavailable
-from flowfabric.core.events.cursor import CursorScope, Position, Start, require_in_time, write_cursor
+from flowfabric.core.events.cursor import (
+    CursorScope,
+    Position,
+    Start,
+    SubscriptionStart,
+    require_in_time,
+    write_cursor,
+)
 from flowfabric.core.events.subscribers import HOLD_TTL, EventFilter, EventPage
 from flowfabric.core.executions.records import Event
 from flowfabric.engine.context import Context
 from flowfabric.notify.waiters import Waiter, events_topic
 from flowfabric.ops.events import subscribe
-from flowfabric.ops.events.subscribe import CommitRequest, EventQuery, SubscriberHold, TakeRequest
+from flowfabric.ops.events.subscribe import CommitRequest, EventQuery, ResumeRequest, SubscriberHold, TakeRequest
 
 _COMMIT_EVERY_S = 0.5
 _RENEW_EVERY_S = HOLD_TTL.total_seconds() / 3
 _STAND_BY_S = 1.0
+# How often the store notes the position of a reader. After a failover, about as many events are delivered again.
+_NOTE_EVERY_S = 2.0
 INITIAL_PAUSE_S = 0.005
 _HELD_BACK_PAUSE_S = 0.25
 _MAX_BACKOFF_S = 5.0
 # The codes of temporary errors: the server restarts, has no free connections, or is slow.
-_TRANSIENT = {"connection_lost", "too_many_connections", "statement_timeout", "storage_busy", "retry_exhausted"}
+_TRANSIENT = {
+    "connection_lost",
+    "too_many_connections",
+    "statement_timeout",
+    "storage_busy",
+    "retry_exhausted",
+    "server_read_only",
+}
 _log = logging.getLogger("flowfabric.events")
 
 
@@ -43,7 +59,8 @@ class Subscription:
     seconds.
 
     With `follow`, a subscription retries with growing pauses while the store is unavailable, and continues where it
-    was.
+    was. If the store went back to an earlier state, it continues at the last position that the store knows, and some
+    events are delivered again.
     """
 
     def __init__(
@@ -64,6 +81,9 @@ class Subscription:
         self._processed: Position | None = None
         self._stored: Position | None = None
         self._stored_at = 0.0
+        self._noted_at = 0.0
+        # Where to continue if the store went back to an earlier state.
+        self._resume: ResumeRequest | None = None
         self._page: deque[tuple[Position, Event]] = deque()
         self._closed = False
         self._outages = 0
@@ -124,15 +144,23 @@ class Subscription:
         if self._read is not None:
             return True
         if self._name is None:
-            start = await self._context.call(subscribe.start_position, self._start)
-            self._scope, self._trimmed = start.place, start.trimmed
+            start = await self._find_start()
+            self._scope, self._trimmed, self._resume = start.place, start.trimmed, None
             self._read = self._returned = start.position
             return True
-        request = TakeRequest(self._hold, self._start)
-        self._scope, position = await self._context.call(subscribe.take_subscriber, request)
+        request = TakeRequest(self._hold, self._start, self._resume)
+        scope, position = await self._context.call(subscribe.take_subscriber, request)
+        if position is None:
+            return False
+        self._scope, self._resume = scope, None
         self._read = self._returned = self._processed = self._stored = position
         self._stored_at = time.monotonic()
-        return position is not None
+        return True
+
+    async def _find_start(self) -> SubscriptionStart:
+        if self._resume is None:
+            return await self._context.call(subscribe.start_position, self._start)
+        return await self._context.call(subscribe.resume_position, self._resume)
 
     async def _fill(self) -> bool:
         """Read until a page has events, and return True. Without `follow`, return False if no events are left."""
@@ -150,7 +178,7 @@ class Subscription:
                     await self._wait_out(error)
                     continue
                 self._outages = 0
-                if self._read != before:
+                if page is None or self._read != before:
                     pause_s = INITIAL_PAUSE_S
                     continue
                 if not self._follow:
@@ -158,10 +186,14 @@ class Subscription:
                 pause_s = await self._pause(waiter, page, pause_s)
         return True
 
-    async def _read_page(self) -> EventPage:
-        assert self._read is not None, "the start position is known"
-        after = self._read
+    async def _read_page(self) -> EventPage | None:
+        """Read the next events. Return None if the store went back, so that the position must be found again."""
+        assert self._read is not None and self._scope is not None, "the start position is known"
+        after, scope = self._read, self._scope
         page = await self._context.call(subscribe.read_page, EventQuery(self._filter, after))
+        if not page.is_current or (page.store, page.era) != (scope.store, scope.era):
+            self._return_to_known_position(scope)
+            return None
         if self._trimmed is not None:
             require_in_time(after, self._trimmed, page.trimmed)
             self._trimmed = page.trimmed
@@ -171,7 +203,21 @@ class Subscription:
             # The caller has processed all earlier events, and none of the events in this read pass the filter.
             self._processed = self._returned = page.read_up_to
         await self._store_position_if_due(idle=page.read_up_to == after)
+        if page.read_up_to != after and time.monotonic() - self._noted_at >= _NOTE_EVERY_S:
+            await self._context.call(subscribe.note_known, ResumeRequest(scope, page.read_up_to))
+            self._noted_at = time.monotonic()
         return page
+
+    def _return_to_known_position(self, scope: CursorScope) -> None:
+        """Drop the events that were read but not returned. The next read starts at a position that the store knows."""
+        assert self._returned is not None, "the start position is known"
+        _log.warning(
+            "The store went back to an earlier state after a failover or a restore; "
+            "events are read again from the last position that it knows"
+        )
+        self._resume = ResumeRequest(scope, self._returned)
+        self._page.clear()
+        self._read = self._stored = None
 
     async def _wait_out(self, error: Unavailable) -> None:
         """Pause, longer after each consecutive failure, or raise the error.
@@ -208,14 +254,17 @@ class Subscription:
             await self._store_position()
 
     async def _store_position(self) -> None:
-        position = self._processed
-        if self._name is None or position is None:
+        position, scope = self._processed, self._scope
+        if self._name is None or position is None or scope is None or self._read is None:
             return
         try:
-            await self._context.call(subscribe.commit_position, CommitRequest(self._hold, position))
+            is_stored = await self._context.call(subscribe.commit_position, CommitRequest(self._hold, scope, position))
         except (Refused, NotFound):
             # Another process has taken the name, so drop the events that were not returned yet. Further calls raise the
             # same error.
             self._page.clear()
             raise
-        self._stored, self._stored_at = position, time.monotonic()
+        if is_stored:
+            self._stored, self._stored_at = position, time.monotonic()
+        else:
+            self._return_to_known_position(scope)

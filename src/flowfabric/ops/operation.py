@@ -23,6 +23,7 @@ from flowfabric.store.transaction import Transaction
 Request = TypeVar("Request")
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 Run = Callable[[Any, str, Request], Coroutine[Any, Any, Outcome_co]]
+CanRepeat = bool | Callable[[Request], bool]
 
 
 class BatchRejected(Exception):
@@ -42,12 +43,22 @@ class Operation(Generic[Request, Outcome_co]):
     single_statement = False
     paths: Counter[str]
 
+    def can_repeat(self, request: Request) -> bool:
+        """Return True if the engine may repeat the request after a lost reply, because a repeat changes nothing."""
+        return True
+
 
 class SingleOperation(Operation[Request, Outcome_co]):
     """An operation that handles one request per transaction."""
 
     def __init__(
-        self, run: Run[Request, Outcome_co], *, read_only: bool, single_statement: bool, runs_user_code: bool
+        self,
+        run: Run[Request, Outcome_co],
+        *,
+        read_only: bool,
+        single_statement: bool,
+        runs_user_code: bool,
+        can_repeat: CanRepeat[Request],
     ) -> None:
         self.name = getattr(run, "__name__", type(run).__name__)
         self.__doc__ = run.__doc__
@@ -56,17 +67,30 @@ class SingleOperation(Operation[Request, Outcome_co]):
         self.single_statement = single_statement
         self.runs_user_code = runs_user_code
         self.paths = Counter()
+        self._can_repeat = can_repeat
+
+    def can_repeat(self, request: Request) -> bool:
+        return self._can_repeat if isinstance(self._can_repeat, bool) else self._can_repeat(request)
 
 
 def operation(
-    *, read_only: bool = False, single_statement: bool = False, runs_user_code: bool = False
+    *,
+    read_only: bool = False,
+    single_statement: bool = False,
+    runs_user_code: bool = False,
+    can_repeat: CanRepeat[Any] = True,
 ) -> Callable[[Run[Request, Outcome_co]], SingleOperation[Request, Outcome_co]]:
     """Turn an async function of `(tx, namespace, request)` into an operation of the same name.
 
-    An operation that `runs_user_code` gets a `SharedTransaction`.
+    An operation that `runs_user_code` gets a `SharedTransaction`. `can_repeat` says whether a repeat after a lost reply
+    is safe, for every request or by a function of the request.
     """
     return lambda run: SingleOperation(
-        run, read_only=read_only, single_statement=single_statement, runs_user_code=runs_user_code
+        run,
+        read_only=read_only,
+        single_statement=single_statement,
+        runs_user_code=runs_user_code,
+        can_repeat=can_repeat,
     )
 
 
@@ -74,12 +98,14 @@ class BatchOperation(Operation[Request, Outcome_co], ABC):
     """An operation whose requests share transactions; the batcher collects them.
 
     If `run_batch` returns None for a request, the request goes to a batch of the `fallback`. Without a fallback, it
-    goes to `run_one`. An operation and its fallbacks share one counter of paths.
+    goes to `run_one`. An operation and its fallbacks share one counter of paths. A store with one writer runs urgent
+    operations before all others.
     """
 
     single_statement = True
     batch_path = "batch"
     single_path = "locked_single"
+    is_urgent = False
 
     def __init__(self, fallback: BatchOperation[Request, Outcome_co] | None = None) -> None:
         self.fallback = fallback

@@ -225,6 +225,7 @@ async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
         run.abandon()
         raise
     if not body.done():
+        run.leave_code(body)
         return BranchResult()
     branch.task = None
     return branch_result(body)

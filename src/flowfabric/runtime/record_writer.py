@@ -134,7 +134,7 @@ class RecordWriter:
         """
         run = self._run
         run.hooks.record_starting(run, mine.record)
-        if run.loss is not None:
+        if not run.owns_lease():
             return
         stored = self._last = run.engine.leases.checkpoint_nowait(run.lease.fence, (mine.step,))
         del self._unwritten[mine.record.path]
@@ -214,7 +214,7 @@ async def retry_while_owned(
     With `needs_lease`, treat a refusal as the loss of the lease if its error code means that.
     """
     pause_s = INITIAL_PAUSE_S
-    while run.loss is None:
+    while run.owns_lease():
         try:
             return await operation()
         except Unavailable:
@@ -223,6 +223,7 @@ async def retry_while_owned(
         except (Refused, NotFound) as error:
             if not needs_lease or error.code not in _LOST_CODES:
                 raise
+            run.is_lease_ended = True
             run.lease_lost(error)
     return None
 

@@ -13,10 +13,11 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Refused
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.requests import Step, StepStatus
 from flowfabric.core.policy import FailureClass
@@ -24,7 +25,7 @@ from flowfabric.runtime.branch import Branch, BranchResult, cancel_code, cancel_
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
-from flowfabric.runtime.runner import Host, TaskSpec, retry_category
+from flowfabric.runtime.runner import Host, IsHeld, TaskSpec, always_held, retry_category
 from flowfabric.runtime.suspension import Suspender
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.values import failures
@@ -78,13 +79,15 @@ class TaskRun:
         lease: Lease,
         threads: ThreadPools,
         hooks: RunHooks = NO_HOOKS,
+        is_held: IsHeld = always_held,
     ) -> None:
         self.app, self.task, self.engine, self.lease = app, task, engine, lease
-        self.threads, self.hooks = threads, hooks
+        self.threads, self.hooks, self._is_held = threads, hooks, is_held
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.is_over = False
         self.is_suspended = False
+        self.is_lease_ended = False
         self.is_draining = False
         self.must_restart = False
         self.loss: FlowFabricError | None = None
@@ -96,6 +99,7 @@ class TaskRun:
         self.dropped: asyncio.Future[None] | None = None
         self.background_tasks: set[asyncio.Task[None]] = set()
         self.raw_tasks: set[asyncio.Task[Any]] = set()
+        self._left_code: set[Future[Any] | asyncio.Future[Any]] = set()
         self._reset()
 
     def _reset(self) -> None:
@@ -105,8 +109,11 @@ class TaskRun:
         self.in_flight: dict[asyncio.Task[Any], Branch] = {}
         self._body = Branch(self, Scope(), is_plain=not self.task.is_async)
 
-    async def run(self) -> None:
-        """Run the body until the lease is ended, given up or lost."""
+    async def run(self) -> bool:
+        """Run the body until the lease is ended, given up or lost.
+
+        Return False if the store has not confirmed that the lease has ended.
+        """
         try:
             await _load(self, may_be_new=True)
             ending = await self._run_once()
@@ -119,10 +126,30 @@ class TaskRun:
         except FlowFabricError as error:
             LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
             await end_refused(self, error)
+        else:
+            self.is_lease_ended = self.is_lease_ended or self.loss is None
         finally:
             # Remove the parts of the run, so that no reference cycle keeps them until the next garbage collection.
             self.is_over = True
             del self.calls, self.record_writer, self.suspender, self._body
+        return self.is_lease_ended or self.is_suspended
+
+    async def wait_stopped(self) -> None:
+        """Return when all code that the run left behind has ended."""
+        while self._left_code:
+            await asyncio.wait([asyncio.wrap_future(code) for code in tuple(self._left_code)])
+
+    def leave_code(self, code: Future[Any] | asyncio.Future[Any]) -> None:
+        """Remember code that continues after its call was cancelled, such as a plain function in a thread."""
+        self._left_code.add(code)
+        code.add_done_callback(self._left_code.discard)
+
+    def owns_lease(self) -> bool:
+        """Return False if the lease is lost. The worker's clock may have ended it before the worker reports it."""
+        if self.loss is None and not self._is_held():
+            message = "the lease ended because no renewal was acknowledged in time"
+            self.lease_lost(Refused("lease_expired", message, execution_id=self.lease.execution_id))
+        return self.loss is None
 
     def __getattr__(self, name: str) -> Any:
         """Raise `Unwind` for a part that was removed at the end of the run, so that late durable calls unwind."""
@@ -209,8 +236,8 @@ class TaskRun:
 
 
 async def _load(run: TaskRun, *, may_be_new: bool) -> None:
-    """Read the journal from the store. Under the first lease of an execution there is nothing to read."""
-    if may_be_new and run.lease.epoch <= 1:
+    """Read the journal from the store, unless the claim has reported that there is none."""
+    if may_be_new and not run.lease.has_journal:
         return
     steps = await retry_while_owned(run, lambda: run.engine.leases.journal(run.lease.fence)) or ()
     for step in steps:
@@ -252,16 +279,22 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
     """End a lease that the store refused to end normally.
 
     After an invalid request, fail the execution permanently. After other errors, delay it, so that it does not run
-    again immediately.
+    again immediately. While the store is unavailable, retry until the lease is lost.
     """
     leases, fence = run.engine.leases, run.lease.fence
-    try:
+
+    async def end() -> None:
         if isinstance(error, InvalidRequest):
             await leases.fail(fence, error.message, failure_class=FailureClass.PERMANENT, category=error.code)
         else:
             await leases.delay(fence, after=_PAUSE_S)
+
+    try:
+        await retry_while_owned(run, end)
     except FlowFabricError as refused:
         LOG.info("The lease of %s could not be ended: %s", run.lease.execution_id, refused)
+    else:
+        run.is_lease_ended = run.is_lease_ended or run.loss is None
 
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
@@ -343,9 +376,9 @@ class TaskRunner:
         """The kinds of all registered tasks."""
         return tuple(self._app.tasks)
 
-    def begin(self, engine: Engine, lease: Lease) -> TaskRun:
+    def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> TaskRun:
         """Return a new run for a lease, without starting the run."""
-        return TaskRun(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks)
+        return TaskRun(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks, is_held)
 
 
 def continue_with(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:

@@ -30,15 +30,29 @@ if TYPE_CHECKING:
     from flowfabric.runtime.signals import Signal
 
 
+IsHeld: TypeAlias = Callable[[], bool]
+
+
+def always_held() -> bool:
+    """Return True, for a lease whose owner has no clock of its own."""
+    return True
+
+
 class Run(Protocol):
     """The work under one lease. The worker calls all methods on its event loop.
 
     A notice can arrive late. For example, a renewal may report a lease as lost that the run has just ended. After
-    `run` has returned, the worker calls no other method.
+    `run` has returned, the worker calls no method but `wait_stopped`.
     """
 
-    async def run(self) -> None:
-        """Work until the lease is ended, released or lost. Raise nothing but CancelledError."""
+    async def run(self) -> bool:
+        """Work until the lease is ended, released or lost. Raise nothing but CancelledError.
+
+        Return False if the store has not confirmed that the lease has ended. The worker then releases it.
+        """
+
+    async def wait_stopped(self) -> None:
+        """Return when no code of the run executes any longer. The worker calls this after `run` has returned."""
 
     def lease_lost(self, error: FlowFabricError) -> None:
         """Stop, and write nothing more: the lease no longer belongs to this worker."""
@@ -60,8 +74,11 @@ class Runner(Protocol):
     def kinds(self) -> Sequence[str]:
         """The kinds to claim. The worker begins no executions of other kinds."""
 
-    def begin(self, engine: Engine, lease: Lease) -> Run:
-        """Return a new run for a lease, without starting the run. The worker calls this on its event loop."""
+    def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> Run:
+        """Return a new run for a lease, without starting the run. The worker calls this on its event loop.
+
+        `is_held` returns False once the worker's clock has ended the lease. The run must then write nothing more.
+        """
 
 
 class Host(Protocol):
@@ -144,6 +161,7 @@ class CallOptions:
     """The options that `task.options(…)` sets for one execution. Omitted options default to the task's settings."""
 
     key: str | None = None
+    id: UUID | None = None
     name: str | None = None
     delay: Duration | None = None
     at: datetime | None = None

@@ -65,16 +65,26 @@ async def send_decision(opening: EngineFactory, token: str, word: DecisionWord, 
     return await deliver_decision(await opening(), token, word, validation.text(comment, "comment"), "token")
 
 
-async def deliver(opening: EngineFactory, token: str, name: str, payload: object) -> Delivery:
-    """Deliver plain JSON to the waitpoint of the token."""
+async def deliver(
+    opening: EngineFactory, token: str, name: str, payload: object, signal_id: UUID | str | None = None
+) -> Delivery:
+    """Deliver plain JSON to the waitpoint of the token. Inside a step, every try delivers the same signal."""
     codec: ValueCodec[object] = codec_for(Any, what=f"the payload of {name!r}")
     data = codec.store(payload)
     engine = await opening()
-    return await engine.signals.deliver(token, name, data, source_type="token")
+    key = idempotency_key("signal", None)
+    return await engine.signals.deliver(token, name, data, source_type="token", signal_id=signal_id, key=key)
 
 
 async def send(
-    engine: Engine, id_: UUID, name: str, payload: bytes, key: str | None, *, by: str | None = None
+    engine: Engine,
+    id_: UUID,
+    name: str,
+    payload: bytes,
+    key: str | None,
+    *,
+    by: str | None = None,
+    signal_id: UUID | str | None = None,
 ) -> Delivery:
     """Deliver a signal to the waitpoint that the task declares for this name, or else to the oldest open wait for it.
 
@@ -82,7 +92,14 @@ async def send(
     """
     kind, identity = _current_sender() if by is None else (OPERATOR, by)
     return await engine.signals.send(
-        id_, name, payload, key=key, source_type=kind, source_identity=identity, or_wait=True
+        id_,
+        name,
+        payload,
+        key=key,
+        signal_id=signal_id,
+        source_type=kind,
+        source_identity=identity,
+        or_wait=True,
     )
 
 

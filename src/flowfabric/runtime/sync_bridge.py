@@ -114,8 +114,12 @@ async def _run_segment(branch: Branch, body: Callable[[], Any], *, after: int) -
     if _is_over(branch):
         segment.ended.set_result(BranchResult(error=Unwind()))
         return segment
-    branch.run.threads.branches(branch.depth).submit(Context().run, _run_body, branch, segment, body)
-    ending = await segment.ended
+    work = branch.run.threads.branches(branch.depth).submit(Context().run, _run_body, branch, segment, body)
+    try:
+        ending = await segment.ended
+    except asyncio.CancelledError:
+        branch.run.leave_code(work)
+        raise
     if segment.has_unwound and not isinstance(ending.error, Unwind) and not _is_over(branch):
         branch.run.calls.warn_swallowed()
     return segment

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.events.cursor import Position
+from flowfabric.core.events.cursor import FIRST, CursorScope, Position
 from flowfabric.core.events.subscribers import EventFilter, EventPage, OutboxState, Subscriber
 from flowfabric.core.executions.records import Event
 from flowfabric.core.retention import DeletedExecution
@@ -50,6 +50,9 @@ class EventStore(AggregateStore):
             after_id=after.id,
             scan=scan,
         )
+        if not rows:
+            # The row of the store was removed, as test suites do.
+            return EventPage((), after, False, FIRST, None, 0, False)
         first = rows[0]
         last = after if first["last_id"] is None else _to_position(first["last_xid"], first["last_id"])
         events = tuple(
@@ -58,19 +61,64 @@ class EventStore(AggregateStore):
             if row["event_id"] is not None
         )
         return EventPage(
-            events, last, bool(first["held_back"]), _to_position(first["trimmed_xid"], first["trimmed_id"])
+            events,
+            last,
+            bool(first["held_back"]),
+            _to_position(first["trimmed_xid"], first["trimmed_id"]),
+            to_uuid(first["store_id"]),
+            first["era"],
+            bool(first["is_current"]),
         )
 
-    async def outbox_state(self) -> OutboxState:
-        """Return the state of the event log, such as the newest readable position and the last removed position."""
-        [row] = await self._session.fetch("outbox_state")
-        return OutboxState(
-            to_uuid(row["id"]),
-            _to_position(row["trimmed_xid"], row["trimmed_id"]),
-            _to_position(row["horizon_xid"], row["horizon_id"]),
-            to_datetime(row["held_back_since"]),
-            bool(row["from_elsewhere"]),
+    async def outbox_state(self) -> OutboxState | None:
+        """Return the state of the event log, or None if the row of the store was removed."""
+        rows = await self._session.fetch("outbox_state")
+        return _to_outbox_state(rows[0]) if rows else None
+
+
+class EraStore(AggregateStore):
+    """The eras of event positions, and the position that the store knows to be read."""
+
+    async def read(self) -> tuple[int, bool]:
+        """Return the era, and whether the store is where it was last used."""
+        rows = await self._session.fetch("read_era")
+        return (rows[0]["era"], bool(rows[0]["is_current"])) if rows else (0, False)
+
+    async def lock(self) -> None:
+        """Lock the row of the store. Create the row if it was removed."""
+        if not await self._session.fetch("lock_store"):
+            await self._session.fetch("add_store")
+            await self._session.fetch("lock_store")
+
+    async def begin(self, number: int, start: Position, trimmed: Position, present: Position, now: datetime) -> None:
+        """Begin an era at `start`, and return subscribers that are ahead of `present` to the start."""
+        await self._session.fetch("add_era", era=number, now=now, **_position_parameters(start))
+        await self._session.fetch(
+            "set_era",
+            era=number,
+            trimmed_xid=str(trimmed.xid),
+            trimmed_id=trimmed.id,
+            **_position_parameters(start),
         )
+        await self._session.fetch(
+            "return_subscribers",
+            present_xid=str(present.xid),
+            present_id=present.id,
+            **_position_parameters(start),
+        )
+
+    async def note_origin(self) -> None:
+        """Store where the store is used."""
+        await self._session.fetch("note_origin")
+
+    async def earliest_start(self, era: int) -> Position | None:
+        """Return the earliest start of all eras after `era`."""
+        rows = await self._session.fetch("earliest_start", era=era)
+        return _to_position(rows[0]["event_xid"], rows[0]["event_id"]) if rows else None
+
+    async def note_known(self, scope: CursorScope, position: Position) -> None:
+        """Store that subscribers have read up to this position, unless another era has begun."""
+        await self._session.fetch("note_known", store=scope.store, era=scope.era, **_position_parameters(position))
 
 
 class SubscriberStore(AggregateStore):
@@ -93,12 +141,14 @@ class SubscriberStore(AggregateStore):
             "hold_subscriber", namespace=namespace, name=name, holder=holder, now=now, held_until=until
         )
 
-    async def commit(self, namespace: str, name: str, holder: UUID, position: Position, until: datetime) -> bool:
-        """Advance a subscriber and extend its hold. Return False if `holder` no longer holds it."""
+    async def commit(self, scope: CursorScope, name: str, holder: UUID, position: Position, until: datetime) -> bool:
+        """Advance a subscriber and extend its hold. Return False if `holder` lost it or another era has begun."""
         now = await self._session.now()
         rows = await self._session.fetch(
             "commit_subscriber",
-            namespace=namespace,
+            namespace=scope.namespace,
+            store=scope.store,
+            era=scope.era,
             name=name,
             holder=holder,
             now=now,
@@ -167,6 +217,21 @@ class TrimStore(AggregateStore):
     async def note_trimmed(self, position: Position) -> None:
         """Store that events up to this position may have been removed."""
         await self._session.fetch("note_trimmed", **_position_parameters(position))
+
+
+def _to_outbox_state(row: Row) -> OutboxState:
+    return OutboxState(
+        to_uuid(row["id"]),
+        _to_position(row["trimmed_xid"], row["trimmed_id"]),
+        _to_position(row["horizon_xid"], row["horizon_id"]),
+        to_datetime(row["held_back_since"]),
+        bool(row["from_elsewhere"]),
+        era=row["era"],
+        known=_to_position(row["known_xid"], row["known_id"]),
+        is_current=bool(row["is_current"]),
+        is_new=bool(row["is_new"]),
+        era_since=to_datetime(row["era_since"]),
+    )
 
 
 def _to_position(xid: str | int, id_: int) -> Position:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
-from flowfabric.core.executions.records import Route
+from flowfabric.core.executions.records import Execution, Route
 from flowfabric.core.executions.views import ApproximateCount, Backlog
 from flowfabric.store.records import LaneState
 from flowfabric.store.rows import to_names
@@ -32,28 +33,44 @@ class LaneStore(AggregateStore):
 
 
 class RouteStore(AggregateStore):
-    """Routes by id. A route is a combination of namespace, lane, kind and required capabilities."""
+    """Routes. A route is a combination of namespace, lane, kind and required capabilities."""
 
-    async def ensure(self, route: Route) -> int:
-        """Return the id of a route. Create the route if it does not exist."""
-        digest = route.digest()
-        rows = await self._session.fetch("route_id", digest=digest)
-        if not rows:
-            await self._session.fetch(
-                "add_route",
-                namespace=route.namespace,
-                lane=route.lane,
-                kind=route.kind,
-                requires=list(route.requires),
-                digest=digest,
-            )
-            rows = await self._session.fetch("route_id", digest=digest)
-        return int(rows[0]["id"])
+    async def ensure(self, routes: Iterable[Route]) -> None:
+        """Create the routes that do not exist yet. Other transactions wait for a new route in the order of the ids."""
+        await self._session.fetch_each(
+            "add_route",
+            [
+                {
+                    "id": route.id,
+                    "namespace": route.namespace,
+                    "lane": route.lane,
+                    "kind": route.kind,
+                    "requires": list(route.requires),
+                    "digest": route.digest,
+                }
+                for route in sorted(set(routes), key=lambda route: route.id)
+            ],
+        )
 
-    async def requires(self, route_id: int) -> tuple[str, ...]:
-        """Return the capabilities that a route requires."""
-        [row] = await self._session.fetch("route_requires", id=route_id)
-        return to_names(row["requires"])
+    async def requires(self, execution: Execution) -> tuple[str, ...] | None:
+        """Return the capabilities that the execution's route requires, or None if it does not have its own route."""
+        rows = await self._session.fetch(
+            "route_requires",
+            id=execution.route_id,
+            namespace=execution.namespace,
+            lane=execution.lane,
+            kind=execution.kind,
+        )
+        return to_names(rows[0]["requires"]) if rows else None
+
+    async def restore(self, execution: Execution) -> None:
+        """Create the route of a stored execution if it is missing and requires no capability.
+
+        The execution has only the id of its route. The id shows whether capabilities were required, but not which.
+        """
+        route = Route(execution.namespace, execution.lane, execution.kind, ())
+        if route.id == execution.route_id and await self.requires(execution) is None:
+            await self.ensure([route])
 
     async def backlog(self, namespace: str, limit: int) -> list[Backlog]:
         """Count waiting executions by lane, kind and required capabilities, each up to `limit`."""

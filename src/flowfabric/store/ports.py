@@ -42,14 +42,17 @@ class Store(Protocol):
     def local_clock(self) -> Callable[[], datetime] | None:
         """A function that returns the store's time without a query, or None if the time is on a server."""
 
-    async def run(self, body: Body[Result]) -> Result:
-        """Run `body` in one write transaction and return its result. After a conflict, run it again from the start."""
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
+        """Run `body` in one write transaction and return its result. After a conflict, run it again from the start.
+
+        A store with one writer runs an urgent body before all other queued bodies.
+        """
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
         """Run a `body` that calls user code on the engine's connection. Raise exceptions of user code unchanged."""
 
-    async def run_single(self, body: Body[Result]) -> Result:
-        """Run a `body` that needs no explicit transaction.
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
+        """Run a `body` that needs no explicit transaction, otherwise like `run`.
 
         The body runs one statement, or reads first and then writes by one guarded statement.
         """

@@ -24,7 +24,6 @@ class NewExecution:
 
     id: UUID
     namespace: str
-    route_id: int
     submission: Submission
     state: State
     blocking_reason: BlockingReason
@@ -37,10 +36,14 @@ class NewExecution:
 
 @record(frozen=True, slots=True)
 class Claimed:
-    """The leases that a claim got, best first. `all_locked` is true if other transactions had locked all candidates."""
+    """The leases that a claim got, best first. `all_locked` is true if other transactions had locked all candidates.
+
+    `is_current` is false if the store went back to an earlier state, so that the era of the leases is too low.
+    """
 
     leases: tuple[Lease, ...]
     all_locked: bool
+    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from uuid import UUID
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.records import (
     Attempt,
+    AttemptOrigin,
     CancelRequest,
     Event,
     Execution,
@@ -30,6 +31,7 @@ from flowfabric.core.executions.records import (
     RecordedStep,
     Resumption,
     WorkerId,
+    route_digest,
 )
 from flowfabric.core.fast_dataclass import make
 from flowfabric.core.policy import Policy, optional_span, span
@@ -158,6 +160,7 @@ def parse_tags(document: str) -> dict[str, str]:
 
 def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
     """Return the lease that a claim has just given to a worker."""
+    origin = "resumed" if row["lease_resumed"] else row["attempt_origin"]
     return Lease(
         fence=Fence(to_uuid(row["id"]), row["epoch"], to_uuid(row["lease_id"])),
         namespace=namespace,
@@ -168,7 +171,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         encoding=row["encoding"],
         tags=parse_tags(row["tags"]),
         worker=worker,
-        origin="resumed" if row["lease_resumed"] else row["attempt_origin"],
+        origin=origin,
         attempt_index=row["attempt_index"],
         generation=row["generation"],
         acquired_at=to_datetime(row["lease_acquired_at"]),
@@ -177,8 +180,10 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
         deadline_at=to_datetime(row["deadline_at"]),
         attempt_timeout_at=to_datetime(row["attempt_timeout_at"]),
         is_standalone=bool(row["plain"]),
+        has_journal=origin != AttemptOrigin.FRESH,
         resumption=_to_resumption(row),
         cancel_due_at=to_datetime(row["cancel_due_at"]),
+        era=row["era"] or 0,
     )
 
 
@@ -260,7 +265,7 @@ def insert_parameters(new: NewExecution) -> dict[str, object]:
         "id": new.id,
         "lane": submission.lane,
         "kind": submission.kind,
-        "route_id": new.route_id,
+        "route": route_digest(new.namespace, submission.lane, submission.kind, tuple(submission.requires)),
         "priority": submission.priority,
         "payload": submission.payload,
         "encoding": submission.encoding,

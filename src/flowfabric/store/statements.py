@@ -74,9 +74,13 @@ class Dialect:
 
     table_prefix: str
     numbered: bool
+    # Texts that this server does not accept, and what to write instead.
+    replacements: tuple[tuple[str, str], ...] = ()
 
     def translate(self, text: str) -> Part:
         """Return the statement in this dialect."""
+        for old, new in self.replacements:
+            text = text.replace(old, new)
         text = _TABLE.sub(lambda match: f"{self.table_prefix}{match[1]}", _COMMENT.sub("", text)).strip()
         if not self.numbered:
             json_list = r"\1IN (SELECT value FROM json_each(:\2))"

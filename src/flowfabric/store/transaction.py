@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -11,7 +11,7 @@ from uuid import UUID
 from flowfabric.core.executions.requests import Claim, Step
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.due import DueStore
-from flowfabric.store.events import EventStore, SubscriberStore, TrimStore
+from flowfabric.store.events import EraStore, EventStore, SubscriberStore, TrimStore
 from flowfabric.store.executions import ExecutionStore, GrantStore, IdempotencyKeyStore, PurgeStore, WriteSet
 from flowfabric.store.flows import EdgeStore, FlowStore, MemberStore
 from flowfabric.store.journal import AttemptStore, StepStore
@@ -58,6 +58,7 @@ class Transaction:
     attempts = _LazyStore(AttemptStore)
     steps = _LazyStore(StepStore)
     events = _LazyStore(EventStore)
+    eras = _LazyStore(EraStore)
     lanes = _LazyStore(LaneStore)
     routes = _LazyStore(RouteStore)
     grants = _LazyStore(GrantStore)
@@ -124,8 +125,14 @@ class JoinedTransaction(Transaction):
 
 
 class SharedTransaction(Transaction):
-    """A transaction of the engine in which user code takes part."""
+    """A transaction of the engine in which user code takes part.
 
-    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
+    With `outlasts_leases`, the transaction may take longer than the lease under which it runs, because it locks the
+    row of the execution. Otherwise the backend limits the time of user code.
+    """
+
+    outlasts_leases = False
+
+    async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         """Run user code on the connection. Return its result and the step to record for it."""
         raise NotImplementedError

@@ -148,6 +148,7 @@ def _make_lease() -> Lease:
         deadline_at=None,
         attempt_timeout_at=None,
         is_standalone=True,
+        has_journal=False,
     )
 
 

@@ -42,7 +42,7 @@ class Driver:
         self._concurrency = concurrency
         self._threads = ThreadPools(max(16, concurrency))
         self._runner = TaskRunner(app, self._threads, hooks)
-        self._running: dict[asyncio.Task[None], TaskRun] = {}
+        self._running: dict[asyncio.Task[bool], TaskRun] = {}
         self._run_counts: Counter[UUID] = Counter()
         self._lanes: Collection[str] = ()
 

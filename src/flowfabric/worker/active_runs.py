@@ -3,6 +3,9 @@
 A worker never runs an execution twice at the same time. An execution may be claimed again while its former run is
 still cleaning up after a wait. The new lease is then deferred until that run ends; if that takes too long, the lease
 renewer releases it.
+
+A worker never runs the same lease twice (see `leases.py`). If a run ends without a confirmation from the store that its
+lease has ended, the worker releases the lease in the background.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import ParamSpec
 from uuid import UUID
 
@@ -26,7 +30,7 @@ from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
 from flowfabric.runtime.runner import Run, Runner
 from flowfabric.worker.leases import LeaseTable, RenewalReport
-from flowfabric.worker.release import release_leases
+from flowfabric.worker.release import BackgroundReleases
 
 _PREFETCH_S = 0.1
 _MAX_PREFETCH = 256
@@ -130,6 +134,8 @@ class _ActiveRun:
     run: Run
     cancel_due_at: datetime | None
     task: asyncio.Task[None] | None = None
+    delay_s: float = 0.0
+    is_lease_ended: bool = False
 
 
 class ActiveRuns:
@@ -147,6 +153,7 @@ class ActiveRuns:
         self._pending: deque[Lease] = deque()
         self._deferred: dict[UUID, Lease] = {}
         self._active: dict[UUID, _ActiveRun] = {}
+        self._releases = BackgroundReleases(engine, lease_table.confirm_end)
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -155,6 +162,12 @@ class ActiveRuns:
         """Take over these leases, and start as many of them as there are free slots."""
         self._pending.extend(self._lease_table.add(leases, requested_at))
         self._start_pending()
+
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """Release leases that the store still lists although their runs have ended."""
+        for lease in leases:
+            if self._find(lease.fence) is None:
+                self._releases.add(lease.fence)
 
     def on_report(self, report: RenewalReport) -> None:
         """Forward the result of a renewal round to the runs."""
@@ -195,6 +208,10 @@ class ActiveRuns:
         """Wait until there are no active runs."""
         await self._idle.wait()
 
+    async def finish_releases(self) -> None:
+        """Wait a moment for the releases in the background, then leave the remaining leases to expire."""
+        await self._releases.close()
+
     def abandon(self, error: FlowFabricError) -> list[Fence]:
         """Notify all active runs of the loss of their lease, and return these leases, which the caller must release."""
         remaining = list(self._active.values())
@@ -230,7 +247,8 @@ class ActiveRuns:
         self._slots.start_run()
         self._idle.clear()
         try:
-            run: Run = self._runner.begin(self._engine, lease)
+            is_held = partial(self._lease_table.is_held, lease.fence.lease_id)
+            run: Run = self._runner.begin(self._engine, lease, is_held)
         except Exception as error:
             run = _FailedRun(error)
         active = self._active[lease.execution_id] = _ActiveRun(lease, run, lease.cancel_due_at)
@@ -240,22 +258,26 @@ class ActiveRuns:
     async def _run(self, active: _ActiveRun) -> None:
         began = time.monotonic()
         try:
-            await active.run.run()
+            active.is_lease_ended = await active.run.run()
         except asyncio.CancelledError:
             if not self._is_draining:
-                await self._postpone(active.lease)
+                self._postpone(active)
         except (Exception, SystemExit):
-            await self._postpone(active.lease)
+            self._postpone(active)
         finally:
-            self._end(active.lease, time.monotonic() - began)
+            self._end(active, time.monotonic() - began)
 
-    async def _postpone(self, lease: Lease) -> None:
-        _log.exception("Run of %s failed unexpectedly, retrying in %g s", _name(lease), _ERROR_PAUSE_S)
-        if self._lease_table.remove(lease.fence.lease_id):
-            await release_leases(self._engine, [lease.fence], _ERROR_PAUSE_S)
+    def _postpone(self, active: _ActiveRun) -> None:
+        _log.exception("Run of %s failed unexpectedly, retrying in %g s", _name(active.lease), _ERROR_PAUSE_S)
+        active.delay_s = _ERROR_PAUSE_S
 
-    def _end(self, lease: Lease, seconds: float) -> None:
-        self._lease_table.remove(lease.fence.lease_id)
+    def _end(self, active: _ActiveRun, seconds: float) -> None:
+        lease = active.lease
+        if active.is_lease_ended:
+            self._lease_table.confirm_end(lease.fence.lease_id)
+        else:
+            self._lease_table.remove(lease.fence.lease_id)
+            self._releases.add(lease.fence, active.run.wait_stopped, active.delay_s)
         del self._active[lease.execution_id]
         self._slots.end_run(seconds)
         if (deferred := self._deferred.pop(lease.execution_id, None)) is not None:
@@ -275,8 +297,10 @@ class _FailedRun:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
         raise self._error
+
+    async def wait_stopped(self) -> None: ...
 
     def lease_lost(self, error: FlowFabricError) -> None: ...
     def cancel_requested(self, due_at: datetime) -> None: ...

@@ -1,7 +1,8 @@
 """The claim loop. It makes one claim at a time while slots are free. If there is no work, it waits for a notification.
 
 A claim that was sent is never cancelled, because no worker would run its leases until they expire. If the reply to a
-claim is lost, the claimer reads from the store which leases this worker holds.
+claim is lost, the claimer reads from the store which leases this worker holds. It accepts those under which no code has
+run, and gives back the others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _MAX_BACKOFF_S = 5.0
 _PARTIAL_CLAIM_PAUSE_S = 0.05
 _LAST_CLAIM_TIMEOUT_S = 2.0
 AcceptLeases = Callable[[Sequence[Lease], float], None]
+GiveBackLeases = Callable[[Sequence[Lease]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +43,26 @@ class ClaimCriteria:
 
 
 class Claimer:
-    """Claims leases for free slots. `accept` gets the leases and the local time at which they were requested."""
+    """Claims leases for free slots. `accept` gets the leases and the local time at which they were requested.
+
+    `give_back` gets leases that the store lists and that must not run, because code has run under them before.
+    """
 
     def __init__(
-        self, engine: Engine, criteria: ClaimCriteria, slots: Slots, lease_table: LeaseTable, accept: AcceptLeases
+        self,
+        engine: Engine,
+        criteria: ClaimCriteria,
+        slots: Slots,
+        lease_table: LeaseTable,
+        accept: AcceptLeases,
+        give_back: GiveBackLeases,
     ) -> None:
         self._engine = engine
         self._criteria = criteria
         self._slots = slots
         self._lease_table = lease_table
         self._accept = accept
+        self._give_back = give_back
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._sent: asyncio.Task[int] | None = None
@@ -107,7 +119,9 @@ class Claimer:
 
     async def _accept_unknown(self) -> None:
         """Accept leases of claims whose reply was lost. Renew them first, because their remaining time is unknown."""
-        leases = (await self.find_unknown_leases())[:MAX_BATCH]
+        new, started = self._lease_table.split(await self.find_unknown_leases())
+        self._give_back(started)
+        leases = new[:MAX_BATCH]
         if leases:
             requested_at = time.monotonic()
             outcomes = await self._engine.leases.renew_many([lease.fence for lease in leases])

@@ -1,16 +1,24 @@
 """The leases that a worker holds, and their renewal.
 
-    add ──► unstarted ──start──► started ──remove──► (the run has ended)
-                │                   │
-                │ after a third     │ after a third of the TTL since the last renewal: due for renewal
-                │ of the TTL        │ after the whole TTL: lost
-                ▼                   ▼
-             released              lost
+    add ──► unstarted ──start──► started ──────────────► the run has ended ──► the store has confirmed the end
+                │                   │                                      ▲
+                │ after a third     │ after a third of the TTL since the   │ the code has stopped,
+                │ of the TTL        │ last renewal: due for renewal        │ and the worker releases the lease
+                ▼                   │ after the whole TTL ──► lost ────────┘
+             released
 
 The worker's loop and the renewal thread share the lease table. The one that removes a lease must also release it
 or report its loss. The TTL of a lease is measured from before the request to the store, so the lease counts as lost
 here before it expires in the store. Only the local clock decides when a lease is lost, so an unavailable store cannot
-hide the loss. A renewal is tried up to four times per TTL.
+hide the loss. While a transaction of this worker has locked the row of a lease, the lease cannot be lost.
+
+A renewal is tried up to four times per TTL, even if an earlier try is still on its way. It never waits for a row lock.
+If another transaction has locked the row, the lease is busy, and is tried more often. Each lease has its own outcome.
+
+**One fence, one run.** The store may still list a lease that is lost here, because only the replies to its renewals
+were lost. The table remembers every lease under which code was started, and never accepts or starts it again. It
+forgets a lease some time after the store has confirmed its end. It still remembers the last ones, because a standby
+that takes over without the newest transactions lists them again.
 """
 
 from __future__ import annotations
@@ -20,6 +28,7 @@ import logging
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -34,6 +43,7 @@ from flowfabric.worker.release import release_leases
 
 RENEW_AFTER = 1 / 3
 START_WITHIN = 1 / 3
+_MAX_ENDED = 4_096
 
 
 @dataclass(slots=True)
@@ -43,6 +53,7 @@ class _Held:
     taken_at: float
     extended_at: float
     is_started: bool = False
+    locks: int = 0
 
 
 class LeaseTable:
@@ -52,6 +63,8 @@ class LeaseTable:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
+        self._started: set[UUID] = set()
+        self._ended: OrderedDict[UUID, None] = OrderedDict()
 
     def lease_ids(self) -> set[UUID]:
         """Return the ids of the held leases."""
@@ -59,21 +72,50 @@ class LeaseTable:
             return set(self._held)
 
     def add(self, leases: Sequence[Lease], requested_at: float) -> list[Lease]:
-        """Add leases that were requested at `requested_at`, and return the leases that were not in the table."""
+        """Add leases that were requested at `requested_at`, and return those that were added.
+
+        Leases that are in the table, or under which code was started before, are not added.
+        """
         with self._lock:
-            fresh = [lease for lease in leases if lease.fence.lease_id not in self._held]
+            fresh = [lease for lease in leases if self._is_new(lease.fence.lease_id)]
             for lease in fresh:
                 held = _Held(lease.fence, lease.ttl.total_seconds(), requested_at, requested_at)
                 self._held[lease.fence.lease_id] = held
         return fresh
 
     def start(self, lease_id: UUID) -> bool:
-        """Mark a lease as started. Return False if the worker no longer holds the lease."""
+        """Mark a lease as started. Return False if it was started before, or if the worker no longer holds it."""
         with self._lock:
             held = self._held.get(lease_id)
-            if held is not None:
-                held.is_started = True
-            return held is not None
+            if held is None or lease_id in self._started:
+                return False
+            held.is_started = True
+            self._started.add(lease_id)
+            return True
+
+    def split(self, leases: Sequence[Lease]) -> tuple[list[Lease], list[Lease]]:
+        """Return the leases under which no code was started, and the leases under which code was started."""
+        new, started = list[Lease](), list[Lease]()
+        with self._lock:
+            for lease in leases:
+                id_ = lease.fence.lease_id
+                (started if id_ in self._started or id_ in self._ended else new).append(lease)
+        return new, started
+
+    def is_held(self, lease_id: UUID) -> bool:
+        """Return True if the worker holds the lease, and it is locked or its TTL has not passed."""
+        with self._lock:
+            held = self._held.get(lease_id)
+            return held is not None and (held.locks > 0 or self._clock() < held.extended_at + held.ttl_s)
+
+    def confirm_end(self, lease_id: UUID) -> None:
+        """Remove a lease whose end the store has confirmed."""
+        with self._lock:
+            self._held.pop(lease_id, None)
+            self._started.discard(lease_id)
+            self._ended[lease_id] = None
+            if len(self._ended) > _MAX_ENDED:
+                self._ended.popitem(last=False)
 
     def remove(self, lease_id: UUID) -> bool:
         """Remove a lease. Return False if it was not in the table."""
@@ -81,9 +123,12 @@ class LeaseTable:
             return self._held.pop(lease_id, None) is not None
 
     def take_lost(self) -> list[Fence]:
-        """Remove and return the leases whose TTL has passed without a renewal."""
+        """Remove and return the leases whose TTL has passed without a renewal.
+
+        A lease whose row a transaction of this worker has locked is not lost: no other process can end it now.
+        """
         now = self._clock()
-        return self._take(lambda held: held.extended_at + held.ttl_s <= now)
+        return self._take(lambda held: not held.locks and held.extended_at + held.ttl_s <= now)
 
     def take_idle(self) -> list[Fence]:
         """Remove and return the leases that were not started in time, so that another worker can have them."""
@@ -102,14 +147,31 @@ class LeaseTable:
         with self._lock:
             held = self._held.get(lease_id)
             if held is not None:
-                held.extended_at = requested_at
+                # Renewals may overlap, so an earlier request may be acknowledged after a later one.
+                held.extended_at = max(held.extended_at, requested_at)
             return held is not None
+
+    def lock_began(self, lease_id: UUID) -> None:
+        """Note that a transaction of this worker has locked the row of the lease."""
+        with self._lock:
+            if (held := self._held.get(lease_id)) is not None:
+                held.locks += 1
+
+    def lock_ended(self, lease_id: UUID, extended_at: float | None) -> None:
+        """Note that such a transaction has ended. If it has committed, it extended the lease at `extended_at`."""
+        with self._lock:
+            if (held := self._held.get(lease_id)) is not None and held.locks:
+                held.locks -= 1
+                held.extended_at = max(held.extended_at, extended_at or held.extended_at)
 
     def next_loss_in(self, limit_s: float) -> float:
         """Return the seconds until the first lease is lost, at most `limit_s`."""
         with self._lock:
-            ends = [held.extended_at + held.ttl_s for held in self._held.values()]
+            ends = [held.extended_at + held.ttl_s for held in self._held.values() if not held.locks]
         return max(0.0, min([limit_s, *(end - self._clock() for end in ends)]))
+
+    def _is_new(self, lease_id: UUID) -> bool:
+        return not (lease_id in self._held or lease_id in self._started or lease_id in self._ended)
 
     def _take(self, matches: Callable[[_Held], bool]) -> list[Fence]:
         with self._lock:
@@ -120,9 +182,11 @@ class LeaseTable:
 
 
 _log = logging.getLogger("flowfabric.worker")
+_BUSY = "lease_busy"
 _RENEWALS_PER_TTL = 6
 _LOSS_CHECKS_PER_TTL = 12
-_TIMEOUT_PER_TTL = 1 / 3
+_BUSY_RENEWALS_PER_TTL = 24
+_MAX_IN_FLIGHT = 24
 OpenEngine = Callable[[], AbstractAsyncContextManager[Engine]]
 
 
@@ -149,6 +213,8 @@ class LeaseRenewer:
         self._open_engine = open_engine
         self._on_report = on_report
         self._is_failing = False
+        self._has_busy = False
+        self._in_flight = 0
 
     async def run(self) -> None:
         """Renew leases and detect lost ones until cancelled."""
@@ -156,25 +222,28 @@ class LeaseRenewer:
             group.create_task(self._watch_losses())
             group.create_task(self._renew())
 
-    async def renew_once(self, engine: Engine) -> RenewalReport:
-        """Release the leases that were not started in time, renew the due leases in batches, and return the report."""
-        report = RenewalReport()
+    def start_round(self, engine: Engine, tasks: asyncio.TaskGroup) -> None:
+        """Start to release the leases that were not started in time, and to renew the due leases in batches.
+
+        Neither waits for the other. Leases are renewed again while an earlier renewal of them is still on its way.
+        """
         idle = self._lease_table.take_idle()
         if idle:
-            report.released += idle
-            await release_leases(engine, idle)
+            self._report(RenewalReport(released=idle))
+            tasks.create_task(release_leases(engine, idle))
         due = self._lease_table.due_for_renewal()
         for start in range(0, len(due), MAX_BATCH):
-            await self._renew_batch(engine, due[start : start + MAX_BATCH], report)
-        return report
+            if self._in_flight < _MAX_IN_FLIGHT:
+                self._in_flight += 1
+                tasks.create_task(self._renew_batch(engine, due[start : start + MAX_BATCH]))
 
     async def _renew(self) -> None:
         """Renew leases in rounds. After an error, open a new engine."""
         while True:
             try:
-                async with self._open_engine() as engine:
+                async with self._open_engine() as engine, asyncio.TaskGroup() as tasks:
                     while True:
-                        self._report(await self.renew_once(engine))
+                        self.start_round(engine, tasks)
                         await asyncio.sleep(self._pause_s())
             except FlowFabricError as error:
                 self._note_failure(error)
@@ -182,22 +251,30 @@ class LeaseRenewer:
                 _log.exception("Lease renewal failed unexpectedly, retrying")
             await asyncio.sleep(self._pause_s() * random.uniform(0.5, 1.0))
 
-    async def _renew_batch(self, engine: Engine, fences: Sequence[Fence], report: RenewalReport) -> None:
+    async def _renew_batch(self, engine: Engine, fences: Sequence[Fence]) -> None:
+        """Renew leases and report the outcome. A reply after the whole TTL would be useless."""
         requested_at = time.monotonic()
         try:
-            async with asyncio.timeout(self._ttl_s * _TIMEOUT_PER_TTL):
+            async with asyncio.timeout(self._ttl_s):
                 outcomes = await engine.leases.renew_many(fences)
-        except (Unavailable, TimeoutError) as error:
+        except (FlowFabricError, TimeoutError) as error:
             self._note_failure(error)
             return
+        finally:
+            self._in_flight -= 1
+        report = RenewalReport()
         for fence, outcome in zip(fences, outcomes, strict=True):
             self._note_outcome(fence, outcome, requested_at, report)
+        self._has_busy = any(isinstance(outcome, Unavailable) and outcome.code == _BUSY for outcome in outcomes)
+        self._report(report)
 
     def _note_outcome(
         self, fence: Fence, outcome: Renewed | FlowFabricError, requested_at: float, report: RenewalReport
     ) -> None:
         if isinstance(outcome, Unavailable):
-            self._note_failure(outcome)
+            # The row of a busy lease is locked. The store works, and the lease is renewed again in the next round.
+            if outcome.code != _BUSY:
+                self._note_failure(outcome)
         elif isinstance(outcome, FlowFabricError):
             if self._lease_table.remove(fence.lease_id):
                 report.lost[fence] = outcome
@@ -215,7 +292,7 @@ class LeaseRenewer:
             self._on_report(report)
 
     def _pause_s(self) -> float:
-        return self._ttl_s / _RENEWALS_PER_TTL
+        return self._ttl_s / (_BUSY_RENEWALS_PER_TTL if self._has_busy else _RENEWALS_PER_TTL)
 
     def _note_failure(self, error: Exception) -> None:
         if not self._is_failing:

@@ -1,39 +1,111 @@
-"""Releasing leases, so that another worker can continue the same attempt immediately."""
+"""Releasing leases, so that another worker can continue the same attempt immediately.
+
+A lease under which code has run must not run again. So the worker releases it as soon as the code has stopped, and
+repeats the release until the store confirms that the lease has ended. The release moves the epoch, and the store then
+refuses late writes. If the code does not stop, the lease expires.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, Unavailable
+from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
 from flowfabric.core.executions.records import Fence
 from flowfabric.engine.engine import Engine
 
 _log = logging.getLogger("flowfabric.worker")
 _MAX_TRIES = 4
+_GIVE_UP_AFTER_S = 5.0
 _MAX_IN_FLIGHT = 32
+_MAX_PAUSE_S = 2.0
+_CLOSE_TIMEOUT_S = 2.0
+WaitStopped = Callable[[], Coroutine[Any, Any, None]]
 
 
-async def release_leases(engine: Engine, fences: Iterable[Fence], after_s: float = 0.0) -> None:
-    """Release the leases, or delay their executions by `after_s`.
+async def release_leases(engine: Engine, fences: Iterable[Fence]) -> None:
+    """Release leases under which no code has run, or whose worker stops.
 
-    If the store is unavailable, this retries a few times and then lets the leases expire.
+    If the store is unavailable, this retries a few times, for a few seconds, and then lets the leases expire.
     """
     slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
-    await asyncio.gather(*(_release(engine, fence, after_s, slots) for fence in fences))
+    await asyncio.gather(*(_release(engine, fence, slots) for fence in fences))
 
 
-async def _release(engine: Engine, fence: Fence, after_s: float, slots: asyncio.Semaphore) -> None:
+async def _release(engine: Engine, fence: Fence, slots: asyncio.Semaphore) -> None:
+    stop_at = time.monotonic() + _GIVE_UP_AFTER_S
     for attempt in range(1, _MAX_TRIES + 1):
         try:
             async with slots:
-                await (engine.leases.delay(fence, after=after_s) if after_s else engine.leases.release(fence))
+                await engine.leases.release(fence)
             return
         except Unavailable as error:
-            if attempt == _MAX_TRIES:
+            if attempt == _MAX_TRIES or time.monotonic() >= stop_at:
                 _log.warning("Lease on %s could not be released and will expire: %s", fence.execution_id, error)
+                return
         except FlowFabricError:
             return  # The lease has already ended.
         await asyncio.sleep(random.uniform(0.5, 1.0) * 0.05 * 2**attempt)
+
+
+class BackgroundReleases:
+    """Releases leases in the background until the store confirms that they have ended.
+
+    `on_ended` gets the id of each lease that has ended. Use this object only on the worker's loop.
+    """
+
+    def __init__(self, engine: Engine, on_ended: Callable[[UUID], None]) -> None:
+        self._engine = engine
+        self._on_ended = on_ended
+        self._slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._waiting: set[UUID] = set()
+
+    def add(self, fence: Fence, wait_stopped: WaitStopped | None = None, after_s: float = 0.0) -> None:
+        """Release a lease once `wait_stopped` returns. With `after_s`, also delay its execution."""
+        if fence.lease_id not in self._tasks:
+            task = asyncio.create_task(self._release(fence, wait_stopped, after_s), name="flowfabric-release")
+            self._tasks[fence.lease_id] = task
+            task.add_done_callback(lambda _: self._tasks.pop(fence.lease_id, None))
+
+    async def close(self) -> None:
+        """Give the releases a moment to succeed, then leave the remaining leases to expire."""
+        tasks = list(self._tasks.values())
+        sent = [task for lease_id, task in self._tasks.items() if lease_id not in self._waiting]
+        if sent:
+            await asyncio.wait(sent, timeout=_CLOSE_TIMEOUT_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _release(self, fence: Fence, wait_stopped: WaitStopped | None, after_s: float) -> None:
+        if wait_stopped is not None:
+            self._waiting.add(fence.lease_id)
+            try:
+                await wait_stopped()
+            finally:
+                self._waiting.discard(fence.lease_id)
+        failures = 0
+        while not await self._try(fence, after_s, is_first=not failures):
+            failures += 1
+            await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MAX_PAUSE_S, 0.05 * 2.0 ** min(failures, 10)))
+        self._on_ended(fence.lease_id)
+
+    async def _try(self, fence: Fence, after_s: float, *, is_first: bool) -> bool:
+        """Release the lease. Return False if its state in the store is unknown."""
+        leases = self._engine.leases
+        try:
+            async with self._slots:
+                await (leases.delay(fence, after=after_s) if after_s else leases.release(fence))
+        except (Refused, NotFound):
+            return True  # The lease has already ended.
+        except Exception as error:
+            if is_first:
+                _log.warning("Lease on %s could not be released, retrying: %s", fence.execution_id, error)
+            return False
+        return True

@@ -24,6 +24,7 @@ async def drain(engine: Engine, claimer: Claimer, runs: ActiveRuns, grace_over: 
     if runs.is_busy:
         await _abandon(engine, runs)
     await release_leases(engine, runs.take_unstarted())
+    await runs.finish_releases()
     await _release_unknown(engine, claimer)
 
 

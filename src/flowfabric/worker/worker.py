@@ -76,7 +76,9 @@ class Worker:
         self._lease_table = LeaseTable()
         self._slots = Slots(slots, ttl.total_seconds())
         self._runs = ActiveRuns(engine, runner, self._slots, self._lease_table)
-        self._claimer = Claimer(engine, self._criteria, self._slots, self._lease_table, self._runs.accept)
+        self._claimer = Claimer(
+            engine, self._criteria, self._slots, self._lease_table, self._runs.accept, self._runs.give_back
+        )
         self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
         self._grace_over = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -96,6 +98,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
+            stack.enter_context(self._engine.leases.report_locks_to(self._lease_table))
             ttl_s, on_report = self._criteria.lease_ttl.total_seconds(), self._runs.on_report
             jobs = run_background_jobs(self._engine, self._open_renewal_engine, self._lease_table, ttl_s, on_report)
             await stack.enter_async_context(jobs)

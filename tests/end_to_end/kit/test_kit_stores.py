@@ -23,7 +23,7 @@ async def hello(name: str) -> str:
 
 
 def kit_on(store: TestStore, **options: Any) -> Kit:
-    schema = {"schema": store.schema} if isinstance(store, PostgresTestStore) else {}
+    schema: dict[str, Any] = {"schema": store.schema} if isinstance(store, PostgresTestStore) else {}
     return Kit(app, store.url, durable=False, **schema, **options)
 
 

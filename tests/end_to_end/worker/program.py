@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from flowfabric.engine import connect
+from flowfabric.runtime.runner import always_held
 from flowfabric.worker import Worker, new_event_loop, run_until_signal
 from tests.end_to_end.worker.scripted_runs import Body, ScriptedRun, ScriptedRunner, echo, until_drained, until_lost
 
@@ -35,9 +36,9 @@ BODIES: dict[str, Body] = {
 class ReportingRunner(ScriptedRunner):
     """A scripted runner that writes a line for every run that it begins."""
 
-    def begin(self, engine: Any, lease: Any) -> ScriptedRun:
+    def begin(self, engine: Any, lease: Any, is_held: Any = always_held) -> ScriptedRun:
         write_line(f"begins {lease.execution_id} {lease.attempt_index}")
-        return super().begin(engine, lease)
+        return super().begin(engine, lease, is_held)
 
 
 def write_line(line: str) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from flowfabric.engine import Engine, FlowFabricError, Lease, State
+from flowfabric.runtime.runner import always_held
 from flowfabric.worker import Worker
 from tests.stores import PostgresTestStore, TestStore
 
@@ -29,8 +30,12 @@ class ScriptedRun:
         self.renewals: asyncio.Queue[None] = asyncio.Queue()
         self._body = body
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
         await self._body(self)
+        return not self.lost.done()
+
+    async def wait_stopped(self) -> None:
+        return None
 
     def lease_lost(self, error: FlowFabricError) -> None:
         self.lost.set_result(error)
@@ -63,7 +68,7 @@ class ScriptedRunner:
         self.ids: list[UUID] = []
         self._body = body
 
-    def begin(self, engine: Engine, lease: Lease) -> ScriptedRun:
+    def begin(self, engine: Engine, lease: Lease, is_held: Callable[[], bool] = always_held) -> ScriptedRun:
         run = ScriptedRun(engine, lease, self._body)
         self.ids.append(lease.execution_id)
         self.begun.put_nowait(run)

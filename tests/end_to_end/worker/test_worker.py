@@ -131,7 +131,7 @@ async def test_runner_that_fails_to_begin_is_logged_and_the_execution_delayed(
     store: TestStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FailingRunner(ScriptedRunner):
-        def begin(self, engine: Engine, lease: object) -> ScriptedRun:
+        def begin(self, engine: Engine, lease: object, is_held: object = None) -> ScriptedRun:
             raise LookupError("no such thing")
 
     async with opened(store) as engine:

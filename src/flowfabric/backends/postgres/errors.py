@@ -11,7 +11,7 @@ _ERRORS = asyncpg.exceptions
 _LOST = (
     _ERRORS.PostgresConnectionError, _ERRORS.ConnectionDoesNotExistError, _ERRORS.InterfaceError,
     _ERRORS.CannotConnectNowError, _ERRORS.AdminShutdownError, _ERRORS.CrashShutdownError,
-    _ERRORS.InternalClientError, OSError,
+    _ERRORS.IdleSessionTimeoutError, _ERRORS.IdleInTransactionSessionTimeoutError, _ERRORS.InternalClientError, OSError,
 )  # fmt: skip
 _DENIED = (
     _ERRORS.InvalidAuthorizationSpecificationError, _ERRORS.InvalidCatalogNameError, _ERRORS.InsufficientPrivilegeError,
@@ -21,7 +21,21 @@ _ROW_ERRORS = (
     _ERRORS.IntegrityConstraintViolationError, _ERRORS.ProgramLimitExceededError, _ERRORS.PLPGSQLError,
     _ERRORS.DataCorruptedError, _ERRORS.IndexCorruptedError,
 )  # fmt: skip
+# The server restarts. A refused connection is not in this list, because it usually means a wrong address.
+_RESTARTING = (_ERRORS.CannotConnectNowError, _ERRORS.AdminShutdownError, _ERRORS.CrashShutdownError)
+
+
+class PoolClosed(asyncpg.InterfaceError):
+    """The pool was closed."""
+
+
+class OtherEventLoop(asyncpg.InterfaceError):
+    """The pool belongs to another event loop."""
+
+
 _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
+    ((PoolClosed,), "store_closed", "the engine was closed; open it again with connect()"),
+    ((OtherEventLoop,), "other_event_loop", "the engine belongs to another event loop; open one engine in each loop"),
     ((_ERRORS.QueryCanceledError,), "statement_timeout", "a statement took longer than the statement timeout"),
     ((TimeoutError,), "statement_timeout", "the database did not respond in time; repeat the call"),
     ((_ERRORS.LockNotAvailableError,), "storage_busy", "a row stayed locked for too long; repeat the call"),
@@ -30,12 +44,17 @@ _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
         "too_many_connections",
         "the server has no free connection; use a smaller pool, or a pooler",
     ),
+    (
+        (_ERRORS.ReadOnlySQLTransactionError, _ERRORS.ObjectNotInPrerequisiteStateError),
+        "server_read_only",
+        "the server is a standby or is being promoted; connect to the primary, or repeat the call",
+    ),
     ((_ERRORS.DiskFullError,), "storage_full", "the server's disk is full; free some space and repeat the call"),
     (_DENIED, "access_denied", "the server denied access to the database or the schema; check the URL and the grants"),
     (
         _LOST,
         "connection_lost",
-        "the connection to the database was lost and the call may have taken effect; repeat it",
+        "the connection to the database was lost before the reply, so the call may have taken effect; repeat it",
     ),
     (_ROW_ERRORS, "storage_error", "the database rejected a row"),
     ((_ERRORS.PostgresError,), "storage_refused", "the database rejected a statement"),
@@ -47,6 +66,11 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, (_ERRORS.SerializationError, _ERRORS.DeadlockDetectedError))
 
 
+def is_temporary(error: BaseException) -> bool:
+    """Return True if the server exists, but restarts or has no free connection, so that it will accept one later."""
+    return isinstance(error, (*_RESTARTING, _ERRORS.TooManyConnectionsError))
+
+
 def translate(error: BaseException) -> BaseException:
     """Return our error for a driver error, and other errors unchanged."""
     ours = None if isinstance(error, FlowFabricError) else _find_meaning(error)
@@ -54,6 +78,20 @@ def translate(error: BaseException) -> BaseException:
         return error
     ours.__cause__ = error
     return ours
+
+
+def translate_unsent(error: BaseException) -> BaseException:
+    """Return our error for a driver error that was raised before anything was sent to the server."""
+    ours = translate(error)
+    if ours is error or not isinstance(ours, Unavailable):
+        return ours
+    if ours.code == "connection_lost":
+        message = f"no connection to the database could be opened; check that the server runs ({_describe(error)})"
+        unsent = Unavailable("connection_lost", message, sent=False)
+    else:
+        unsent = Unavailable(ours.code, ours.message, sent=False)
+    unsent.__cause__ = error
+    return unsent
 
 
 def _find_meaning(error: BaseException) -> FlowFabricError | None:

@@ -90,7 +90,8 @@ class PostgresTransaction(Transaction):
         leases = tuple(rows.to_lease(row, namespace, claim.worker) for row in claim_rows if row["id"] is not None)
         if leases:
             self.hints.namespaces.add(namespace)
-        return Claimed(leases, all_locked=not leases and any(row["all_locked"] for row in claim_rows))
+        all_locked = not leases and any(row["all_locked"] for row in claim_rows)
+        return Claimed(leases, all_locked=all_locked, is_current=bool(claim_rows[0]["is_current"]))
 
     async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
         ends = await self.session.fetch("pass_on", ids=list(ids), now=now)

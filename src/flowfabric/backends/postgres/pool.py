@@ -3,6 +3,13 @@
 `asyncpg.Pool` starts a task and a timer whenever a connection is taken, and again when it is given back. That costs as
 much client CPU as a small statement. In this pool, a caller takes an idle connection, and gives back a clean
 connection, without awaiting.
+
+If the server has no free connection, a caller waits for one that the pool already has. The pool withholds the unused
+capacity from callers for a moment, so that they do not all try to connect in vain:
+
+    unused capacity ──open──> connection ──give_back──> idle, or the next caller
+        ▲             │ too many connections
+        └── a second ─┴──> withheld; the caller waits for a connection of the pool
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, translate
+from flowfabric.backends.postgres.errors import OtherEventLoop, PoolClosed, is_conflict, translate, translate_unsent
 from flowfabric.core.errors import FlowFabricError, Unavailable
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 
 _IDLE_S = 300.0
 _RESET_S = 5.0
+_REOPEN_S = 1.0
 _MAX_TRIES = 10
 INITIAL_BACKOFF_S = 0.005
 _MAX_BACKOFF_S = 0.1
@@ -49,6 +57,8 @@ class Settings(Protocol):
     @property
     def statement_timeout_s(self) -> float: ...
     @property
+    def retry_for_s(self) -> float: ...
+    @property
     def listen_url(self) -> str | None: ...
 
 
@@ -58,6 +68,8 @@ class Pool:
     def __init__(self, open_connection: Callable[[], Awaitable[Connection]], max_size: int) -> None:
         self._open_connection = open_connection
         self._unused_capacity = max_size
+        self._withheld_capacity = 0
+        self._reopen: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._opening = 0
@@ -110,17 +122,15 @@ class Pool:
         finally:
             for connection in self._connections:
                 connection.terminate()
-            if self._sweep is not None:
-                self._sweep.cancel()
+            for timer in (self._sweep, self._reopen):
+                if timer is not None:
+                    timer.cancel()
 
     async def take(self, timeout: float) -> Connection:  # noqa: ASYNC109 - an idle connection needs no timer
         """Return a connection for the caller alone, who must return it with `give_back`."""
         self._check_usable()
-        while self._idle:
-            _, connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-            self._drop(connection)
+        if (connection := self._take_idle()) is not None:
+            return connection
         async with asyncio.timeout(timeout):
             if self._unused_capacity:
                 self._unused_capacity -= 1
@@ -128,7 +138,12 @@ class Pool:
                 if not received.is_closed():
                     return received
                 self._connections.discard(received)
-            return await self._open()
+            return await self._open_or_wait()
+
+    def close_one_idle(self) -> None:
+        """Close an idle connection, so that the server has a free one for another pool of this process."""
+        if self._idle:
+            self._spawn(self._close_connection(self._idle.pop(0)[1]))
 
     def give_back(self, connection: Connection, *, is_clean: bool) -> None:
         """Make a connection available again. A connection that is not clean is first reset in the background."""
@@ -154,10 +169,40 @@ class Pool:
         else:
             self.give_back(connection, is_clean=True)
 
-    async def _wait_for_turn(self) -> Connection | None:
-        """Wait behind earlier callers. Return a connection, or None if the caller may open a new connection."""
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            _, connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+            self._drop(connection)
+        return None
+
+    async def _open_or_wait(self) -> Connection:
+        """Open a connection. If the server has no free one, wait for one that this pool already has."""
+        while True:
+            try:
+                return await self._open()
+            except asyncpg.TooManyConnectionsError:
+                if not self._connections:
+                    raise
+            if (connection := self._take_idle()) is not None:
+                return connection
+            received = await self._wait_for_turn(is_first=True)
+            if received is not None:
+                if not received.is_closed():
+                    return received
+                self._connections.discard(received)
+
+    async def _wait_for_turn(self, *, is_first: bool = False) -> Connection | None:
+        """Wait behind earlier callers. Return a connection, or None if the caller may open a new connection.
+
+        A caller that has waited before is first.
+        """
         turn: asyncio.Future[Connection | None] = self._loop.create_future()
-        self._waiters.append(turn)
+        if is_first:
+            self._waiters.appendleft(turn)
+        else:
+            self._waiters.append(turn)
         try:
             return await turn
         except BaseException:
@@ -176,11 +221,15 @@ class Pool:
             self._check_usable()
             connection = await self._open_connection()
             self._connections.add(connection)
-        except BaseException:
+        except BaseException as error:
             self._opening -= 1
-            self._drop(None)
+            if isinstance(error, asyncpg.TooManyConnectionsError) and self._connections:
+                self._withhold_capacity()
+            else:
+                self._drop(None)
             raise
         self._opening -= 1
+        self._restore_capacity()
         if self._is_closed:
             self.give_back(connection, is_clean=True)
             self._check_usable()
@@ -206,7 +255,28 @@ class Pool:
             self._connections.discard(connection)
         if not self._connections and not self._opening:
             self._is_empty.set()
+            # Without a connection of the pool, callers must try to open one.
+            self._restore_capacity()
         self._hand_over(None)
+
+    def _withhold_capacity(self) -> None:
+        self._withheld_capacity += 1
+        if self._reopen is None:
+            self._reopen = self._loop.call_later(_REOPEN_S, self._restore_one)
+
+    def _restore_one(self) -> None:
+        """Let one caller try to open a connection. If that fails, the others need not try."""
+        self._reopen = None
+        if self._withheld_capacity and not self._is_closed:
+            self._withheld_capacity -= 1
+            self._hand_over(None)
+        if self._withheld_capacity and self._reopen is None:
+            self._reopen = self._loop.call_later(_REOPEN_S, self._restore_one)
+
+    def _restore_capacity(self) -> None:
+        while self._withheld_capacity:
+            self._withheld_capacity -= 1
+            self._hand_over(None)
 
     def _close_idle(self) -> None:
         expired = [connection for since, connection in self._idle if since <= self._loop.time() - _IDLE_S]
@@ -231,9 +301,9 @@ class Pool:
 
     def _check_usable(self) -> None:
         if self._is_closed:
-            raise asyncpg.InterfaceError("the pool is closed")
+            raise PoolClosed("the pool is closed")
         if asyncio.get_running_loop() is not self._loop:
-            raise asyncpg.InterfaceError("the pool belongs to another event loop")
+            raise OtherEventLoop("the pool belongs to another event loop")
 
 
 class UnsharedConnection(asyncpg.Connection):
@@ -253,11 +323,13 @@ class ConnectionSource(Protocol):
 @asynccontextmanager
 async def acquire(pool: ConnectionSource, timeout_s: float) -> AsyncIterator[Connection]:
     """Lend a connection of `pool`. Translate driver errors that leave the block, except conflicts."""
+    is_lent = False
     try:
         async with pool.acquire(timeout=timeout_s) as connection:
+            is_lent = True
             yield connection
     except Exception as error:
-        ours = translate(error)
+        ours = translate(error) if is_lent else translate_unsent(error)
         if ours is error or is_conflict(error):
             raise
         raise ours from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, translate
+from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
@@ -63,7 +66,15 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
 
 
 _MIN_VERSION = 14
+_TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+# How a server refuses `_TIMELINE`: it lacks the functions, as some hosted servers do, or the role may not call them.
+_NO_TIMELINE = (
+    asyncpg.exceptions.FeatureNotSupportedError,
+    asyncpg.exceptions.InsufficientPrivilegeError,
+    asyncpg.exceptions.UndefinedFunctionError,
+)
 _CLOSE_S = 10
+_RECONNECT_PAUSE_S = 0.2
 
 
 async def open_postgres(url: str, settings: Settings, clock: Clock | None = None) -> PostgresStore:
@@ -72,15 +83,15 @@ async def open_postgres(url: str, settings: Settings, clock: Clock | None = None
     try:
         pool = _make_pool(url, settings)
         # Open the first connection now, so that a wrong URL raises here and the first caller need not wait.
-        pool.give_back(await pool.take(settings.statement_timeout_s), is_clean=True)
+        pool.give_back(await _open_first(pool, settings), is_clean=True)
     except (ValueError, OverflowError, asyncpg.exceptions.ClientConfigurationError):
         # The driver's message may contain the password, so it is not used.
         message = "the PostgreSQL URL is malformed; use the form postgresql://user:password@host:5432/database"
         raise InvalidRequest("invalid_url", message) from None
     except Exception as error:
-        raise translate(error) from error
+        raise translate_unsent(error) from error
     try:
-        database = await _prepare(pool, dialect, settings)
+        database, dialect = await _prepare(pool, dialect, settings)
     except BaseException:
         await pool.close(_CLOSE_S)
         raise
@@ -99,7 +110,7 @@ class PostgresStore:
         self._clock = clock
         self._statements = load_statements(dialect, "flowfabric.backends.postgres")
         self._location = location
-        self._user_pool = UserTransactionPool(location.url, settings)
+        self._user_pool = UserTransactionPool(location.url, settings, pool.close_one_idle)
         # Behind a pooler, a session is shared and cannot listen, so listening needs a separate URL.
         listen_url = settings.listen_url or (None if settings.pooler else location.url)
         source = PostgresNotificationSource(listen_url, settings.schema, clock) if listen_url else None
@@ -113,7 +124,7 @@ class PostgresStore:
     def local_clock(self) -> None:
         return None
 
-    async def run(self, body: Body[Result]) -> Result:
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         return await self._run(body, self._write_options)
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
@@ -122,7 +133,7 @@ class PostgresStore:
         self.notifier.report_commit(hints)
         return result
 
-    async def run_single(self, body: Body[Result]) -> Result:
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
@@ -193,12 +204,28 @@ class PostgresStore:
         return acquire(self._pool, self._settings.statement_timeout_s)
 
 
-async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> str:
-    """Check the server, migrate the schema, and return the name of the database."""
+async def _open_first(pool: Pool, settings: Settings) -> Connection:
+    """Open the first connection. While the server restarts or has no free connection, retry for a limited time."""
+    stop_at = time.monotonic() + settings.retry_for_s
+    while True:
+        try:
+            return await pool.take(settings.statement_timeout_s)
+        except Exception as error:
+            if not is_temporary(error) or time.monotonic() >= stop_at:
+                raise
+        await asyncio.sleep(random.uniform(0.5, 1.0) * _RECONNECT_PAUSE_S)
+
+
+async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> tuple[str, Dialect]:
+    """Check the server, migrate the schema, and return the name of the database and the dialect of the server."""
     async with acquire(pool, settings.statement_timeout_s) as connection:
         await _check_server(connection, settings.durable)
         await migrate(connection, settings.schema, dialect, settings.migrate)
-        return str(await connection.fetchval("SELECT current_database()"))
+        try:
+            await connection.fetchval(f"SELECT {_TIMELINE}")
+        except _NO_TIMELINE:
+            dialect = replace(dialect, replacements=((_TIMELINE, "NULL::TEXT"),))
+        return str(await connection.fetchval("SELECT current_database()")), dialect
 
 
 def _local_settings(settings: Settings) -> dict[str, object]:

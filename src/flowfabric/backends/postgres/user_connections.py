@@ -6,17 +6,21 @@ used only if the operation may write before it raises, because many savepoints i
 
 `step.tx` runs user code in a transaction of the engine. Its connections come from a separate pool, opened by the first
 call, because settings and codecs of one side must not reach the other. They have the defaults of the server and the
-role, including the search path, and are reset when they are given back. Only the statement timeout, the time zone UTC
-and the application name are set. The engine's statements name their schema.
+role, including the search path, and are reset when they are given back. Only the statement timeout, the time zone UTC,
+the application name and `synchronous_commit` are set: a role may turn the latter off, but the engine acknowledges the
+commit. The engine's statements name their schema. User code cannot close the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, cast
 
@@ -52,6 +56,8 @@ from flowfabric.store.user_connections import (
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool
+
+_REOPEN_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +273,14 @@ def _to_plain(value: object) -> object:
 class UserTransactionPool:
     """The pool of connections for user code."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings, close_idle: Callable[[], None]) -> None:
         self._url = url
         self._settings = settings
+        # The server may have no free connection because the engine's own pool has idle ones.
+        self._close_idle = close_idle
         wait_s = settings.statement_timeout_s
-        locally = f"SET LOCAL statement_timeout = {int(wait_s * 1000)}" if settings.pooler else ""
+        local = f"SET LOCAL statement_timeout = {int(wait_s * 1000)}; SET LOCAL synchronous_commit = on"
+        locally = local if settings.pooler else ""
         self._options = TransactionOptions(wait_s=wait_s, locally=locally)
         self._opening = asyncio.Lock()
         self._pool: Pool[Any] | None = None
@@ -281,20 +290,47 @@ class UserTransactionPool:
     ) -> tuple[Result, CommitHints]:
         """Run `body` and return its result with the hints of its commit.
 
-        Exceptions of user code are raised unchanged.
+        Exceptions of user code are raised unchanged. If a connection is lost before the user code has run, nothing can
+        have been committed, so the error says that nothing was sent.
         """
+        transactions: list[PostgresSharedTransaction] = []
+
+        def make(connection: asyncpg.Connection[Any]) -> PostgresSharedTransaction:
+            transactions.append(PostgresSharedTransaction(session(connection), connection))
+            return transactions[-1]
+
         try:
-            pool = await self.pool()
-            result, transaction = await run_in_transaction(
-                pool, self._options, lambda connection: PostgresSharedTransaction(session(connection), connection), body
-            )
+            result, transaction = await run_in_transaction(self, self._options, make, body)
         except Exception as error:
             unwrapped = _unwrap_error(error)
+            if isinstance(unwrapped, Unavailable) and not any(each.has_run_user_code for each in transactions):
+                raise Unavailable(unwrapped.code, unwrapped.message, **{**unwrapped.fields, "sent": False}) from error
             if unwrapped is error:
                 raise
         else:
             return result, transaction.hints
         raise unwrapped
+
+    @asynccontextmanager
+    async def acquire(self, *, timeout: float) -> AsyncIterator[Any]:  # noqa: ASYNC109 - as asyncpg.Pool has it
+        """Lend a connection for the time of a block. If the server has no free one, wait for one of this pool."""
+        pool = await self.pool()
+        async with asyncio.timeout(timeout):
+            connection = await self._take(pool)
+        try:
+            yield connection
+        finally:
+            await pool.release(connection)
+
+    async def _take(self, pool: Pool[Any]) -> Any:
+        while True:
+            try:
+                return await pool.acquire()
+            except asyncpg.TooManyConnectionsError:
+                if not pool.get_size():
+                    self._close_idle()
+                    raise
+            await asyncio.sleep(random.uniform(0.5, 1.0) * _REOPEN_PAUSE_S)
 
     async def pool(self) -> Pool[Any]:
         """Return the pool. The first caller opens it."""
@@ -312,11 +348,13 @@ class UserTransactionPool:
         session = {
             "application_name": "flowfabric",
             "timezone": "UTC",
+            "synchronous_commit": "on",
             "statement_timeout": str(int(self._settings.statement_timeout_s * 1000)),
         }
         behind_pooler = self._settings.pooler
         return await asyncpg.create_pool(
             self._url,
+            connection_class=LentConnection,
             min_size=0,
             max_size=self._settings.pool_size,
             statement_cache_size=0 if behind_pooler else 256,
@@ -325,25 +363,64 @@ class UserTransactionPool:
         )
 
 
+_IN_USER_CODE = ContextVar("in_user_code", default=False)
+
+
+class LentConnection(asyncpg.Connection):
+    """A connection that user code cannot close while it has the connection. The pool can, when the engine closes."""
+
+    is_lent = False
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Refuse to close the connection for the code inside the block."""
+        token = _IN_USER_CODE.set(True)
+        self.is_lent = True
+        try:
+            yield
+        finally:
+            self.is_lent = False
+            _IN_USER_CODE.reset(token)
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as asyncpg has it
+        self._check_not_lent()
+        await super().close(timeout=timeout)
+
+    def terminate(self) -> None:
+        self._check_not_lent()
+        super().terminate()
+
+    def _check_not_lent(self) -> None:
+        if self.is_lent and _IN_USER_CODE.get():
+            raise asyncpg.InterfaceError("only the engine closes the connection that it lends to step.tx")
+
+
 class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
     """A transaction of the engine on a connection that user code also uses."""
+
+    outlasts_leases = True
 
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection[Any]) -> None:
         super().__init__(session)
         self._connection = connection
+        self.has_run_user_code = False
 
-    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
+    async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         if not iscoroutinefunction(body):
             raise wrong_body_error("an async function that takes an asyncpg connection on PostgreSQL")
+        self.has_run_user_code = True
         try:
-            result = await body(self._connection)
+            with cast(LentConnection, self._connection).lend():
+                result = await body(self._connection)
             step = record(result)
         except Exception as error:
             if is_conflict(error):
                 raise
             raise UserCodeError(error) from error
-        if not self._connection.is_in_transaction():
+        if self._connection.is_closed() or not self._connection.is_in_transaction():
             raise ended_early_error()
+        # User code may have turned this setting off. The statement also reads the time for `now`.
+        await self.session.fetch("end_user_code")
         return result, step
 
 

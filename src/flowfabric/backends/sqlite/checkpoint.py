@@ -58,6 +58,10 @@ class Checkpointer:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
         return True
 
+    def use(self, connection: sqlite3.Connection) -> None:
+        """Use another connection of the writer from now on."""
+        self._connection = connection
+
     def close(self) -> None:
         """Close the lock file."""
         if self._lock is not None:

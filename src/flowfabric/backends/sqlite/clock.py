@@ -43,6 +43,11 @@ class StoreClock:
         self._offset_us: int | None = None
         self._lock = threading.Lock()
 
+    @property
+    def is_test(self) -> bool:
+        """True if a test clock replaces the clocks of the host."""
+        return self._test_clock is not None
+
     def now(self) -> datetime:
         """Return the store's time, as far as this process knows it without reading the file."""
         if self._test_clock is not None:

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.core.errors import InvalidRequest, Unavailable
 
 MEMORY = ":memory:"
@@ -22,10 +23,12 @@ _NETWORK = (
 _PROGRESS_STEPS = 100_000
 
 
-def connect(path: str, *, durable: bool, timeout_s: float, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: str, *, durable: bool, timeout_s: float, read_only: bool = False) -> WriterConnection:
     """Open a connection in manual transaction mode. Automatic checkpoints are off; see `checkpoint.py`."""
     wait_s = min(timeout_s, _MAX_WAIT_S)
-    connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=wait_s, isolation_level=None, check_same_thread=False, factory=WriterConnection
+    )
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

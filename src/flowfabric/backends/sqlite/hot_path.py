@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import sqlite3
+from datetime import timedelta
 from inspect import iscoroutinefunction
+from sqlite3 import ProgrammingError
 from uuid import UUID
 
+from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.backends.sqlite.session import SqliteSession
-from flowfabric.backends.sqlite.user_connections import lend
 from flowfabric.core.executions.requests import Claim
 from flowfabric.store import rows
 from flowfabric.store.records import Claimed
 from flowfabric.store.transaction import RecordedResult, SharedTransaction, StepRecorder, UserBody
 from flowfabric.store.user_connections import UserCodeError, ended_early_error, wrong_body_error
 
+# Other leases of the worker need the file at least twice per term, and a renewal is due after a third of the term.
+_LIMIT_PER_LEASE = 1 / 3
+
 
 class SqliteTransaction(SharedTransaction):
     """A transaction on the writer's connection, which user code may also use."""
 
-    def __init__(self, session: SqliteSession, connection: sqlite3.Connection) -> None:
+    def __init__(self, session: SqliteSession, connection: WriterConnection, limit_s: float | None) -> None:
         super().__init__(session)
         self._connection = connection
+        self._limit_s = limit_s
 
     async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
         candidates = await self.session.fetch(
@@ -47,17 +52,28 @@ class SqliteTransaction(SharedTransaction):
         leases = {row["id"]: rows.to_lease(row, namespace, claim.worker) for row in lease_rows}
         if leases:
             self.hints.namespaces.add(namespace)
-        return Claimed(tuple(leases[row["id"]] for row in candidates if row["id"] in leases), all_locked=False)
+        ordered = tuple(leases[row["id"]] for row in candidates if row["id"] in leases)
+        # The row of the store may have been removed, as test suites do.
+        return Claimed(ordered, all_locked=False, is_current=all(row["era"] is not None for row in lease_rows))
 
-    async def run_user_code(self, body: UserBody, record: StepRecorder) -> RecordedResult:
+    async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         if iscoroutinefunction(body):
             raise wrong_body_error("a plain function that takes a sqlite3 connection on SQLite")
+        limit_s = lease_ttl.total_seconds() * _LIMIT_PER_LEASE if self._limit_s is None else self._limit_s
         try:
-            with lend(self._connection):
+            with self._connection.lend(limit_s):
                 result = body(self._connection)
-            step = record(result)
+                step = record(result)
         except Exception as error:
             raise UserCodeError(error) from error
-        if not self._connection.in_transaction:
+        if not is_in_transaction(self._connection):
             raise ended_early_error()
         return result, step
+
+
+def is_in_transaction(connection: WriterConnection) -> bool:
+    """Return False if there is no transaction, for example because user code closed the connection."""
+    try:
+        return connection.in_transaction
+    except ProgrammingError:
+        return False

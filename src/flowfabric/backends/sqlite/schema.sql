@@ -9,6 +9,7 @@ CREATE TABLE ff.migration (
 );
 
 CREATE TABLE ff.route (
+    -- Follows from the digest. Routes from before have small ids, which were counted.
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace TEXT NOT NULL,
     lane TEXT NOT NULL,
@@ -417,8 +418,20 @@ CREATE INDEX ff_edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
 CREATE TABLE ff.store (
     id TEXT NOT NULL PRIMARY KEY,
     trimmed_id INTEGER NOT NULL,
+    -- The era of event positions. It advances when the store went back to an earlier state.
+    era INTEGER NOT NULL DEFAULT 0,
+    -- A position that subscribers have read in this era. Events of a new era come after it.
+    known_id INTEGER NOT NULL DEFAULT 0,
     -- True if a testing kit created the store, so that its time may move as a test demands.
     is_test INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- Each era begins when the store went back to an earlier state. Events after the start may differ from those that
+-- subscribers of earlier eras have read.
+CREATE TABLE ff.era (
+    number INTEGER NOT NULL PRIMARY KEY,
+    start_id INTEGER NOT NULL,
+    noted_at INTEGER NOT NULL
 ) STRICT;
 
 -- The position of each named subscriber, which has processed all events up to it. One process holds it at a time.

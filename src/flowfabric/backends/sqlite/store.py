@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from flowfabric.backends.sqlite.migrate import migrate, require_store
 from flowfabric.backends.sqlite.notify import SqliteNotifier
 from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
-from flowfabric.backends.sqlite.writer import Writer
+from flowfabric.backends.sqlite.writer import Writer, WriterOptions
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.migrations import READ_APPLIED, load_migrations
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
@@ -74,10 +75,13 @@ async def open_sqlite(
     durable: bool = True,
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
+    transaction_limit_s: float | None = None,
 ) -> SqliteStore:
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
-    return await asyncio.to_thread(_open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate)
+    return await asyncio.to_thread(
+        _open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate, transaction_limit_s
+    )
 
 
 class SqliteStore:
@@ -105,9 +109,9 @@ class SqliteStore:
     def local_clock(self) -> Callable[[], datetime]:
         return self._clock.now
 
-    async def run(self, body: Body[Result]) -> Result:
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         self._check_usable()
-        result: Result = await self._writer.run(body)
+        result: Result = await self._writer.run(body, is_urgent=is_urgent)
         return result
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
@@ -121,8 +125,8 @@ class SqliteStore:
             return result
         raise error
 
-    async def run_single(self, body: Body[Result]) -> Result:
-        return await self.run(body)
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
+        return await self.run(body, is_urgent=is_urgent)
 
     async def read(self, body: Body[Result]) -> Result:
         self._check_usable()
@@ -200,7 +204,13 @@ class SqliteStore:
         return connection
 
 
-def _open(path: str, clock: StoreClock, durable: bool, timeout_s: float, may_migrate: bool) -> SqliteStore:
+# The writers by process id, file and durability. A forked process must not use those of its parent.
+_peers: dict[tuple[object, ...], list[Writer]] = {}
+
+
+def _open(
+    path: str, clock: StoreClock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
+) -> SqliteStore:
     # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
@@ -223,8 +233,17 @@ def _open(path: str, clock: StoreClock, durable: bool, timeout_s: float, may_mig
         if ours is error:
             raise
         raise ours from error
-    statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
-    return SqliteStore(path, Writer(connection, statements, clock, timeout_s, checkpointer), clock, durable, timeout_s)
+    in_memory = path == MEMORY
+    options = WriterOptions(
+        statements=load_statements(DIALECT, "flowfabric.backends.sqlite"),
+        clock=clock,
+        timeout_s=timeout_s,
+        transaction_limit_s=transaction_limit_s,
+        reopen=None if in_memory else partial(connect, path, durable=durable, timeout_s=timeout_s),
+    )
+    is_shared = not in_memory and not clock.is_test
+    peers = _peers.setdefault((os.getpid(), path, durable), []) if is_shared else []
+    return SqliteStore(path, Writer(connection, options, checkpointer, peers), clock, durable, timeout_s)
 
 
 async def _do_nothing(_: Any) -> None:

@@ -1,10 +1,6 @@
-"""Connections that the engine and user code share: the engine on a user's connection, and user code on the engine's.
+"""The engine on a user's connection: `submit_in_transaction_sync` runs an operation in a transaction of the caller.
 
-`submit_in_transaction_sync` runs an operation in a transaction of the caller on the same file.
-
-`step.tx` runs user code on the writer's connection, inside the savepoint of an operation. User code sees the connection
-as `sqlite3` creates it, with rows that are tuples. It may not end the transaction, which holds the file's write lock,
-or change the connection: an authorizer denies such statements.
+The opposite case, user code on the engine's connection, is in `lending.py`.
 """
 
 from __future__ import annotations
@@ -36,9 +32,6 @@ from flowfabric.store.user_connections import (
 )
 
 _JOINABLE = "sqlite3"
-SAVEPOINT = "operation"
-_FORBIDDEN = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-_HARMLESS_PRAGMAS = frozenset({"table_info", "table_xinfo", "index_list", "index_info", "foreign_key_list"})
 
 
 class SqliteJoinedTransaction(JoinedTransaction):
@@ -138,26 +131,3 @@ def _run_in_savepoint(
         raise
     cursor.execute("RELEASE flowfabric_join")
     return result
-
-
-# User code in a transaction of the engine.
-
-
-@contextmanager
-def lend(connection: sqlite3.Connection) -> Iterator[None]:
-    """Lend the connection to user code inside the block, with `sqlite3`'s default settings and with an authorizer."""
-    ours = connection.row_factory, connection.text_factory
-    connection.row_factory, connection.text_factory = None, str
-    connection.set_authorizer(_authorize)
-    try:
-        yield
-    finally:
-        connection.set_authorizer(None)
-        connection.row_factory, connection.text_factory = ours
-
-
-def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    forbidden = action in _FORBIDDEN
-    forbidden |= action == sqlite3.SQLITE_SAVEPOINT and second == SAVEPOINT
-    forbidden |= action == sqlite3.SQLITE_PRAGMA and first not in _HARMLESS_PRAGMAS
-    return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK

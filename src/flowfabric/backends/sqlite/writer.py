@@ -1,7 +1,15 @@
-"""The thread of a process that writes to a SQLite file.
+"""The thread of an engine that writes to a SQLite file.
 
 Operations queue up during a commit and then share the next transaction. Each runs in its own savepoint, so a failed
 operation undoes only its own writes. A caller gets its result after the commit that contains its rows.
+
+Renewals of leases are urgent, because leases that are not renewed in time are lost:
+
+- They run before the other queued operations, even if they arrive while the writer waits for a blocked file.
+- The engine that renews leases gives them to another engine's writer on the same file in this process. So they share
+  its commits, also if every commit is slow. A writer that runs user code or a checkpoint gets none.
+- A writer that has held the file for long pauses, so that the writers of other processes get a turn. They try again at
+  least every 100 ms.
 """
 
 from __future__ import annotations
@@ -20,9 +28,9 @@ from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
-from flowfabric.backends.sqlite.hot_path import SqliteTransaction
+from flowfabric.backends.sqlite.hot_path import SqliteTransaction, is_in_transaction
+from flowfabric.backends.sqlite.lending import SAVEPOINT, WriterConnection
 from flowfabric.backends.sqlite.session import SqliteSession
-from flowfabric.backends.sqlite.user_connections import SAVEPOINT
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 from flowfabric.store.session import run_to_completion
@@ -30,6 +38,8 @@ from flowfabric.store.statements import Statement
 
 _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
+_LONG_HOLD_S = 0.5
+_TURN_S = 0.11
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -39,26 +49,41 @@ class _Job:
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
     is_alone: bool = False
+    is_urgent: bool = False
     result: Any = None
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """How a writer works on its file. `reopen` is None for a store in memory, which is gone with its connection."""
+
+    statements: Mapping[str, Statement]
+    clock: StoreClock
+    timeout_s: float
+    transaction_limit_s: float | None
+    reopen: Callable[[], WriterConnection] | None
+
+
 class Writer:
-    """Runs operations in order in write transactions. One transaction may contain many operations."""
+    """Runs operations in order in write transactions. One transaction may contain many operations.
+
+    `peers` are the writers of this process on the same file, including this one. They share one list.
+    """
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
-        statements: Mapping[str, Statement],
-        clock: StoreClock,
-        timeout_s: float,
+        connection: WriterConnection,
+        options: WriterOptions,
         checkpointer: Checkpointer | None,
+        peers: list[Writer],
     ) -> None:
         self._connection = connection
-        self._statements = statements
-        self._clock = clock
-        self._timeout_s = timeout_s
+        self._options = options
         self._checkpointer = checkpointer
+        self._peers = peers
+        self._is_occupied = False
+        self._held_s = 0.0
         self._jobs: deque[_Job] = deque()
         self._condition = threading.Condition()
         self._closing = False
@@ -68,19 +93,41 @@ class Writer:
         self._checked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
+        self._peers.append(self)
 
     async def run(
-        self, body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]], *, is_alone: bool = False
+        self,
+        body: Callable[[SqliteTransaction], Coroutine[Any, Any, Any]],
+        *,
+        is_alone: bool = False,
+        is_urgent: bool = False,
     ) -> Any:
-        """Run `body` and return its result after the commit. With `is_alone`, `body` has a separate transaction."""
+        """Run `body` and return its result after the commit.
+
+        With `is_alone`, `body` has a separate transaction. With `is_urgent`, `body` runs before the other queued ones.
+        """
         loop = asyncio.get_running_loop()
-        job = _Job(body, loop.create_future(), loop, is_alone)
-        with self._condition:
-            if self._closing:
-                raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
-            self._jobs.append(job)
-            self._condition.notify()
+        job = _Job(body, loop.create_future(), loop, is_alone, is_urgent)
+        if not (is_urgent and self._give_to_peer(job)) and not self._enqueue(job):
+            raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
         return await job.future
+
+    def _enqueue(self, job: _Job, *, if_free: bool = False) -> bool:
+        """Queue a job. Return False if the writer is closed or, with `if_free`, runs user code or a checkpoint."""
+        with self._condition:
+            if self._closing or (if_free and self._is_occupied):
+                return False
+            if job.is_urgent:
+                self._jobs.appendleft(job)
+            else:
+                self._jobs.append(job)
+            self._condition.notify()
+        return True
+
+    def _give_to_peer(self, job: _Job) -> bool:
+        """Queue an urgent job of this open writer at the oldest writer on the file, unless that one is occupied."""
+        oldest = next(iter(self._peers), self)
+        return oldest is not self and not self._closing and oldest._enqueue(job, if_free=True)
 
     def on_commit(self, handler: HintHandler) -> None:
         """Call `handler` in the writer thread after every commit."""
@@ -111,6 +158,8 @@ class Writer:
                 self._checkpoint()
                 if self._on_foreign_commit is not None and time.monotonic() - self._checked_at > _WATCH_EVERY_S:
                     self._check_foreign_commits()
+                if self._held_s > _LONG_HOLD_S and self._checkpointer is not None:
+                    time.sleep(_TURN_S)
         except BaseException as error:
             _log.exception("Writer thread failed")
             self._fail_all(jobs, error)
@@ -124,9 +173,30 @@ class Writer:
             # Without the commit no result is valid, not even an error that a body raised.
             for job in jobs:
                 job.error = error
+            self._roll_back()
+            return None
+        finally:
+            self._is_occupied = False
+
+    def _roll_back(self) -> None:
+        """Roll back the failed transaction. If user code has closed the connection, open another one."""
+        try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            return None
+        except sqlite3.ProgrammingError:
+            if self._options.reopen is None:
+                raise  # The store in memory is gone.
+            self._reopen(self._options.reopen)
+
+    def _reopen(self, open_connection: Callable[[], WriterConnection]) -> None:
+        try:
+            self._connection = open_connection()
+        except sqlite3.Error as error:
+            _log.warning("Writer lost its connection, and retries to open one with the next call: %s", error)
+            return
+        self._data_version = None
+        if self._checkpointer is not None:
+            self._checkpointer.use(self._connection)
 
     def _fail_all(self, jobs: list[_Job], error: BaseException) -> None:
         """Fail all callers, because the thread cannot continue."""
@@ -163,24 +233,44 @@ class Writer:
         self._checked_at = time.monotonic()
 
     def _commit_batch(self, jobs: list[_Job]) -> CommitHints:
-        limit_statements(self._connection, self._timeout_s)
+        limit_statements(self._connection, self._options.timeout_s)
+        self._held_s = 0.0
         self._connection.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        self._add_urgent(jobs)
         changes = self._connection.total_changes
-        now = self._clock.read(self._connection)
-        transaction = SqliteTransaction(SqliteSession(self._connection, self._statements, now), self._connection)
+        now = self._options.clock.read(self._connection)
+        session = SqliteSession(self._connection, self._options.statements, now)
+        transaction = SqliteTransaction(session, self._connection, self._options.transaction_limit_s)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._clock.write(self._connection, now)
+            self._options.clock.write(self._connection, now)
         self._connection.execute("COMMIT")
+        self._held_s = time.monotonic() - began
         return transaction.hints
+
+    def _add_urgent(self, jobs: list[_Job]) -> None:
+        """Put urgent jobs before the jobs of this transaction. A job that must be alone then waits for the next one."""
+        with self._condition:
+            urgent = self._take_urgent()
+            if urgent and jobs[0].is_alone:
+                self._jobs.appendleft(jobs.pop())
+            jobs[:0] = urgent
+            self._is_occupied = jobs[0].is_alone
+
+    def _take_urgent(self) -> list[_Job]:
+        urgent: list[_Job] = []
+        while self._jobs and self._jobs[0].is_urgent:
+            urgent.append(self._jobs.popleft())
+        return urgent
 
     def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
         self._connection.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
             job.result = run_to_completion(job.body(transaction))
         except BaseException as error:
-            if not self._connection.in_transaction:
+            if not is_in_transaction(self._connection):
                 raise  # SQLite rolled back the whole transaction, so the whole batch is lost.
             job.error = error
             self._connection.execute(f"ROLLBACK TO {SAVEPOINT}")
@@ -190,13 +280,17 @@ class Writer:
         self._connection.execute(f"RELEASE {SAVEPOINT}")
 
     def _checkpoint(self) -> None:
+        self._is_occupied = True
         try:
             if self._checkpointer:
                 self._checkpointer.checkpoint_if_grown()
         except (sqlite3.Error, OSError):
             _log.warning("Checkpoint failed, retrying after the next commit", exc_info=True)
+        finally:
+            self._is_occupied = False
 
     def _finish(self) -> None:
+        self._peers.remove(self)
         if self._checkpointer:
             self._checkpointer.close()
         self._connection.close()

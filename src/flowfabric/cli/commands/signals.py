@@ -46,13 +46,15 @@ async def _deliver(engine: Engine, arguments: argparse.Namespace, payload: bytes
 
     by = principal(arguments)
     if not is_token(arguments.target):
-        return await send(engine, parse_id(arguments.target), arguments.name, payload, arguments.key, by=by)
+        id_, signal_id = parse_id(arguments.target), arguments.signal_id
+        return await send(engine, id_, arguments.name, payload, arguments.key, by=by, signal_id=signal_id)
     return await engine.signals.deliver(
         read_token(arguments.target),
         arguments.name,
         payload,
         source_type="operator",
         source_identity=by,
+        signal_id=arguments.signal_id,
         key=arguments.key,
     )
 

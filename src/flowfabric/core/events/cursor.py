@@ -2,7 +2,8 @@
 
 A position is a transaction id and an event id. On SQLite the transaction id is always 0. A reader at a position has
 read every event up to that position. A cursor adds the store and the namespace, so that a cursor of a different store
-or namespace is refused. A cursor is not signed, because its holder may read the whole namespace anyway.
+or namespace is refused. It also adds the era (see `eras.py`). A cursor of era 0 has the older format without an era. A
+cursor is not signed, because its holder may read the whole namespace anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from uuid import UUID
 from flowfabric.core.errors import InvalidRequest, Refused
 
 _PREFIX = "ffc1."
+_ERA_PREFIX = "ffc2."
 _BYTES = 16 + 8 + 8 + 8 + 4
+_ERA_BYTES = 8
 _MAX_CHARACTERS = 128
 
 
@@ -41,10 +44,11 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CursorScope:
-    """The store and namespace that a cursor belongs to."""
+    """The store, namespace and era that a cursor belongs to."""
 
     store: UUID
     namespace: str
+    era: int = 0
 
     @property
     def namespace_digest(self) -> bytes:
@@ -64,7 +68,10 @@ class SubscriptionStart:
 def write_cursor(place: CursorScope, position: Position) -> str:
     """Return a position as cursor text."""
     body = place.store.bytes + place.namespace_digest + position.xid.to_bytes(8) + position.id.to_bytes(8)
-    return _PREFIX + base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
+    if place.era:
+        body += place.era.to_bytes(_ERA_BYTES)
+    prefix = _ERA_PREFIX if place.era else _PREFIX
+    return prefix + base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
 
 
 def check_cursor(cursor: object) -> str:
@@ -73,8 +80,8 @@ def check_cursor(cursor: object) -> str:
     return str(cursor)
 
 
-def read_cursor(cursor: object, place: CursorScope) -> Position:
-    """Return the position in a cursor.
+def read_cursor(cursor: object, place: CursorScope) -> tuple[int, Position]:
+    """Return the era and the position in a cursor.
 
     Raise `cursor_invalid` if the text is malformed, and `cursor_foreign` if the cursor belongs to a different store or
     namespace.
@@ -86,7 +93,8 @@ def read_cursor(cursor: object, place: CursorScope) -> Position:
     if body[16:24] != place.namespace_digest:
         message = f"the cursor belongs to another namespace than {place.namespace!r}; use engine.for_namespace(…)"
         raise InvalidRequest("cursor_foreign", message, belongs_to="another namespace")
-    return Position(int.from_bytes(body[24:32]), int.from_bytes(body[32:40]))
+    era = int.from_bytes(body[40:48]) if len(body) > _BYTES else 0
+    return era, Position(int.from_bytes(body[24:32]), int.from_bytes(body[32:40]))
 
 
 def require_kept(position: Position, trimmed: Position) -> Position:
@@ -115,13 +123,15 @@ def _expired(place: str) -> Refused:
 
 def _unpack(cursor: object) -> bytes:
     body = b""
-    if isinstance(cursor, str) and cursor.startswith(_PREFIX) and len(cursor) <= _MAX_CHARACTERS:
-        text = cursor.removeprefix(_PREFIX)
+    size = _BYTES
+    if isinstance(cursor, str) and cursor.startswith((_PREFIX, _ERA_PREFIX)) and len(cursor) <= _MAX_CHARACTERS:
+        size += _ERA_BYTES if cursor.startswith(_ERA_PREFIX) else 0
+        text = cursor[len(_PREFIX) :]
         try:
             body = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             body = b""
-    if len(body) != _BYTES or _check(body[:-4]) != body[-4:]:
+    if len(body) != size or _check(body[:-4]) != body[-4:]:
         raise InvalidRequest("cursor_invalid", "this is not an event cursor; pass the text of `event.cursor`")
     return body
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, NotFound, Refused
-from flowfabric.core.events.cursor import Position
+from flowfabric.core.events.cursor import FIRST, Position
 from flowfabric.core.executions.records import Event
 
 HOLD_TTL = timedelta(seconds=30)
@@ -48,20 +48,26 @@ class EventPage:
     """Matching events after a position, and the position up to which the store was read.
 
     `held_back` is True if an open transaction keeps later events from being read. `trimmed` is the last trimmed
-    position.
+    position. `store` and `era` are those of the store. `is_current` is False if the store went back to an earlier state
+    and the era does not show that yet. The events then count only after a new era has begun.
     """
 
     events: tuple[tuple[Position, Event], ...]
     read_up_to: Position
     held_back: bool
     trimmed: Position
+    store: UUID | None
+    era: int
+    is_current: bool
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
     """The store's id, its last trimmed position, its newest position, and since when it has held events back.
 
-    `from_elsewhere` is True if the open transactions that hold events back are from another server.
+    `from_elsewhere` is True if the open transactions that hold events back are from another server. `known` is a
+    position that subscribers have read. `is_current` is False if the store is not in the timeline in which it was last
+    used, and `is_new` is True if it was never used. `era_since` is the time when the store noticed that it went back.
     """
 
     store: UUID
@@ -69,6 +75,11 @@ class OutboxState:
     present: Position
     held_back_since: datetime | None
     from_elsewhere: bool
+    era: int = 0
+    known: Position = FIRST
+    is_current: bool = True
+    is_new: bool = False
+    era_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

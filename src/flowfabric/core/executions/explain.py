@@ -73,7 +73,7 @@ class ExplainContext:
     """Everything outside the execution row that an explanation depends on.
 
     `workers` are the live workers on the lane, and `wait` is the open suspension. `hold_report` is the report of the
-    worker that asked for the hold.
+    worker that asked for the hold. `has_route` is False if the execution's route is missing or is that of other work.
     """
 
     lane_is_paused: bool
@@ -83,6 +83,7 @@ class ExplainContext:
     dependencies: Dependencies | None = None
     workers: Sequence[WorkerInfo] = ()
     hold_report: str | None = None
+    has_route: bool = True
 
 
 def explain(execution: Execution, context: ExplainContext) -> Explanation:
@@ -108,6 +109,13 @@ def _explain_waiting(execution: Execution, context: ExplainContext) -> Statement
         sentence = f'Lane "{execution.lane}" is paused. Resume the lane to start it.'
         return sentence, {"lane_state": "paused"}
     facts: dict[str, Any] = {"since": execution.changed_at, "priority": execution.priority}
+    if not context.has_route:
+        facts["route"] = "missing"
+        sentence = (
+            f'No worker can claim it: the route of "{execution.kind}" on lane "{execution.lane}" is missing. '
+            "Submit another execution of this kind to create the route, or cancel this one and submit it again."
+        )
+        return sentence, facts
     if context.requires:
         facts["requires"] = context.requires
     continues = " to continue it" if execution.attempt_state is AttemptState.INTERRUPTED else ""

@@ -33,7 +33,15 @@ MAX_RECLAIMS_EXCEEDED = "max_reclaims_exceeded"
 def decide_claim(execution: Execution, terms: LeaseTerms, now: datetime) -> Decision[Lease]:
     """Give the execution a new lease. An interrupted attempt continues; otherwise the pending attempt starts."""
     after = apply_transition(execution, CLAIM, now, **_begin_lease(execution, terms, now))
-    return make_decision(lease_of(after), execution, after, CLAIM, details={"origin": lease_of(after).origin})
+    lease = lease_of(after, has_journal=execution.attempt_state is not AttemptState.PENDING_FIRST)
+    return make_decision(lease, execution, after, CLAIM, details={"origin": lease.origin})
+
+
+def extend_lease(execution: Execution, now: datetime) -> Execution:
+    """Return the execution with a lease that lasts at least one full term from now. The caller has locked the row."""
+    lease = execution.lease
+    assert lease is not None, "only the owner of a lease extends it"
+    return replace(execution, lease=replace(lease, expires_at=max(lease.expires_at, now + lease.ttl)))
 
 
 def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | None:

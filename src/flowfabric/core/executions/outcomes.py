@@ -13,6 +13,9 @@ from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.waits.evaluate import Counted
 from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
 
+# The bits of the epoch in `Lease.ordered_epoch`; the era is above them.
+EPOCH_BITS = 40
+
 
 @dataclass(frozen=True, slots=True)
 class Created:
@@ -37,7 +40,8 @@ class Lease:
     """A worker's ownership of one attempt, with everything needed to run it.
 
     `origin` is fresh, resumed, retry, reclaimed or replayed. `resumption` has the id of the last closed suspension, and
-    what closed it.
+    what closed it. `has_journal` is False only in the reply to the claim that starts the first attempt: no code has run
+    before, so no step is recorded. In every other reply it is True, also from `held`, because steps may be recorded.
     """
 
     fence: Fence
@@ -58,8 +62,10 @@ class Lease:
     deadline_at: datetime | None
     attempt_timeout_at: datetime | None
     is_standalone: bool
+    has_journal: bool
     resumption: Resumption | None = None
     cancel_due_at: datetime | None = None
+    era: int = 0
 
     @property
     def execution_id(self) -> UUID:
@@ -68,8 +74,16 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the lease. Every later lease has a higher epoch."""
+        """The epoch of the lease. Every later lease has a higher epoch, unless the store went back in between."""
         return self.fence.epoch
+
+    @property
+    def ordered_epoch(self) -> int:
+        """The era of the store and the epoch as one number, to fence writes to other systems.
+
+        Every later lease has a higher number, also after a failover to an asynchronous standby.
+        """
+        return (self.era << EPOCH_BITS) + self.fence.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +251,11 @@ class WaitpointClosed:
     already: bool
 
 
-def lease_of(execution: Execution) -> Lease:
-    """Return the live lease of an execution in the form that its worker receives."""
+def lease_of(execution: Execution, *, has_journal: bool = True) -> Lease:
+    """Return the live lease of an execution in the form that its worker receives.
+
+    Only the claim that starts the first attempt knows that there is no journal.
+    """
     held, fence = execution.lease, execution.fence
     assert held is not None and fence is not None, "only a leased execution has a lease to show"
     return Lease(
@@ -260,6 +277,7 @@ def lease_of(execution: Execution) -> Lease:
         deadline_at=execution.deadline_at,
         attempt_timeout_at=execution.attempt_timeout_at,
         is_standalone=execution.is_standalone,
+        has_journal=has_journal,
         resumption=execution.resumption,
         cancel_due_at=execution.cancel_request.due_at if execution.cancel_request else None,
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,8 @@ from flowfabric.core.executions.states import (
 )
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.policy import Policy
+
+_MIN_ROUTE_ID = 1 << 62
 
 
 class AttemptOrigin(StrEnum):
@@ -284,7 +287,21 @@ class Route:
     kind: str
     requires: tuple[str, ...]
 
+    @property
     def digest(self) -> str:
-        """Return a digest that identifies the route."""
-        parts = [self.namespace, self.lane, self.kind, list(self.requires)]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        """A digest that identifies the route."""
+        return route_digest(self.namespace, self.lane, self.kind, self.requires)
+
+    @property
+    def id(self) -> int:
+        """The id that the route gets when it is created: 62 bits of the digest, from 2^62 to 2^63 - 1.
+
+        Older stores also have routes with small ids, which were counted. No new id can be equal to one of them.
+        """
+        return _MIN_ROUTE_ID + int(self.digest, 16) % _MIN_ROUTE_ID
+
+
+@lru_cache(maxsize=10_000)
+def route_digest(namespace: str, lane: str, kind: str, requires: tuple[str, ...]) -> str:
+    """Return the digest of a route. Submit calls this for every execution, so results are remembered."""
+    return hashlib.sha256(json.dumps([namespace, lane, kind, list(requires)]).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from flowfabric.core.events.cursor import (
@@ -14,6 +14,7 @@ from flowfabric.core.events.cursor import (
     read_cursor,
     require_kept,
 )
+from flowfabric.core.events.eras import has_gone_back
 from flowfabric.core.events.subscribers import (
     HOLD_TTL,
     MAX_SCANNED_EVENTS,
@@ -25,6 +26,7 @@ from flowfabric.core.events.subscribers import (
     may_hold,
     subscriber_not_found,
 )
+from flowfabric.ops.events.eras import current_state, known_position
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
 
@@ -38,18 +40,31 @@ class SubscriberHold:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """A position that a reader has read up to, and the store, namespace and era in which it did so."""
+
+    scope: CursorScope
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """A reader that takes a named subscriber; a new subscriber starts at `start`."""
+    """A reader that takes a named subscriber.
+
+    A new subscriber starts at `start`. If the store went back and lost the subscriber, it continues at `resume`.
+    """
 
     hold: SubscriberHold
     start: Start | str
+    resume: ResumeRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """The position up to which a named subscriber has processed everything."""
+    """The position up to which a named subscriber has processed everything, and the scope in which it was read."""
 
     hold: SubscriberHold
+    scope: CursorScope
     position: Position
 
 
@@ -62,21 +77,51 @@ class EventQuery:
 
 
 @operation(read_only=True)
-async def outbox_state(tx: Transaction, namespace: str, _: None) -> OutboxState:
+async def outbox_state(tx: Transaction, namespace: str, _: None) -> OutboxState | None:
     """Return the position of the newest event, and the position up to which old events were removed."""
     return await tx.events.outbox_state()
 
 
-@operation(read_only=True)
+@operation()
 async def start_position(tx: Transaction, namespace: str, start: Start | str) -> SubscriptionStart:
     """Return the position that `start` stands for (a cursor, or an end of the log), and the scope of later cursors."""
-    state = await tx.events.outbox_state()
-    scope = CursorScope(state.store, namespace)
+    state = await current_state(tx)
+    scope = CursorScope(state.store, namespace, state.era)
     if start == Start.NOW:
+        # The position is stored, so that the numbers of later transactions are higher, even after a crash.
+        await tx.eras.note_known(scope, state.present)
         return SubscriptionStart(scope, state.present, state.trimmed)
     if start == Start.BEGINNING:
         return SubscriptionStart(scope, FIRST, state.trimmed)
-    return SubscriptionStart(scope, require_kept(read_cursor(start, scope), state.trimmed), state.trimmed)
+    era, position = read_cursor(start, scope)
+    return await _resume(tx, namespace, ResumeRequest(replace(scope, era=era), position))
+
+
+@operation()
+async def resume_position(tx: Transaction, namespace: str, request: ResumeRequest) -> SubscriptionStart:
+    """Return where a reader continues after the store went back: at the last position that the store knows."""
+    return await _resume(tx, namespace, request)
+
+
+async def _resume(tx: Transaction, namespace: str, request: ResumeRequest) -> SubscriptionStart:
+    state = await _state_after(tx, request)
+    position = await known_position(tx, state, request.scope, request.position)
+    scope = CursorScope(state.store, namespace, state.era)
+    return SubscriptionStart(scope, require_kept(position, state.trimmed), state.trimmed)
+
+
+async def _state_after(tx: Transaction, request: ResumeRequest | None) -> OutboxState:
+    """Return the state of the event log. Begin a new era first if the store does not know the requested position."""
+    state = await current_state(tx)
+    if request is None or request.scope.store != state.store:
+        return state
+    return await current_state(tx, request.scope.era, request.position)
+
+
+@operation(single_statement=True)
+async def note_known(tx: Transaction, namespace: str, request: ResumeRequest) -> None:
+    """Store that subscribers have read up to a position, so that a later era need not start before it."""
+    await tx.eras.note_known(request.scope, request.position)
 
 
 @operation(read_only=True, single_statement=True)
@@ -89,11 +134,15 @@ async def read_page(tx: Transaction, namespace: str, query: EventQuery) -> Event
 async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest) -> tuple[CursorScope, Position | None]:
     """Take a named subscriber. Return the cursor scope, and the position to continue at or None if others hold it."""
     name, holder = request.hold.name, request.hold.holder
-    scope = CursorScope((await tx.events.outbox_state()).store, namespace)
+    state = await _state_after(tx, request.resume)
+    scope = CursorScope(state.store, namespace, state.era)
     subscriber = await tx.subscribers.lock(namespace, name)
+    if subscriber is not None and has_gone_back(state, state.era, subscriber.position):
+        # The rows were loaded from a dump, and this subscriber was added to them later.
+        state = await current_state(tx, state.era, subscriber.position)
+        scope, subscriber = replace(scope, era=state.era), await tx.subscribers.lock(namespace, name)
     if subscriber is None:
-        start = await start_position.run(tx, namespace, request.start)
-        await tx.subscribers.add(namespace, name, start.position, await tx.now())
+        await tx.subscribers.add(namespace, name, await _first_position(tx, namespace, request), await tx.now())
         subscriber = await tx.subscribers.lock(namespace, name)
         assert subscriber is not None, "this or another transaction has added the subscriber"
     now = await tx.now()
@@ -103,13 +152,26 @@ async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest)
     return scope, subscriber.position
 
 
+async def _first_position(tx: Transaction, namespace: str, request: TakeRequest) -> Position:
+    if request.resume is not None:
+        return (await _resume(tx, namespace, request.resume)).position
+    return (await start_position.run(tx, namespace, request.start)).position
+
+
 @operation()
-async def commit_position(tx: Transaction, namespace: str, request: CommitRequest) -> None:
-    """Store the position of a named subscriber; refuse if the reader no longer holds that subscriber."""
+async def commit_position(tx: Transaction, namespace: str, request: CommitRequest) -> bool:
+    """Store the position of a named subscriber, and return True. Refuse if the reader no longer holds the subscriber.
+
+    Return False if the store went back to an earlier state. The position then counts no longer.
+    """
     name, holder = request.hold.name, request.hold.holder
     until = await tx.now() + HOLD_TTL
-    if not await tx.subscribers.commit(namespace, name, holder, request.position, until):
-        raise lost_subscription(await tx.subscribers.lock(namespace, name), name)
+    if await tx.subscribers.commit(request.scope, name, holder, request.position, until):
+        return True
+    state = await current_state(tx)
+    if (state.store, state.era) != (request.scope.store, request.scope.era):
+        return False
+    raise lost_subscription(await tx.subscribers.lock(namespace, name), name)
 
 
 @operation()
@@ -118,7 +180,7 @@ async def release_subscriber(tx: Transaction, namespace: str, hold: SubscriberHo
     await tx.subscribers.release(namespace, hold.name, hold.holder)
 
 
-@operation()
+@operation(can_repeat=False)
 async def unsubscribe(tx: Transaction, namespace: str, name: str) -> None:
     """Remove a named subscriber, so that no events are kept for it."""
     if not await tx.subscribers.remove(namespace, name):

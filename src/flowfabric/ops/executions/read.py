@@ -50,7 +50,7 @@ class IdPage:
 async def describe(tx: Transaction, namespace: str, id_: UUID) -> Description:
     """Return everything about one execution."""
     execution = await read_execution(tx, namespace, id_)
-    requires = await tx.routes.requires(execution.route_id)
+    requires = await tx.routes.requires(execution) or ()
     suspension, waitpoints = (None, []) if execution.is_standalone else await read_wait_views(tx, id_)
     report = await read_hold_report(tx, execution)
     return describe_execution(execution, requires, await tx.attempts.list_all(id_), suspension, waitpoints, report)

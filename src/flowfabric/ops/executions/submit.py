@@ -18,6 +18,7 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import Conflict, InvalidRequest, Refused
 from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
+from flowfabric.core.executions.records import Route
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.fast_dataclass import record
@@ -33,25 +34,24 @@ _WAITING = BlockingReason.WAITING_FOR_WORKER
 
 
 @record(frozen=True, slots=True)
-class RoutedSubmission:
-    """A submission with its id and route."""
+class SubmitRequest:
+    """A submission with its id."""
 
     id: UUID
-    route_id: int
     submission: Submission
 
 
-class Submit(BatchOperation[RoutedSubmission, Submitted]):
+class Submit(BatchOperation[SubmitRequest, Submitted]):
     """Insert executions by one statement."""
 
     name = "submit"
     batch_path = "insert_batch"
 
-    def key(self, request: RoutedSubmission) -> UUID:
+    def key(self, request: SubmitRequest) -> UUID:
         return request.id
 
     async def run_batch(
-        self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
+        self, tx: Transaction, namespace: str, requests: Sequence[SubmitRequest]
     ) -> list[Submitted | None]:
         """Insert all new executions. Leave submissions with a key, a repeated id or a refusal to `run_one`."""
         needs_time = any(_needs_time(request.submission) for request in requests)
@@ -65,13 +65,13 @@ class Submit(BatchOperation[RoutedSubmission, Submitted]):
         states = {row.id: row.state for row in new}
         return [Created(request.id, states[request.id]) if request.id in inserted else None for request in requests]
 
-    async def run_one(self, tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
+    async def run_one(self, tx: Transaction, namespace: str, request: SubmitRequest) -> Submitted:
         return await submit_one(tx, namespace, request)
 
-    def is_exclusive(self, request: RoutedSubmission) -> bool:
+    def is_exclusive(self, request: SubmitRequest) -> bool:
         return _may_wait(request)
 
-    def use_fallback(self, request: RoutedSubmission) -> bool:
+    def use_fallback(self, request: SubmitRequest) -> bool:
         return _has_signals(request)
 
 
@@ -82,7 +82,7 @@ class SubmitWithSignals(Submit):
     batch_path = "standing_batch"
 
     async def run_batch(
-        self, tx: Transaction, namespace: str, requests: Sequence[RoutedSubmission]
+        self, tx: Transaction, namespace: str, requests: Sequence[SubmitRequest]
     ) -> list[Submitted | None]:
         """Insert all new executions and their waitpoints. Leave repeated or refused submissions to `run_one`."""
         now = await tx.now()
@@ -92,10 +92,10 @@ class SubmitWithSignals(Submit):
         await _add_standing_waitpoints(tx, [row for row in new if row.id in inserted], now)
         return [Created(request.id, states[request.id]) if request.id in inserted else None for request in requests]
 
-    def is_exclusive(self, request: RoutedSubmission) -> bool:
+    def is_exclusive(self, request: SubmitRequest) -> bool:
         return _may_wait(request) or not _has_signals(request)
 
-    def use_fallback(self, request: RoutedSubmission) -> bool:
+    def use_fallback(self, request: SubmitRequest) -> bool:
         return False
 
 
@@ -105,8 +105,23 @@ SUBMIT = Submit(fallback=SubmitWithSignals())
 async def insert_executions(tx: Transaction, new: Sequence[NewExecution]) -> set[UUID]:
     """Insert executions of one namespace, and return the inserted ids.
 
-    An execution is not inserted if its id exists already or its lane is draining.
+    An execution is not inserted if its id exists already or its lane is draining. The insert also leaves out executions
+    whose route does not exist. They are inserted after their routes were created.
     """
+    inserted = await _insert_along_routes(tx, new)
+    missing = [execution for execution in new if execution.id not in inserted] if len(inserted) < len(new) else []
+    if missing:
+        await tx.routes.ensure(_route(execution) for execution in missing)
+        inserted |= await _insert_along_routes(tx, missing)
+    return inserted
+
+
+def _route(execution: NewExecution) -> Route:
+    submission = execution.submission
+    return Route(execution.namespace, submission.lane, submission.kind, tuple(submission.requires))
+
+
+async def _insert_along_routes(tx: Transaction, new: Sequence[NewExecution]) -> set[UUID]:
     inserted = await tx.session.fetch_batch(
         "insert_executions",
         [insert_parameters(execution) for execution in new],
@@ -138,7 +153,7 @@ async def _add_standing_waitpoints(tx: Transaction, new: Sequence[NewExecution],
         await tx.waits.apply([make_standing_waitpoints(id_, 0, each.signals, now) for id_, each in submissions])
 
 
-async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission) -> Submitted:
+async def submit_one(tx: Transaction, namespace: str, request: SubmitRequest) -> Submitted:
     """Insert one execution, and reserve its idempotency key if any. Return a duplicate instead if it exists already."""
     duplicate = await _take_key(tx, namespace, request)
     if duplicate is not None:
@@ -154,20 +169,20 @@ async def submit_one(tx: Transaction, namespace: str, request: RoutedSubmission)
     return await _explain(tx, namespace, request)
 
 
-def _may_wait(request: RoutedSubmission) -> bool:
+def _may_wait(request: SubmitRequest) -> bool:
     """Return True if the insert may wait for another transaction, because the caller chose its key or id."""
     return request.submission.key is not None or request.submission.id is not None
 
 
-def _has_signals(request: RoutedSubmission) -> bool:
+def _has_signals(request: SubmitRequest) -> bool:
     return bool(request.submission.signals)
 
 
-def _is_simple(request: RoutedSubmission) -> bool:
+def _is_simple(request: SubmitRequest) -> bool:
     return request.submission.key is None and not _has_signals(request)
 
 
-async def _take_key(tx: Transaction, namespace: str, request: RoutedSubmission) -> Duplicate | None:
+async def _take_key(tx: Transaction, namespace: str, request: SubmitRequest) -> Duplicate | None:
     submission, window = request.submission, span(request.submission.policy.dedup_window)
     if submission.key is None or window == timedelta(0):
         return None
@@ -187,7 +202,7 @@ def _check_deadline(submission: Submission, now: datetime) -> None:
         raise InvalidRequest("deadline_in_past", message, deadline=submission.deadline, now=now)
 
 
-async def _explain_late(tx: Transaction, namespace: str, request: RoutedSubmission, now: datetime) -> Duplicate:
+async def _explain_late(tx: Transaction, namespace: str, request: SubmitRequest, now: datetime) -> Duplicate:
     """Return a duplicate if this late submission was stored before its deadline passed; otherwise refuse it."""
     if await tx.executions.get(namespace, [request.id]):
         return await _explain(tx, namespace, request)
@@ -195,7 +210,7 @@ async def _explain_late(tx: Transaction, namespace: str, request: RoutedSubmissi
     raise AssertionError("the deadline had passed, and the clock does not go back")
 
 
-async def _explain(tx: Transaction, namespace: str, request: RoutedSubmission) -> Duplicate:
+async def _explain(tx: Transaction, namespace: str, request: SubmitRequest) -> Duplicate:
     fingerprint = await tx.executions.fingerprint(namespace, request.id)
     if fingerprint == request.submission.fingerprint(namespace):
         return Duplicate(request.id)
@@ -203,7 +218,7 @@ async def _explain(tx: Transaction, namespace: str, request: RoutedSubmission) -
 
 
 async def _explain_not_stored(
-    tx: Transaction, namespace: str, request: RoutedSubmission | NewExecution, fingerprint: bytes | None
+    tx: Transaction, namespace: str, request: SubmitRequest | NewExecution, fingerprint: bytes | None
 ) -> Conflict | Refused:
     """Return why the insert left out a submission: its lane is draining, or another execution has its id."""
     lane = request.submission.lane
@@ -213,10 +228,10 @@ async def _explain_not_stored(
     return _mismatch(f"id {request.id}", request.id)
 
 
-def new_row(namespace: str, request: RoutedSubmission, now: datetime | None) -> NewExecution:
+def new_row(namespace: str, request: SubmitRequest, now: datetime | None) -> NewExecution:
     """Return the execution to insert. `now` may be None for submissions without a delay, start time or deadline."""
     state, reason, ready_at = first_state(request.submission, now)
-    return NewExecution(request.id, namespace, request.route_id, request.submission, state, reason, ready_at)
+    return NewExecution(request.id, namespace, request.submission, state, reason, ready_at)
 
 
 def first_state(submission: Submission, now: datetime | None) -> tuple[State, BlockingReason, datetime | None]:
@@ -236,7 +251,7 @@ def _needs_time(submission: Submission) -> bool:
     return submission.delay is not None or submission.ready_at is not None or submission.deadline is not None
 
 
-def _is_late(request: RoutedSubmission, now: datetime | None) -> bool:
+def _is_late(request: SubmitRequest, now: datetime | None) -> bool:
     deadline = request.submission.deadline
     return deadline is not None and now is not None and deadline <= now
 

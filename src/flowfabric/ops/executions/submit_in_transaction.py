@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
 from flowfabric.core.executions.outcomes import Created, Submitted
-from flowfabric.core.executions.records import Route
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import State
 from flowfabric.core.policy import span
-from flowfabric.ops.executions.submit import RoutedSubmission, submit_one
+from flowfabric.ops.executions.submit import SubmitRequest, submit_one
 from flowfabric.ops.operation import operation
 from flowfabric.store.commit_hints import CommitHints
-from flowfabric.store.transaction import JoinedTransaction, Transaction
+from flowfabric.store.transaction import JoinedTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +31,7 @@ class JoinedSubmission:
 @operation()
 async def submit_in_transaction(tx: JoinedTransaction, namespace: str, request: JoinedSubmission) -> Submitted:
     """Insert one execution. After a refusal, the caller must roll back to a savepoint, or roll back the transaction."""
-    submission = request.submission
-    route = Route(namespace, submission.lane, submission.kind, tuple(submission.requires))
-    # The caller may roll back the new route, so this process must not cache the id of the route.
-    routed = RoutedSubmission(request.id, await tx.routes.ensure(route), submission)
-    outcome = await submit_one(tx, namespace, routed)
+    outcome = await submit_one(tx, namespace, SubmitRequest(request.id, request.submission))
     if isinstance(outcome, Created):
         await tx.notify_on_commit(await _hints(tx, namespace, outcome, request))
     return outcome
@@ -53,9 +47,3 @@ async def _hints(tx: JoinedTransaction, namespace: str, outcome: Created, reques
         first = min(times + [now + delay for delay in delays])
         hints.due = first if first <= now + request.poll_interval else None
     return hints
-
-
-@operation()
-async def ensure_routes(tx: Transaction, namespace: str, routes: Sequence[Route]) -> dict[Route, int]:
-    """Create the routes that do not exist yet, and return the id of each route."""
-    return {route: await tx.routes.ensure(route) for route in routes}

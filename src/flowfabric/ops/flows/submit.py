@@ -35,10 +35,9 @@ _MAX_SHARED_MEMBERS = 100
 
 @record(frozen=True, slots=True)
 class NewMember:
-    """A member with its id and route, and the fingerprint that identifies a repeated submission."""
+    """A member with its id, and the fingerprint that identifies a repeated submission."""
 
     id: UUID
-    route_id: int
     drawn: MemberSpec
     fingerprint: bytes
 
@@ -172,7 +171,6 @@ def member_row(namespace: str, flow_id: UUID, member: NewMember, now: datetime) 
     return NewExecution(
         member.id,
         namespace,
-        member.route_id,
         drawn.submission,
         state,
         reason,

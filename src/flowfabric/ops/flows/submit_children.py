@@ -14,14 +14,13 @@ from uuid import UUID
 from flowfabric.core.errors import Conflict, Refused
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
-from flowfabric.core.executions.records import Execution, Fence, Route
+from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import Step, require_owner
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.flows.records import FlowRecord
 from flowfabric.core.ids import derive_id
-from flowfabric.ops.executions.submit import RoutedSubmission, insert_all, new_row
-from flowfabric.ops.executions.submit_in_transaction import ensure_routes
+from flowfabric.ops.executions.submit import SubmitRequest, insert_all, new_row
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock_with_flow
 from flowfabric.ops.operation import operation
@@ -32,32 +31,22 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitChildren:
-    """Children to submit, each with its route id if that is known."""
+    """Children to submit, and steps to record with them."""
 
     fence: Fence
-    children: tuple[tuple[ChildSubmission, int | None], ...]
+    children: tuple[ChildSubmission, ...]
     steps: tuple[Step, ...] = ()
 
 
 @operation()
-async def submit_children(
-    tx: Transaction, namespace: str, request: SubmitChildren
-) -> tuple[list[Submitted], dict[Route, int]]:
-    """Store all children or none. Return the outcome of each child, and the ids of routes that the caller did not know.
-
-    The routes are created in this transaction, so that a refusal of the fence also rolls back new routes.
-    """
+async def submit_children(tx: Transaction, namespace: str, request: SubmitChildren) -> list[Submitted]:
+    """Store all children or none, and return the outcome of each child."""
     parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
-    unknown = [_route(namespace, child) for child, route in request.children if route is None]
-    routes = await ensure_routes.run(tx, namespace, list(dict.fromkeys(unknown)))
-    rows = [
-        _row(namespace, parent, child, routes[_route(namespace, child)] if route is None else route, now)
-        for child, route in request.children
-    ]
+    rows = [_row(namespace, parent, child, now) for child in request.children]
     existing = await tx.executions.get(None, [row.id for row in rows]) if rows else {}
     new = [row for row in rows if row.id not in existing]
-    for row, (child, _) in zip(rows, request.children, strict=True):
+    for row, child in zip(rows, request.children, strict=True):
         if row.id in existing and not _is_same(existing[row.id], row, namespace):
             raise _mismatch(row.id, child.key)
     moved = await record_steps(tx, parent, request.steps, now)
@@ -70,8 +59,7 @@ async def submit_children(
     if moved != parent:
         await store(tx, [Decision(None, parent, moved)])
     states = {row.id: row.state for row in new}
-    outcomes = [Created(row.id, states[row.id]) if row.id in states else Duplicate(row.id) for row in rows]
-    return outcomes, routes
+    return [Created(row.id, states[row.id]) if row.id in states else Duplicate(row.id) for row in rows]
 
 
 def child_id(parent: Execution, key: str) -> UUID:
@@ -91,13 +79,8 @@ async def _join_flow(tx: Transaction, parent: Execution, flow: FlowRecord | None
     await tx.flows.put([replace(flow, open_members=flow.open_members + number, changed_at=now)])
 
 
-def _route(namespace: str, child: ChildSubmission) -> Route:
-    submission = child.submission
-    return Route(namespace, submission.lane, submission.kind, tuple(submission.requires))
-
-
-def _row(namespace: str, parent: Execution, child: ChildSubmission, route: int, now: datetime) -> NewExecution:
-    row = new_row(namespace, RoutedSubmission(child_id(parent, child.key), route, child.submission), now)
+def _row(namespace: str, parent: Execution, child: ChildSubmission, now: datetime) -> NewExecution:
+    row = new_row(namespace, SubmitRequest(child_id(parent, child.key), child.submission), now)
     if child.detached:
         return row
     return replace(row, flow_id=parent.flow_id or parent.id, member_name=child.key, parent_id=parent.id)

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from flowfabric.core import validation
 from flowfabric.core.errors import Conflict, InvalidRequest
+from flowfabric.core.executions.leases import extend_lease
 from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import Checkpoint, Step, StepStatus, parse_steps
 from flowfabric.core.fast_dataclass import replace
@@ -105,6 +106,19 @@ async def _check_number(tx: Transaction, execution: Execution) -> None:
         raise InvalidRequest("too_many_steps", message, execution_id=execution.id, limit=validation.MAX_STEPS)
 
 
+class LockWatch(Protocol):
+    """A caller that must know while the transaction of a lease locks the row of its execution."""
+
+    def locked(self) -> None:
+        """Note that the row is locked by the owner of the lease, and stays locked until the transaction ends."""
+
+    def extending(self) -> None:
+        """Note that the lease is extended by a full term from now on, if the transaction commits."""
+
+    def rolled_back(self) -> None:
+        """Note that the transaction failed, so that the row is no longer locked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transact:
     """User code to run in the engine's transaction, and the function that turns its result into a step."""
@@ -112,22 +126,38 @@ class Transact:
     fence: Fence
     body: UserBody
     record: StepRecorder
+    watch: LockWatch
 
 
-@operation(runs_user_code=True)
+@operation(runs_user_code=True, can_repeat=False)
 async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> Any:
-    """Run user code, record its step in the same commit, and return the result of the code.
+    """Run user code, record its step in the same commit, extend the lease, and return the result of the code.
 
-    The row of the execution stays locked until the commit, so the lease cannot be revoked before the commit.
+    The row of the execution stays locked until the commit, so no other call can end the lease before the commit. So
+    the code may take longer than the lease on a store where other leases can be renewed meanwhile.
     """
-    execution, now = await lock_owned(tx, namespace, request.fence)
-    result, step_record = await tx.run_user_code(request.body, request.record)
-    [step] = parse_steps([step_record])
-    existing = await tx.steps.get(execution.id, step.name)
+    execution, _ = await lock_owned(tx, namespace, request.fence)
+    assert execution.lease is not None, "the fence owns the lease"
+    if tx.outlasts_leases:
+        request.watch.locked()
+    try:
+        result, step_record = await tx.run_user_code(request.body, request.record, execution.lease.ttl)
+        if tx.outlasts_leases:
+            request.watch.extending()
+        now = await tx.now()
+        [step] = parse_steps([step_record])
+        await _require_new(tx, execution.id, step.name)
+        moved = await record_steps(tx, execution, [step], now)
+        await tx.executions.save([(execution, extend_lease(moved, now))])
+    except BaseException:
+        request.watch.rolled_back()
+        raise
+    return result
+
+
+async def _require_new(tx: SharedTransaction, execution_id: UUID, name: str) -> None:
+    existing = await tx.steps.get(execution_id, name)
     if existing is not None and existing.status != StepStatus.OPEN:
         # An earlier call has recorded the step. Even equal content is refused, because the code has now run twice.
-        message = f"step {step.name!r} was recorded before; nothing of this call is kept, read the step instead"
-        raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
-    moved = await record_steps(tx, execution, [step], now)
-    await tx.executions.save([(execution, moved)])
-    return result
+        message = f"step {name!r} was recorded before; nothing of this call is kept, read the step instead"
+        raise Conflict("step_already_recorded", message, execution_id=execution_id, step=name)

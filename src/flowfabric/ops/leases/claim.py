@@ -11,6 +11,7 @@ claim ──> by_route       the first waiting executions of each route; the cal
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from uuid import UUID
 
 from flowfabric.core.executions.leases import decide_claim, require_interrupted
@@ -20,6 +21,7 @@ from flowfabric.core.executions.transitions import CLAIM, check, refusal
 from flowfabric.core.fast_dataclass import record
 from flowfabric.core.workers import require_capabilities
 from flowfabric.ops.apply import write_one
+from flowfabric.ops.events.eras import current_era
 from flowfabric.ops.locks import lock
 from flowfabric.ops.operation import operation
 from flowfabric.store.records import Claimed, LaneState
@@ -35,7 +37,8 @@ class ClaimAttempt:
     past_locked: bool
 
 
-@operation(single_statement=True)
+# A repeated claim would take more leases, while no worker knows the first ones. The caller uses `held` instead.
+@operation(single_statement=True, can_repeat=False)
 async def claim(tx: Transaction, namespace: str, request: ClaimAttempt) -> Claimed:
     """Lease up to `limit` executions by priority. At equal priority, resumed executions come first, then the oldest."""
     claim.paths["past_locked" if request.past_locked else "by_route"] += 1
@@ -52,7 +55,7 @@ class ClaimById:
     only_resumed: bool = False
 
 
-@operation()
+@operation(can_repeat=False)
 async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -> Lease:
     """Lease one execution; refuse if it does not wait, its lane is paused, or a capability is missing."""
     execution, now = await lock(tx, namespace, request.execution_id)
@@ -61,11 +64,13 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
     check(execution, CLAIM)
     if await tx.lanes.state(execution.namespace, execution.lane) is LaneState.PAUSED:
         raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is paused")
-    require_capabilities(await tx.routes.requires(execution.route_id), request.capabilities)
-    return await write_one(tx, decide_claim(execution, request.terms, now))
+    require_capabilities(await tx.routes.requires(execution) or (), request.capabilities)
+    lease = await write_one(tx, decide_claim(execution, request.terms, now))
+    return replace(lease, era=await current_era(tx))
 
 
-@operation(read_only=True)
+@operation()
 async def held(tx: Transaction, namespace: str, instance: str) -> list[Lease]:
     """Return the live leases of a worker instance, oldest first. Workers use it when the reply to a claim is lost."""
-    return [lease_of(execution) for execution in await tx.executions.list_leased(namespace, instance)]
+    era = await current_era(tx)
+    return [replace(lease_of(execution), era=era) for execution in await tx.executions.list_leased(namespace, instance)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from flowfabric.core.errors import NotFound, Refused
@@ -14,6 +14,7 @@ from flowfabric.core.executions.states import State
 from flowfabric.core.executions.transitions import refusal
 from flowfabric.core.workers import require_capabilities
 from flowfabric.ops.apply import write_one
+from flowfabric.ops.events.eras import current_era
 from flowfabric.ops.locks import lock, lock_to_end
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
@@ -47,12 +48,13 @@ async def reclaim(tx: Transaction, namespace: str, request: ReclaimRequest) -> L
             "different_worker", f"grant {grant_id} was given to worker {grant.worker.name}", grant_id=grant_id
         )
     if _has_lease_of(execution, grant):
-        return lease_of(execution)
+        return replace(lease_of(execution), era=await current_era(tx))
     if grant.consumed_by == _NO_LEASE:
         return Ended(State.FAILED)  # An earlier use of this grant ended the execution.
     decision = decide_reclaim(execution, grant, terms, now)
     await tx.grants.consume(grant_id, terms.lease_id if isinstance(decision.outcome, Lease) else _NO_LEASE)
-    return await write_one(tx, decision)
+    outcome = await write_one(tx, decision)
+    return replace(outcome, era=await current_era(tx)) if isinstance(outcome, Lease) else outcome
 
 
 def _has_lease_of(execution: Execution, grant: Grant) -> bool:
@@ -73,7 +75,7 @@ async def grant_reclaim(tx: Transaction, namespace: str, request: GrantRequest) 
     id_, terms = request.execution_id, request.terms
     execution, now = await lock(tx, namespace, id_)
     check_reclaimable(execution)
-    require_capabilities(await tx.routes.requires(execution.route_id), terms.capabilities)
+    require_capabilities(await tx.routes.requires(execution) or (), terms.capabilities)
     existing = await tx.grants.open(id_, now)
     if existing is not None and existing.worker == terms.worker:
         return existing
@@ -93,7 +95,12 @@ class RevokeRequest:
     audit: AuditInfo
 
 
-@operation()
+def _names_a_lease(request: RevokeRequest) -> bool:
+    """Return True if a repeat cannot revoke a later lease."""
+    return request.which.lease_id is not None or request.which.epoch is not None
+
+
+@operation(can_repeat=_names_a_lease)
 async def revoke_lease(tx: Transaction, namespace: str, request: RevokeRequest) -> Revoked | AlreadySatisfied:
     """Revoke a live lease. Return the revoked lease, or why there was nothing to revoke."""
     execution, now = await lock(tx, namespace, request.execution_id)

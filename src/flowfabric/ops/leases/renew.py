@@ -1,24 +1,23 @@
 """renew and progress: a worker extends its lease, and reports its progress. An expired lease is never extended.
 
 ```text
-renew ──> batch            one guarded statement
+renew ──> batch            one guarded statement, which skips locked rows
             │ not extended: lost or busy
-            └──> lost_batch    explains lost leases together
-                     │ owned after all, busy or missing
-                     └──> locked_single
+            └──> lost_batch    locks the free rows: renewed after all, lost, or `lease_busy` if the row is locked
 ```
+
+A renewal never waits for a row lock, so that one locked row delays no other lease.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.errors import FlowFabricError, Unavailable
 from flowfabric.core.executions.outcomes import Renewed
 from flowfabric.core.executions.records import Execution, Fence
-from flowfabric.core.executions.requests import Progress, explain_fence, require_owner
+from flowfabric.core.executions.requests import Progress, execution_not_found, explain_fence, owns
 from flowfabric.ops.locks import lock_owned
 from flowfabric.ops.operation import BatchOperation
 from flowfabric.store.rows import fence_parameters, matched_ids, to_datetime, to_uuid
@@ -29,6 +28,7 @@ class Renew(BatchOperation[Fence, Renewed]):
     """Extend each lease by its stored duration. With `with_events`, each renewal appends an event."""
 
     name = "renew"
+    is_urgent = True
 
     def __init__(self, *, with_events: bool, fallback: BatchOperation[Fence, Renewed] | None = None) -> None:
         super().__init__(fallback)
@@ -45,26 +45,25 @@ class Renew(BatchOperation[Fence, Renewed]):
         return [renewed.get(fence.execution_id) for fence in requests]
 
     async def run_one(self, tx: Transaction, namespace: str, request: Fence) -> Renewed:
-        execution, _ = await lock_owned(tx, namespace, request)
-        renewed = await renew_if_owned(tx, namespace, [request], with_events=self._with_events)
-        if request.execution_id not in renewed:
-            raise explain_fence(execution, request)  # The lease expired between the two reads of the clock.
-        return renewed[request.execution_id]
+        [outcome] = await renew_or_explain(tx, namespace, [request], with_events=self._with_events)
+        if isinstance(outcome, FlowFabricError):
+            raise outcome
+        return outcome
 
 
 class ExplainLost(Renew):
-    """Explain in one batch why leases could not be extended, because a worker may lose many leases at the same time."""
+    """Explain in one batch why leases could not be extended, because a worker may lose many leases at the same time.
+
+    It also extends the leases whose row was locked for a moment only.
+    """
 
     single_statement = False
     batch_path = "lost_batch"
 
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Fence]
-    ) -> Sequence[Renewed | FlowFabricError | None]:
-        """Return the refusal of each lost lease, or None for a lease that is still owned, busy or missing."""
-        executions = await tx.executions.lock_free([fence.execution_id for fence in requests])
-        now = await tx.now()
-        return [_explain_loss(namespace, executions.get(fence.execution_id), fence, now) for fence in requests]
+    ) -> Sequence[Renewed | FlowFabricError]:
+        return await renew_or_explain(tx, namespace, requests, with_events=self._with_events)
 
 
 def make_renew(*, with_events: bool) -> Renew:
@@ -93,14 +92,35 @@ async def renew_if_owned(
     }
 
 
-def _explain_loss(namespace: str, execution: Execution | None, fence: Fence, now: datetime) -> FlowFabricError | None:
-    if execution is None or execution.namespace != namespace:
-        return None
-    try:
-        require_owner(execution, fence, now)
-    except FlowFabricError as error:
-        return error
-    return None
+async def renew_or_explain(
+    tx: Transaction, namespace: str, fences: Sequence[Fence], *, with_events: bool
+) -> list[Renewed | FlowFabricError]:
+    """Extend each lease, or return the reason why it cannot be extended. Never wait for a row lock."""
+    ids = [fence.execution_id for fence in fences]
+    free = {id_: row for id_, row in (await tx.executions.lock_free(ids)).items() if row.namespace == namespace}
+    now = await tx.now()
+    owned = [fence for fence in fences if fence.execution_id in free and owns(free[fence.execution_id], fence, now)]
+    renewed = await renew_if_owned(tx, namespace, owned, with_events=with_events)
+    unlocked = [id_ for id_ in ids if id_ not in free]
+    locked = await tx.executions.get(namespace, unlocked) if unlocked else {}
+    return [
+        renewed.get(fence.execution_id)
+        or _explain(free.get(fence.execution_id), locked.get(fence.execution_id), fence)
+        for fence in fences
+    ]  # fmt: skip
+
+
+def _explain(free: Execution | None, locked: Execution | None, fence: Fence) -> FlowFabricError:
+    if free is not None:
+        return explain_fence(free, fence)
+    if locked is None:
+        return execution_not_found(fence.execution_id)
+    lease = locked.lease
+    if lease is None or lease.id != fence.lease_id or locked.epoch != fence.epoch:
+        return explain_fence(locked, fence)  # A lease that has ended never comes back.
+    # The transaction that holds the lock may be about to extend the lease, so even a late lease is not lost yet.
+    message = "another transaction has locked the execution; renew the lease again before it expires"
+    return Unavailable("lease_busy", message, execution_id=fence.execution_id, epoch=fence.epoch)
 
 
 class ReportProgress(BatchOperation[Progress, bool]):

@@ -25,9 +25,11 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
     wait, _ = (None, ()) if execution.is_standalone else await read_wait_views(tx, id_)
     now = await tx.now()
     needs_workers = execution.state is State.WAITING
+    requires = await tx.routes.requires(execution)
     context = ExplainContext(
         lane_is_paused=await tx.lanes.state(namespace, execution.lane) is LaneState.PAUSED,
-        requires=await tx.routes.requires(execution.route_id),
+        requires=requires or (),
+        has_route=requires is not None,
         wait=wait,
         now=now,
         dependencies=await _read_dependencies(tx, execution),

@@ -26,7 +26,12 @@ class ReplayRequest:
     audit: AuditInfo
 
 
-@operation()
+def _names_a_generation(request: ReplayRequest) -> bool:
+    """Return True if a repeat cannot replay the generation that the first request started."""
+    return request.start.generation is not None
+
+
+@operation(can_repeat=_names_a_generation)
 async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Replayed:
     """Start the next generation of the execution, and return its number and state.
 
@@ -43,6 +48,7 @@ async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Rep
         # A reclaim grant is for a lost lease of the ended generation. No later generation may be reclaimed with it.
         await tx.grants.end(id_)
         await write(tx, [decision])
+        await tx.routes.restore(execution)
         keys = [] if execution.is_standalone else await tx.waits.standing_keys(id_)
         if keys:
             await tx.waits.apply([make_standing_waitpoints(id_, decision.after.generation, keys, now)])

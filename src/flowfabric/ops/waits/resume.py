@@ -38,7 +38,12 @@ class ResumeRequest:
     audit: AuditInfo
 
 
-@operation()
+def _names_a_suspension(request: ResumeRequest) -> bool:
+    """Return True if a repeat cannot end a later wait."""
+    return request.suspension_id is not None
+
+
+@operation(can_repeat=_names_a_suspension)
 async def resume(tx: Transaction, namespace: str, request: ResumeRequest) -> Resumed | AlreadySatisfied:
     """End the open suspension. If the request names a suspension that is no longer open, change nothing."""
     id_, suspension_id = request.execution_id, request.suspension_id

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import Outcome
@@ -57,6 +58,9 @@ class SubmitChild(DurableCall[Any]):
     def __init__(self, branch: Branch, task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         digest = None if branch.run.app.arguments == "off" else digest_arguments(args, kwargs)
         self.submission = task.submission(args, kwargs)
+        if task.call_options.id is not None:
+            message = "id= does not apply to children, whose ids are derived from their parent; use key="
+            raise InvalidRequest("invalid_request", message, kind=task.base)
         super().__init__(branch, f"{self.verb}:{task.base}", self.verb, key=task.call_options.key, digest=digest)
         self.task, self.is_detached = task.newest, task.call_options.detached
 

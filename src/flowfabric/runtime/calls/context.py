@@ -86,7 +86,7 @@ def current() -> TaskContext:
         execution_id=lease.execution_id,
         kind=lease.kind,
         attempt=lease.attempt_index,
-        epoch=lease.epoch,
+        epoch=lease.ordered_epoch,
         replaying=branch.is_replaying,
         cancelled=cancelled,
         idempotency_key=step.key if step is not None else str(lease.execution_id),
@@ -101,6 +101,8 @@ def _start_progress(run: TaskRun, percent: int, message: str) -> None:
 
 
 async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
+    if not run.owns_lease():
+        return
     try:
         await run.engine.leases.progress(run.lease.fence, percent, message or None)
     except FlowFabricError as error:

@@ -280,7 +280,12 @@ class StepCall(DurableCall[Any]):
     async def _call_in_thread(self) -> Any:
         """Run a plain function in a thread and return its result. If the result is awaitable, await it first."""
         call = partial(self.fn, *self.args, **self.kwargs)
-        result = await self.run.loop.run_in_executor(self.run.threads.steps, copy_context().run, _call_function, call)
+        work = self.run.threads.steps.submit(copy_context().run, _call_function, call)
+        try:
+            result = await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            self.run.leave_code(work)
+            raise
         return await result if inspect.isawaitable(result) else result
 
     async def _next_try(self, error: Exception, tries: int) -> str:

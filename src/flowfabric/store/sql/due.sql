@@ -65,6 +65,7 @@ SELECT
                 FROM ff.execution AS e
                 WHERE e.route_id = r.id
                     AND e.state = 'waiting'
+                    AND e.kind = r.kind
                 ORDER BY e.priority DESC
                 LIMIT 1
             ) IS NOT NULL

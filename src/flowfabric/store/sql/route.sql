@@ -1,20 +1,19 @@
--- Routes, a small table by which claims find the queues. Rows never change. They are removed only with a temporary
--- namespace, because processes cache their ids.
+-- Routes, a small table by which claims find the queues. Rows never change, and are removed only with a temporary
+-- namespace. The id follows from the content, so a route that is created again has the same id. No process remembers
+-- whether a route exists: the statement that stores an execution finds the route by its digest.
 
 -- name: add_route
-INSERT INTO ff.route (namespace, lane, kind, requires, digest)
-VALUES (:namespace, :lane, :kind, :requires, :digest)
-ON CONFLICT (digest) DO NOTHING
-
--- name: route_id
-SELECT id
-FROM ff.route
-WHERE digest = :digest
+INSERT INTO ff.route (id, namespace, lane, kind, requires, digest)
+VALUES (:id, :namespace, :lane, :kind, :requires, :digest)
+ON CONFLICT DO NOTHING
 
 -- name: route_requires
 SELECT requires
 FROM ff.route
 WHERE id = :id
+    AND namespace = :namespace
+    AND lane = :lane
+    AND kind = :kind
 
 -- name: backlog
 SELECT

@@ -1,5 +1,10 @@
 -- Named subscribers, and queries for trimming. Each backend writes positions in its own way.
 
+-- name: lock_store
+SELECT s.id
+FROM ff.store AS s
+FOR NO KEY UPDATE
+
 -- name: lock_subscriber
 SELECT
 {subscriber}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from uuid import UUID
 
 import pytest
@@ -24,10 +26,18 @@ NUMBERS = st.integers(0, 2**64 - 1)
 IDS = st.integers(0, 2**63 - 1)
 
 
-@given(NUMBERS, IDS, st.uuids(), st.text(min_size=1))
-def test_cursor_survives_a_round_trip(xid: int, id_: int, store: UUID, namespace: str) -> None:
-    scope = CursorScope(store, namespace.encode("utf-8", "ignore").decode() or "x")
-    assert read_cursor(write_cursor(scope, Position(xid, id_)), scope) == Position(xid, id_)
+@given(NUMBERS, IDS, st.uuids(), st.text(min_size=1), IDS)
+def test_cursor_survives_a_round_trip(xid: int, id_: int, store: UUID, namespace: str, era: int) -> None:
+    scope = CursorScope(store, namespace.encode("utf-8", "ignore").decode() or "x", era)
+    assert read_cursor(write_cursor(scope, Position(xid, id_)), scope) == (era, Position(xid, id_))
+
+
+def test_cursor_from_before_eras_is_accepted_as_era_zero() -> None:
+    body = SCOPE.store.bytes + SCOPE.namespace_digest + (5).to_bytes(8) + (6).to_bytes(8)
+    old = "ffc1." + base64.urlsafe_b64encode(body + hashlib.sha256(body).digest()[:4]).decode().rstrip("=")
+    assert read_cursor(old, SCOPE) == (0, Position(5, 6))
+    assert write_cursor(SCOPE, Position(5, 6)) == old
+    assert write_cursor(CursorScope(SCOPE.store, SCOPE.namespace, 1), Position(5, 6)).startswith("ffc2.")
 
 
 @given(NUMBERS, IDS, st.integers(0, 63), st.characters(codec="ascii"))

@@ -20,7 +20,7 @@ INSERT INTO ff.execution (
     flow_id, member_name, parent_id
 )
 SELECT
-    item.id, :namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding,
+    item.id, :namespace, item.lane, item.kind, route.id, item.priority, item.payload, item.encoding,
     item.tags::JSONB, item.policy::JSONB, item.idempotency_key, item.fingerprint,
     item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
     item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
@@ -29,16 +29,24 @@ SELECT
     0, 'fresh', 0, 0, 0, 0,
     item.flow_id, item.member_name, item.parent_id
 FROM clock, unnest(
-    :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route_id::BIGINT[], :priority::INTEGER[], :payload::BYTEA[],
+    :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route::TEXT[], :priority::INTEGER[], :payload::BYTEA[],
     :encoding::TEXT[], :tags::TEXT[], :policy::TEXT[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
     :lease_ttl_policy_us::BIGINT[], :attempt_timeout_policy_us::BIGINT[], :retention_policy_us::BIGINT[],
     :state::TEXT[], :blocking_reason::TEXT[], :plain::BOOLEAN[], :ready_at::TIMESTAMPTZ[],
     :deadline_at::TIMESTAMPTZ[], :deadline_us::BIGINT[], :flow_id::UUID[], :member_name::TEXT[], :parent_id::UUID[]
 ) AS item (
-    id, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
+    id, lane, kind, route, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
     deadline_at, deadline_us, flow_id, member_name, parent_id
 )
+-- An item without a route is left out. The caller creates the route and repeats the item.
+CROSS JOIN LATERAL (
+    SELECT r.id
+    FROM ff.route AS r
+    WHERE r.digest = item.route
+    ORDER BY r.digest
+    LIMIT 1
+) AS route
 WHERE NOT EXISTS (
     SELECT 1
     FROM ff.lane AS l
@@ -59,10 +67,11 @@ ORDER BY item.id
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
--- The routes that a claim may take, and the lease on the rows it has locked.
+-- The routes that a claim may take, and the lease on the rows it has locked. A claim compares namespace, lane and kind
+-- with the row as well, so that a row with a wrong route never reaches another worker.
 -- fragment: open_routes
 open_route AS MATERIALIZED (
-    SELECT r.id
+    SELECT r.id, r.lane, r.kind
     FROM ff.route AS r
     WHERE r.namespace = :namespace
         AND r.lane = ANY(:lanes)
@@ -122,10 +131,13 @@ noted AS (
     FROM taken
 )
 SELECT
-    seen.waiting AND e.id IS NULL AS all_locked,
+    seen.waiting AND e.id IS NULL AS all_locked, seen.era, seen.is_current,
 {lease}
 FROM (
-    SELECT EXISTS (SELECT 1 FROM share) AS waiting
+    SELECT
+        EXISTS (SELECT 1 FROM share) AS waiting,
+        (SELECT s.era FROM ff.store AS s) AS era,
+        (SELECT {is_current} FROM ff.store AS s) AS is_current
 ) AS seen
 LEFT JOIN taken AS e ON TRUE
 ORDER BY e.place
@@ -137,22 +149,25 @@ WITH clock AS MATERIALIZED (
 {open_routes},
 -- How many of the best rows come from each route, so that no more rows are locked than are taken.
 share AS MATERIALIZED (
-    SELECT best.route_id, COUNT(*) AS number
+    SELECT best.route_id, best.kind, best.lane, COUNT(*) AS number
     FROM (
-        SELECT found.route_id
+        SELECT found.route_id, open_route.kind, open_route.lane
         FROM open_route
         CROSS JOIN LATERAL (
             SELECT e.route_id, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
             FROM ff.execution AS e
             WHERE e.route_id = open_route.id
                 AND e.state = 'waiting'
+                AND e.kind = open_route.kind
+                AND e.lane = open_route.lane
+                AND e.namespace || '' = :namespace
             ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
             LIMIT :limit
         ) AS found
         ORDER BY found.priority DESC, found.fresh, found.created_at, found.id
         LIMIT :limit
     ) AS best
-    GROUP BY best.route_id
+    GROUP BY best.route_id, best.kind, best.lane
 ),
 head AS MATERIALIZED (
     SELECT
@@ -164,6 +179,9 @@ head AS MATERIALIZED (
         FROM ff.execution AS e
         WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
+            AND e.kind = share.kind
+            AND e.lane = share.lane
+            AND e.namespace || '' = :namespace
         ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
         LIMIT share.number
         FOR NO KEY UPDATE SKIP LOCKED
@@ -179,13 +197,16 @@ WITH clock AS MATERIALIZED (
 ),
 {open_routes},
 share AS MATERIALIZED (
-    SELECT open_route.id AS route_id
+    SELECT open_route.id AS route_id, open_route.kind, open_route.lane
     FROM open_route
     CROSS JOIN LATERAL (
         SELECT e.id
         FROM ff.execution AS e
         WHERE e.route_id = open_route.id
             AND e.state = 'waiting'
+            AND e.kind = open_route.kind
+            AND e.lane = open_route.lane
+            AND e.namespace || '' = :namespace
         ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
         LIMIT 1
     ) AS first
@@ -200,6 +221,9 @@ head AS MATERIALIZED (
         FROM ff.execution AS e
         WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
+            AND e.kind = share.kind
+            AND e.lane = share.lane
+            AND e.namespace || '' = :namespace
         ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
         LIMIT :limit
         FOR NO KEY UPDATE SKIP LOCKED

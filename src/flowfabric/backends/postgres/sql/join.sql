@@ -1,4 +1,4 @@
--- Additional statements for a transaction of the caller.
+-- Additional statements for a transaction of the caller, and for user code in a transaction of the engine.
 
 -- name: inspect_joined
 SELECT
@@ -14,3 +14,8 @@ SELECT
 
 -- name: wake
 SELECT pg_notify(:channel, :payload)
+
+-- name: end_user_code
+SELECT
+    clock_timestamp() AS now,
+    set_config('synchronous_commit', 'on', TRUE)

@@ -18,6 +18,17 @@ r.requires <@ :capabilities
 ,
     GREATEST(pg_current_xact_id(), (SELECT e.event_xid FROM ff.execution AS e WHERE e.id = item.execution_id))
 
+-- The timeline changes when a standby is promoted. Every role may call these functions. A server that lacks them gets
+-- statements with NULL instead.
+
+-- fragment: timeline
+left(pg_walfile_name(pg_current_wal_lsn()), 8)
+
+-- Whether the store is in the table and timeline in which it was last used.
+
+-- fragment: is_current
+COALESCE(s.origin = s.tableoid AND s.timeline IN ('', COALESCE({timeline}, s.timeline)), FALSE)
+
 -- name: read_events
 WITH horizon AS MATERIALIZED (
     SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xid
@@ -32,7 +43,7 @@ page AS MATERIALIZED (
 )
 SELECT
     last.transaction_id::TEXT AS last_xid, last.id AS last_id, seen.held_back,
-    seen.trimmed_xid::TEXT AS trimmed_xid, seen.trimmed_id,
+    seen.trimmed_xid::TEXT AS trimmed_xid, seen.trimmed_id, seen.store_id, seen.era, seen.is_current,
     e.transaction_id::TEXT AS event_xid, e.id AS event_id, {event}
 FROM (
     SELECT (
@@ -41,7 +52,8 @@ FROM (
         WHERE later.transaction_id >= (SELECT horizon.xid FROM horizon)
         ORDER BY later.transaction_id, later.id
         LIMIT 1
-    ) IS NOT NULL AS held_back, s.trimmed_xid, s.trimmed_id
+    ) IS NOT NULL AS held_back, s.trimmed_xid, s.trimmed_id, s.id AS store_id, s.era,
+    {is_current} AND :after_xid::TEXT::XID8 <= (SELECT horizon.xid FROM horizon) AS is_current
     FROM ff.store AS s
 ) AS seen
 LEFT JOIN (
@@ -77,8 +89,64 @@ SELECT
         WHERE e.transaction_id >= pg_snapshot_xmax(pg_current_snapshot())
         ORDER BY e.transaction_id, e.id
         LIMIT 1
-    ) IS NOT NULL AS from_elsewhere
+    ) IS NOT NULL AS from_elsewhere,
+    s.era, s.known_xid::TEXT AS known_xid, s.known_id, {is_current} AS is_current, s.origin IS NULL AS is_new,
+    (SELECT r.noted_at FROM ff.era AS r WHERE r.number = s.era) AS era_since
 FROM ff.store AS s
+
+-- name: read_era
+SELECT s.era, {is_current} AS is_current
+FROM ff.store AS s
+
+-- name: add_store
+INSERT INTO ff.store (id, trimmed_xid, trimmed_id)
+SELECT gen_random_uuid(), '0', 0
+WHERE NOT EXISTS (SELECT 1 FROM ff.store)
+
+-- name: note_origin
+UPDATE ff.store AS s
+SET
+    origin = s.tableoid,
+    timeline = COALESCE({timeline}, s.timeline, '')
+
+-- name: add_era
+INSERT INTO ff.era (number, start_xid, start_id, noted_at)
+VALUES (:era, :event_xid::TEXT::XID8, :event_id, :now)
+
+-- name: set_era
+UPDATE ff.store AS s
+SET
+    era = :era,
+    origin = s.tableoid,
+    timeline = COALESCE({timeline}, s.timeline, ''),
+    known_xid = :event_xid::TEXT::XID8,
+    known_id = :event_id,
+    trimmed_xid = :trimmed_xid::TEXT::XID8,
+    trimmed_id = :trimmed_id
+
+-- name: return_subscribers
+UPDATE ff.subscriber
+SET
+    transaction_id = :event_xid::TEXT::XID8,
+    event_id = :event_id
+WHERE (transaction_id, event_id) > (:present_xid::TEXT::XID8, :present_id)
+
+-- name: earliest_start
+SELECT r.start_xid::TEXT AS event_xid, r.start_id AS event_id
+FROM ff.era AS r
+WHERE r.number > :era
+ORDER BY r.start_xid, r.start_id
+LIMIT 1
+
+-- name: note_known
+UPDATE ff.store AS s
+SET
+    known_xid = :event_xid::TEXT::XID8,
+    known_id = :event_id
+WHERE s.id = :store
+    AND s.era = :era
+    AND {is_current}
+    AND (s.known_xid, s.known_id) < (:event_xid::TEXT::XID8, :event_id)
 
 -- fragment: subscriber
 s.namespace, s.name, s.transaction_id::TEXT AS event_xid, s.event_id, s.holder, s.held_until, s.created_at, s.seen_at,
@@ -100,6 +168,13 @@ WHERE namespace = :namespace
     AND name = :name
     AND holder = :holder
     AND expired_at IS NULL
+    AND EXISTS (
+        SELECT 1
+        FROM ff.store AS s
+        WHERE s.id = :store
+            AND s.era = :era
+            AND {is_current}
+    )
 RETURNING name
 
 -- name: slowest_subscriber

@@ -1,3 +1,15 @@
+-- The era of event positions, and a position that was read.
+ALTER TABLE ff.store ADD COLUMN era INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE ff.store ADD COLUMN known_id INTEGER NOT NULL DEFAULT 0;
+
+-- Each era begins when the store went back to an earlier state. Events after the start may differ from those that
+-- subscribers of earlier eras have read.
+CREATE TABLE ff.era (
+    number INTEGER NOT NULL PRIMARY KEY,
+    start_id INTEGER NOT NULL,
+    noted_at INTEGER NOT NULL
+) STRICT;
+
 -- The boot of the host in which a time was last stored, and that time minus the time since the boot.
 ALTER TABLE ff.clock ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE ff.clock ADD COLUMN boot_offset_us INTEGER NOT NULL DEFAULT 0;

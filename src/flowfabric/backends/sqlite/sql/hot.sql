@@ -8,7 +8,7 @@ NULL
 
 -- name: insert_executions
 WITH item (
-    id, namespace, lane, kind, route_id, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
+    id, namespace, lane, kind, route, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
     deadline_at, deadline_us, flow_id, member_name, parent_id, now
 ) AS (
@@ -23,7 +23,7 @@ INSERT INTO ff.execution (
     flow_id, member_name, parent_id
 )
 SELECT
-    item.id, item.namespace, item.lane, item.kind, item.route_id, item.priority, item.payload, item.encoding, item.tags,
+    item.id, item.namespace, item.lane, item.kind, r.id, item.priority, item.payload, item.encoding, item.tags,
     item.policy, item.idempotency_key, item.fingerprint,
     item.lease_ttl_policy_us, item.attempt_timeout_policy_us, item.retention_policy_us,
     item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
@@ -31,6 +31,8 @@ SELECT
     0, 'fresh', 0, 0, 0, 0,
     item.flow_id, item.member_name, item.parent_id
 FROM item
+-- An item without a route is left out. The caller creates the route and repeats the item.
+CROSS JOIN ff.route AS r ON r.digest = item.route
 WHERE item.id IS NOT NULL
     AND NOT EXISTS (
         SELECT 1
@@ -48,6 +50,9 @@ WHERE item.id IS NOT NULL
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
+-- A claim compares namespace, lane and kind with the row as well, so that a row with a wrong route never reaches another
+-- worker.
+
 -- name: claim_candidates
 SELECT e.id
 FROM ff.route AS r
@@ -56,6 +61,9 @@ JOIN ff.execution AS e ON e.id IN (
     FROM ff.execution AS q
     WHERE q.route_id = r.id
         AND q.state = 'waiting'
+        AND q.kind = r.kind
+        AND q.lane = r.lane
+        AND +q.namespace = r.namespace
     ORDER BY q.priority DESC, (q.attempt_state <> 'attempt_interrupted'), q.created_at, q.id
     LIMIT :limit
 )
@@ -123,6 +131,7 @@ CROSS JOIN ff.execution AS e ON e.id = item.id
 
 -- name: get_leases
 SELECT
+(SELECT s.era FROM ff.store AS s) AS era,
 {lease}
 FROM ff.execution AS e
 WHERE e.id IN :ids

@@ -13,6 +13,11 @@ NOT EXISTS (
 
 -- fragment: place_of_event
 
+-- The id of the newest event that was ever written.
+
+-- fragment: newest_id
+COALESCE((SELECT q.seq FROM sqlite_sequence AS q WHERE q.name = 'ff_event'), 0)
+
 -- name: read_events
 WITH page AS MATERIALIZED (
     SELECT id, {event_columns}
@@ -22,10 +27,12 @@ WITH page AS MATERIALIZED (
     LIMIT :scan
 )
 SELECT
-    0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS trimmed_xid, last.trimmed_id, 0 AS event_xid,
-    e.id AS event_id, {event}
+    0 AS last_xid, last.id AS last_id, 0 AS held_back, 0 AS trimmed_xid, last.trimmed_id, last.store_id, last.era,
+    last.is_current, 0 AS event_xid, e.id AS event_id, {event}
 FROM (
-    SELECT s.trimmed_id, (SELECT MAX(page.id) FROM page) AS id
+    SELECT
+        s.trimmed_id, (SELECT MAX(page.id) FROM page) AS id, s.id AS store_id, s.era,
+        :after_id <= {newest_id} AS is_current
     FROM ff.store AS s
 ) AS last
 LEFT JOIN page AS e ON e.namespace = :namespace
@@ -48,9 +55,49 @@ ORDER BY e.id
 -- name: outbox_state
 SELECT
     s.id, 0 AS trimmed_xid, s.trimmed_id, 0 AS horizon_xid,
-    COALESCE((SELECT q.seq FROM sqlite_sequence AS q WHERE q.name = 'ff_event'), 0) AS horizon_id,
-    NULL AS held_back_since, FALSE AS from_elsewhere
+    {newest_id} AS horizon_id, NULL AS held_back_since, FALSE AS from_elsewhere,
+    s.era, 0 AS known_xid, s.known_id, TRUE AS is_current, FALSE AS is_new,
+    (SELECT r.noted_at FROM ff.era AS r WHERE r.number = s.era) AS era_since
 FROM ff.store AS s
+
+-- name: read_era
+SELECT s.era, TRUE AS is_current
+FROM ff.store AS s
+
+-- name: add_store
+INSERT INTO ff.store (id, trimmed_id)
+SELECT lower(hex(randomblob(16))), 0
+WHERE NOT EXISTS (SELECT 1 FROM ff.store)
+
+-- name: add_era
+INSERT INTO ff.era (number, start_id, noted_at)
+VALUES (:era, :event_id, :now)
+
+-- name: set_era
+UPDATE ff.store
+SET
+    era = :era,
+    known_id = :event_id,
+    trimmed_id = :trimmed_id
+
+-- name: return_subscribers
+UPDATE ff.subscriber
+SET event_id = :event_id
+WHERE event_id > :present_id
+
+-- name: earliest_start
+SELECT 0 AS event_xid, r.start_id AS event_id
+FROM ff.era AS r
+WHERE r.number > :era
+ORDER BY r.start_id
+LIMIT 1
+
+-- name: note_known
+UPDATE ff.store
+SET known_id = :event_id
+WHERE replace(id, '-', '') = replace(:store, '-', '')
+    AND era = :era
+    AND known_id < :event_id
 
 -- fragment: subscriber
 s.namespace, s.name, 0 AS event_xid, s.event_id, s.holder, s.held_until, s.created_at, s.seen_at, s.expired_at
@@ -70,6 +117,12 @@ WHERE namespace = :namespace
     AND name = :name
     AND holder = :holder
     AND expired_at IS NULL
+    AND EXISTS (
+        SELECT 1
+        FROM ff.store AS s
+        WHERE replace(s.id, '-', '') = replace(:store, '-', '')
+            AND s.era = :era
+    )
 RETURNING name
 
 -- name: slowest_subscriber
