@@ -96,8 +96,8 @@ class NotifyHub:
     def note_lease_ttl(self, ttl: timedelta) -> None:
         """Remember the TTL of a granted lease if it is the shortest yet.
 
-        Reconcilers poll at least twice within the shortest TTL. A process may die before it announces its lease, and the
-        store's clock may jump.
+        Reconcilers poll at least twice within the shortest TTL. A process may die before it announces its lease, and
+        the store's clock may jump.
         """
         if ttl < self.shortest_lease:
             self.shortest_lease = ttl
