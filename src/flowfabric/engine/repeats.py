@@ -18,6 +18,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -47,17 +48,19 @@ class RepeatingStore:
         self._stop_at = stop_at
         self._only_unsent = only_unsent
 
-    async def run(self, body: Body[Result]) -> Result:
+    async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run `body` in one write transaction."""
-        return await self._call(self._store.run, body)
+        run = partial(self._store.run, is_urgent=True) if is_urgent else self._store.run
+        return await self._call(run, body)
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
         """Run a `body` that calls user code."""
         return await self._call(self._store.run_shared, body)
 
-    async def run_single(self, body: Body[Result]) -> Result:
+    async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run a `body` that needs no explicit transaction."""
-        return await self._call(self._store.run_single, body)
+        run = partial(self._store.run_single, is_urgent=True) if is_urgent else self._store.run_single
+        return await self._call(run, body)
 
     async def read(self, body: Body[Result]) -> Result:
         """Run a `body` that only reads."""
