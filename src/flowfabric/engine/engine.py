@@ -26,6 +26,7 @@ from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.ops.executions.purge import erase_next
 from flowfabric.ops.executions.read import backlog
+from flowfabric.ops.mark_as_test import mark_as_test
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.ports import StoreInfo
 
@@ -74,6 +75,13 @@ class Engine:
     def with_ids(self, ids: IdMinter) -> Engine:
         """Return the same engine with a different source of ids, for tests that need the same ids in every run."""
         return Engine(replace(self._context, ids=ids))
+
+    async def mark_as_test(self, *, adopt: bool = False) -> None:
+        """Mark the store as one whose time a test may move, as the testing kit does.
+
+        Raise `not_a_test_store` if the store has no such mark and has been used. With `adopt`, mark it nevertheless.
+        """
+        await self._context.call(mark_as_test, validation.boolean(adopt, "adopt"))
 
     async def ping(self) -> None:
         """Raise `Unavailable` unless the store responds."""

@@ -42,6 +42,10 @@ class Store(Protocol):
     def notifier(self) -> Notifier:
         """The notifier that reports the commits of this store."""
 
+    @property
+    def local_clock(self) -> Callable[[], datetime] | None:
+        """A function that returns the store's time without a query, or None if the time is on a server."""
+
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run `body` in one write transaction and return its result. After a conflict, run it again from the start.
 

@@ -131,6 +131,10 @@ class PostgresStore:
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
+    @property
+    def local_clock(self) -> None:
+        return None
+
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         return await self._run(body, self._write_options)
 

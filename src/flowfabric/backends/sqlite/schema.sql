@@ -341,7 +341,10 @@ CREATE UNIQUE INDEX ff_signing_key_active ON ff.signing_key (active) WHERE activ
 CREATE TABLE ff.clock (
     only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
     newest_at INTEGER NOT NULL,
-    previous_at INTEGER
+    previous_at INTEGER,
+    -- The boot of the host in which the time was stored, and the time minus the time since that boot.
+    boot_id TEXT NOT NULL DEFAULT '',
+    boot_offset_us INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO ff.clock (only_row, newest_at) VALUES (1, 0);
 
@@ -423,7 +426,9 @@ CREATE TABLE ff.store (
     era INTEGER NOT NULL DEFAULT 0,
     -- A position that subscribers have read in this era. Events of a new era come after it.
     known_id INTEGER NOT NULL DEFAULT 0,
-    file TEXT
+    file TEXT,
+    -- True if a testing kit created the store, so that its time may move as a test demands.
+    is_test INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- Each era begins when the store went back to an earlier state. Events after the start may differ from those that

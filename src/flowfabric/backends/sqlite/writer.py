@@ -23,19 +23,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction, is_in_transaction
 from flowfabric.backends.sqlite.lending import SAVEPOINT, WriterConnection
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.store_file import StoreFile
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 
@@ -64,7 +63,7 @@ class WriterOptions:
     """How a writer works. A store in memory has no `file`, and no `reopen`, since it is gone with its connection."""
 
     statements: Mapping[str, Statement]
-    clock: Clock
+    clock: StoreClock
     timeout_s: float
     transaction_limit_s: float | None
     reopen: Callable[[], WriterConnection] | None
@@ -261,13 +260,13 @@ class Writer:
         began = time.monotonic()
         self._add_urgent(jobs)
         changes = self._connection.total_changes
-        now = self._read_clock()
+        now = self._options.clock.read(self._connection)
         session = SqliteSession(self._connection, self._options.statements, now)
         transaction = SqliteTransaction(session, self._connection, self._options.transaction_limit_s)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._connection.execute("UPDATE ff_clock SET previous_at = newest_at, newest_at = ?", (to_epoch_us(now),))
+            self._options.clock.write(self._connection, now)
         self._connection.execute("COMMIT")
         self._check_file()  # Only after this check, the callers get their results.
         self._held_s = time.monotonic() - began
@@ -299,12 +298,6 @@ class Writer:
         while self._jobs and self._jobs[0].is_urgent:
             urgent.append(self._jobs.popleft())
         return urgent
-
-    def _read_clock(self) -> datetime:
-        """Return the host's time, or the newest time recorded in this file if that is later."""
-        [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-        newest_at: datetime = to_datetime(newest)
-        return max(self._options.clock(), newest_at)
 
     def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
         self._connection.execute(f"SAVEPOINT {SAVEPOINT}")
