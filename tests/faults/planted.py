@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
 
@@ -194,6 +195,7 @@ PLANTED = (
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_EVENTS,
     *PLANTED_IN_OWNERSHIP,
+    *PLANTED_IN_CONNECTIONS,
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",

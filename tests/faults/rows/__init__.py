@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import frozen_workers, killed_workers, ownership, server_outages
+from tests.faults.rows import (
+    blocked_leases,
+    connection_resets,
+    connections,
+    emptied_tables,
+    failovers,
+    frozen_workers,
+    killed_workers,
+    lent_connections,
+    ownership,
+    server_outages,
+)
 from tests.faults.rows.row import Row
 
 _SUITES = (
@@ -10,5 +21,11 @@ _SUITES = (
     frozen_workers,
     server_outages,
     ownership,
+    connection_resets,
+    connections,
+    failovers,
+    emptied_tables,
+    blocked_leases,
+    lent_connections,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
