@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
+from tests.faults.planted_in_leases import PLANTED_IN_LEASES
 
 ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
@@ -191,6 +192,7 @@ PLANTED_IN_EVENTS = (
 PLANTED = (
     *PLANTED_IN_WAITS,
     *PLANTED_IN_FLOWS,
+    *PLANTED_IN_LEASES,
     *PLANTED_IN_EVENTS,
     PlantedFault(
         "no fence check",
