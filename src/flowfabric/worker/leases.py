@@ -34,7 +34,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, Refused, Unavailable
+from flowfabric.core.errors import FlowFabricError, Refused, Unavailable, is_permanent
 from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
@@ -221,6 +221,7 @@ class LeaseRenewer:
         self._open_engine = open_engine
         self._on_report = on_report
         self._is_failing = False
+        self._is_store_lost = False
         self._has_busy = False
         self._is_slow = False
         self._in_flight = 0
@@ -249,11 +250,11 @@ class LeaseRenewer:
                 tasks.create_task(self._renew_batch(engine, due[start : start + MAX_BATCH]))
 
     async def _renew(self) -> None:
-        """Renew leases in rounds. After an error, open a new engine."""
-        while True:
+        """Renew leases in rounds. After an error, open a new engine, unless the store is lost for this process."""
+        while not self._is_store_lost:
             try:
                 async with self._open_engine() as engine, asyncio.TaskGroup() as tasks:
-                    while True:
+                    while not self._is_store_lost:
                         self.start_round(engine, tasks)
                         await asyncio.sleep(self._pause_s())
             except FlowFabricError as error:
@@ -310,7 +311,9 @@ class LeaseRenewer:
         return max(shortest_s, self._lease_table.next_renewal_in(self._ttl_s / _RENEWALS_PER_TTL))
 
     def _note_failure(self, error: Exception) -> None:
-        if not self._is_failing:
+        if is_permanent(error):
+            self._is_store_lost = True  # The worker stops, and reports why.
+        elif not self._is_failing:
             self._is_failing = True
             _log.warning("Lease renewal failed, retrying: %s", str(error) or "the store did not respond in time")
 
