@@ -223,7 +223,14 @@ class Leases:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
         return self._context.call_nowait(CHECKPOINT, request)
 
-    async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
+    async def transact(
+        self,
+        fence: Fence,
+        body: Callable[[Any], Any],
+        record: Callable[[Any], Step],
+        *,
+        repeated_step: str | None = None,
+    ) -> Any:
         """Run `body` on a connection inside the engine's own transaction, and return its result.
 
         `record` converts the result of `body` to a step, which is committed together with the writes of `body`. The
@@ -236,15 +243,18 @@ class Leases:
         writer thread, and blocks all other writes. So after a third of the lease, or `transaction_limit` of `connect`,
         everything is rolled back, and the call is refused with `transaction_too_long`. `body` must not end the
         transaction or close the connection, but it may use savepoints. If the step was recorded before, the call is
-        refused with `step_already_recorded`, and everything is rolled back.
+        refused with `step_already_recorded`, and everything is rolled back. A call that is repeated because its reply
+        was lost passes the name of its step as `repeated_step`. It is then refused before `body` runs.
         """
         for name, function in (("body", body), ("record", record)):
             if not callable(function):
                 message = f"{name} must be a function, not {type(function).__name__}"
                 raise InvalidRequest("invalid_type", message, field=name)
         fence = requests.parse_fence(fence)
+        step = None if repeated_step is None else validation.name(repeated_step, "repeated_step")
         with self._context.lease_locks.watch(fence.lease_id) as lock:
-            return await self._context.call(transact, Transact(fence=fence, body=body, record=record, watch=lock))
+            request = Transact(fence=fence, body=body, record=record, watch=lock, repeated_step=step)
+            return await self._context.call(transact, request)
 
     async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
         """Return the valid recorded steps in order. This call does not detect a lost lease, because it only reads."""
