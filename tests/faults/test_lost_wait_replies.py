@@ -33,6 +33,8 @@ REPEATED = {
     "suspend": Suspended,
     "suspend with a key": Suspended,
     "suspend, already satisfied": Satisfied,
+    "suspend, already satisfied, without a key": Satisfied,
+    "suspend, satisfied by a declared signal": Satisfied,
     "deliver_signal, buffered": DuplicateSignal,
     "deliver_signal, appended": DuplicateSignal,
     "deliver_signal, satisfying": DuplicateSignal,

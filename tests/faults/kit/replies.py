@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flowfabric.engine import Engine, Unavailable
@@ -27,14 +28,14 @@ class LosingStore:
         self.lost = 0
         self.calls = 0
 
-    async def run(self, body: Any) -> Any:
-        return await self._lose(self._store.run, body)
+    async def run(self, body: Any, **options: Any) -> Any:
+        return await self._lose(partial(self._store.run, **options), body)
 
     async def run_shared(self, body: Any) -> Any:
         return await self._lose(self._store.run_shared, body)
 
-    async def run_single(self, body: Any) -> Any:
-        return await self._lose(self._store.run_single, body)
+    async def run_single(self, body: Any, **options: Any) -> Any:
+        return await self._lose(partial(self._store.run_single, **options), body)
 
     async def read(self, body: Any) -> Any:
         return await self._lose(self._store.read, body)
