@@ -105,7 +105,7 @@ async def test_other_content_under_the_same_id_is_refused_with_the_outcome(engin
     await engine.leases.suspend(lease.fence, [GO], id=id_)
     async with nothing_written(store):
         for options in ({"timeout": "1h"}, {"key": "k"}, {"steps": [Step("s")]}):
-            call = engine.leases.suspend(lease.fence, [GO], id=id_, **options)  # type: ignore[arg-type]
+            call = engine.leases.suspend(lease.fence, [GO], id=id_, **options)
             error = await refused(call, "idempotency_mismatch", Conflict)
             assert (error.fields["suspension_id"], error.fields["outcome"]) == (id_, "satisfied")
     wait = await suspended(engine)

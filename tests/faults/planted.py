@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
+from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
 
 ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
@@ -192,6 +194,8 @@ PLANTED = (
     *PLANTED_IN_WAITS,
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_EVENTS,
+    *PLANTED_IN_OWNERSHIP,
+    *PLANTED_IN_CONNECTIONS,
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -104,6 +105,7 @@ class Leases:
         context = self._context
         if request.lease_ttl is not None:
             context.wakeups.note_lease_ttl(request.lease_ttl)
+        requested_at = time.monotonic()
         claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), False))
         for _ in range(_CLAIM_RETRIES):
             if not claimed.all_locked:
@@ -118,7 +120,7 @@ class Leases:
             era = await context.call(renew_era, None)
             leases = [replace(lease, era=era) for lease in leases]
         context.note_leases(leases)
-        self._note_due_times(leases)
+        self._note_times(leases, requested_at)
         return leases
 
     async def claim_execution(
@@ -154,8 +156,9 @@ class Leases:
         If the execution has no reclaims left, it fails, and the call returns `Ended`.
         """
         grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
+        requested_at = time.monotonic()
         outcome = await self._context.call(reclaim, ReclaimRequest(grant_id, self._terms(worker, lease_ttl)))
-        self._note_due_times([outcome] if isinstance(outcome, Lease) else [])
+        self._note_times([outcome] if isinstance(outcome, Lease) else [], requested_at)
         return outcome
 
     def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
@@ -503,16 +506,19 @@ class Leases:
     ) -> Lease:
         id_, offered = parse_id(id), validation.capabilities(capabilities, "capabilities")
         request = ClaimById(id_, self._terms(worker, lease_ttl), offered, only_resumed)
+        requested_at = time.monotonic()
         lease = await self._context.call(claim_execution, request)
-        self._note_due_times([lease])
+        self._note_times([lease], requested_at)
         return lease
 
     def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:
         ttl = lease_requests.lease_ttl(lease_ttl)
         return LeaseTerms(worker=requests.parse_worker(worker), lease_id=self._context.new_lease_id(), ttl=ttl)
 
-    def _note_due_times(self, leases: Sequence[Lease]) -> None:
+    def _note_times(self, leases: Sequence[Lease], requested_at: float) -> None:
         if leases:
+            # The claim used the store's clock after `requested_at`, so its time shows whether that clock has jumped.
+            self._context.wakeups.correct_time(leases[0].acquired_at, requested_at)
             self._context.wakeups.note_lease_ttl(min(lease.ttl for lease in leases))
         due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
         if due:

@@ -432,7 +432,9 @@ CREATE TABLE ff.store (
     timeline TEXT,
     -- A position that subscribers have read in this era. Events of a new era come after it.
     known_xid XID8 NOT NULL DEFAULT '0',
-    known_id BIGINT NOT NULL DEFAULT 0
+    known_id BIGINT NOT NULL DEFAULT 0,
+    -- True if a testing kit created the store, so that its time may move as a test demands.
+    is_test BOOLEAN NOT NULL DEFAULT FALSE
 );
 
 -- Each era begins when the store went back to an earlier state. Events after the start may differ from those that
