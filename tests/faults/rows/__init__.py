@@ -12,6 +12,7 @@ from tests.faults.rows import (
     killed_workers,
     lent_connections,
     ownership,
+    random_signals,
     server_outages,
 )
 from tests.faults.rows.row import Row
@@ -27,5 +28,6 @@ _SUITES = (
     emptied_tables,
     blocked_leases,
     lent_connections,
+    random_signals,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
