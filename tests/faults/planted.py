@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -190,6 +191,7 @@ PLANTED_IN_EVENTS = (
 )  # fmt: skip
 PLANTED = (
     *PLANTED_IN_WAITS,
+    *PLANTED_IN_FAILOVERS,
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_EVENTS,
     PlantedFault(
