@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
+from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 from tests.faults.planted_in_leases import PLANTED_IN_LEASES
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
@@ -193,6 +194,7 @@ PLANTED_IN_EVENTS = (
 )  # fmt: skip
 PLANTED = (
     *PLANTED_IN_WAITS,
+    *PLANTED_IN_FAILOVERS,
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_LEASES,
     *PLANTED_IN_EVENTS,

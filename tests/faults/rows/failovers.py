@@ -46,7 +46,9 @@ async def run_failovers(rounds: int) -> Failovers:
     report = Failovers()
     async with replicated() as cluster:
         store = PostgresTestStore(cluster.dsn)
-        async with opened(store, retry_for=20) as engine, subscribed(engine) as received:
+        late = PostgresTestStore(cluster.late_dsn)
+        late.schema = store.schema
+        async with opened(store, retry_for=20) as engine, opened(late) as other, subscribed(other) as received:
             for number in range(rounds):
                 await _Round(cluster, store, engine, received, report, number).run()
     return report
@@ -125,9 +127,13 @@ class _Round:
         submitted = await self._submit_all(kinds)
         self.tally.recoveries_s.append(time.monotonic() - began)
         self.tally.executions += len(submitted) + 1
+        if self.number % 2:
+            self.cluster.repoint()
         await self._explain(submitted)
         await self._complete(kinds, submitted)
         await self._claim_again(early)
+        # The subscribers come late in every other round, when the new primary has used their numbers again.
+        self.cluster.repoint()
         await self._check_events()
         await self._count_lost(lost)
 
