@@ -44,9 +44,7 @@ PLANTED_IN_FILES = (
     PlantedFault(
         "worker continues without its store",
         f"{WORKERS}::test_embedded_worker_logs_one_error",
-        Edit(
-            "core/errors.py", "return isinstance(error, Unavailable) and error.code in _PERMANENT_CODES", "return False"
-        ),
+        Edit("core/errors.py", " and error.code in _PERMANENT_CODES", " and not error.code"),
     ),
     PlantedFault("copied store is not checked", f"{COPIES}::test_damaged_copy_is_refused[events]", NO_COPY_CHECK),
     PlantedFault("damaged copies are accepted", f"{ROWS}[copies with cp-sqlite]", NO_COPY_CHECK, NO_LOG_CHECK),
@@ -78,14 +76,7 @@ PLANTED_IN_FILES = (
     PlantedFault(
         "invariant is not checked",
         "../conformance/test_find_damage.py::test_violated_invariant_is_reported[postgres-check_versions]",
-        Edit(
-            "store/sql/check.sql", "WHERE e.version <>", "WHERE FALSE AND e.version <>", after="-- name: check_versions"
-        ),
-        Edit(
-            "store/sql/check.sql",
-            "    OR e.version <>",
-            "    OR FALSE AND e.version <>",
-            after="-- name: check_versions",
-        ),
+        Edit("store/sql/check.sql", "WHERE e.version <>", "WHERE FALSE AND e.version <>"),
+        Edit("store/sql/check.sql", "    OR e.version <>", "    OR FALSE AND e.version <>"),
     ),
 )

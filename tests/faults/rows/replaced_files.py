@@ -26,7 +26,7 @@ ACKNOWLEDGED_BEFORE = 8
 OVERLAP_S = 0.12
 START_WITHIN_S = 30.0
 NOTICE_WITHIN_S = 10.0
-SMALL, LARGE = 200, 30_000
+SMALL, LARGE, HUGE = 200, 30_000, 150_000
 SUFFIXES = ("", "-wal", "-shm")
 
 
@@ -238,7 +238,8 @@ async def copy_files(trial: Trial) -> Tally:
     store = Store(trial.folder / "original")
     await _prepare(store)
     with fork_server() as server:
-        pids = [_spawn(server, store, name, LARGE) for name in ("one", "two")]
+        # Large payloads cause a checkpoint every few submits.
+        pids = [_spawn(server, store, name, HUGE) for name in ("one", "two")]
         try:
             await _wait(lambda: len(store.acknowledged("two")) >= ACKNOWLEDGED_BEFORE, START_WITHIN_S)
             for number in range(trial.faults):
@@ -256,7 +257,7 @@ async def _copy_and_open(store: Store, copy: Store, chance: random.Random, tally
     for suffix in suffixes:
         if store.file(suffix).exists():
             await asyncio.to_thread(shutil.copyfile, store.file(suffix), copy.file(suffix))
-        await asyncio.sleep(chance.random() * 0.03)
+        await asyncio.sleep(chance.random() * 0.2)
     tally.injected += 1
     acknowledged = {name: store.acknowledged(name) for name in ("one", "two")}
     try:
