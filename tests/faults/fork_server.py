@@ -33,7 +33,7 @@ class ForkServer:
         self._replies = replies
 
     def spawn(self, **order: Any) -> int:
-        """Start a worker with these instructions and return its process id."""
+        """Start a worker, or another `program`, with these instructions and return its process id."""
         return self._ask({"do": "spawn", "order": order})
 
     def kill(self, pid: int) -> None:
@@ -69,11 +69,13 @@ def main() -> None:
     import flowfabric.backends.postgres
     import flowfabric.backends.sqlite  # noqa: F401
     from tests.faults import worker
+    from tests.faults.kit import submitter
 
+    programs = {"worker": worker.main, "submitter": submitter.main}
     children: set[int] = set()
     try:
         for line in sys.stdin:
-            reply = _obey(json.loads(line), children, worker.main)
+            reply = _obey(json.loads(line), children, programs)
             os.write(sys.stdout.fileno(), f"{reply}\n".encode())
     finally:
         for pid in children:
@@ -81,12 +83,12 @@ def main() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _obey(request: dict[str, Any], children: set[int], work: Any) -> int:
+def _obey(request: dict[str, Any], children: set[int], programs: dict[str, Any]) -> int:
     match request:
         case {"do": "spawn", "order": order}:
             pid = os.fork()
             if pid == 0:
-                _become_worker(work, order)
+                _become_worker(programs[order.pop("program", "worker")], order)
             children.add(pid)
             return pid
         case {"do": "wait", "pid": pid}:

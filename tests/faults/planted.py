@@ -24,6 +24,7 @@ from pathlib import Path
 from tests.faults.planted_fault import Edit, PlantedFault
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
+from tests.faults.planted_in_files import PLANTED_IN_FILES
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 from tests.faults.planted_in_leases import PLANTED_IN_LEASES
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
@@ -200,6 +201,7 @@ PLANTED = (
     *PLANTED_IN_EVENTS,
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,
+    *PLANTED_IN_FILES,
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",

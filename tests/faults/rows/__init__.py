@@ -13,6 +13,7 @@ from tests.faults.rows import (
     lent_connections,
     ownership,
     random_signals,
+    replaced_files,
     server_outages,
 )
 from tests.faults.rows.row import Row
@@ -29,5 +30,6 @@ _SUITES = (
     blocked_leases,
     lent_connections,
     random_signals,
+    replaced_files,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

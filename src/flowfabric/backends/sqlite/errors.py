@@ -8,19 +8,6 @@ import sqlite3
 from flowfabric.core.errors import Unavailable
 
 _PRIMARY_CODE = 0xFF
-_NO_LOCKS = ("storage_without_locks", "the file system has no working locks; use a local disk or PostgreSQL")
-# Results of SQLite that name more than their primary code. `sqlite3` has no constants for some of them.
-_EXTENDED_MEANING = {
-    sqlite3.SQLITE_IOERR_LOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_UNLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_RDLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_SHMLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_SHORT_READ: (
-        "storage_log_mismatch",
-        "the log was deleted while other processes use the file; stop all of them, then start them again",
-    ),
-}
 _LOCK_ERRORS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 _MEANING = {
     sqlite3.SQLITE_CONSTRAINT: ("storage_error", "the database rejected a row"),
@@ -34,9 +21,28 @@ _MEANING = {
     sqlite3.SQLITE_IOERR: ("storage_io_error", "the disk reported an error; check the disk"),
     sqlite3.SQLITE_CORRUPT: ("storage_damaged", "the file is damaged; restore a backup with `flowfabric restore`"),
     sqlite3.SQLITE_NOTADB: ("storage_damaged", "the file is not a SQLite database; check the path"),
-    sqlite3.SQLITE_PROTOCOL: _NO_LOCKS,
+    sqlite3.SQLITE_PROTOCOL: (
+        "storage_without_locks",
+        "the file system has no working locks; use a local disk or PostgreSQL",
+    ),
     sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
 }
+
+
+_NO_LOCKS = _MEANING[sqlite3.SQLITE_PROTOCOL]
+# Results of SQLite that say more than their primary code.
+_EXTENDED_MEANING = {
+    sqlite3.SQLITE_IOERR_LOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_UNLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_RDLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_SHMLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_SHORT_READ: (
+        "storage_log_mismatch",
+        "the log was deleted while other processes use the file; stop all of them, then start them again",
+    ),
+}
+MEANINGS = (*_MEANING.values(), *_EXTENDED_MEANING.values())
 
 
 def translate(error: BaseException) -> BaseException:
