@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -33,7 +34,10 @@ class ForkServer:
         self._replies = replies
 
     def spawn(self, **order: Any) -> int:
-        """Start a worker with these instructions and return its process id."""
+        """Start a worker with these instructions and return its process id.
+
+        The order may name another module than `tests.faults.worker`, as `program`, whose `main` then runs.
+        """
         return self._ask({"do": "spawn", "order": order})
 
     def kill(self, pid: int) -> None:
@@ -84,6 +88,8 @@ def main() -> None:
 def _obey(request: dict[str, Any], children: set[int], work: Any) -> int:
     match request:
         case {"do": "spawn", "order": order}:
+            if "program" in order:
+                work = importlib.import_module(order["program"]).main
             pid = os.fork()
             if pid == 0:
                 _become_worker(work, order)

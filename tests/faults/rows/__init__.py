@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import frozen_workers, killed_workers, server_outages
+from tests.faults.rows import clock_jumps, frozen_workers, killed_workers, server_outages
 from tests.faults.rows.row import Row
 
 _SUITES = (
+    clock_jumps,
     killed_workers,
     frozen_workers,
     server_outages,
