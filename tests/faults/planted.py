@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_clocks import PLANTED_IN_CLOCKS
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -192,6 +193,7 @@ PLANTED = (
     *PLANTED_IN_WAITS,
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_EVENTS,
+    *PLANTED_IN_CLOCKS,
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",
