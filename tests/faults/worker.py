@@ -104,6 +104,12 @@ class WatchedStore:
     async def store_info(self) -> StoreInfo:
         return await self._store.store_info()
 
+    async def find_damage(self) -> list[str]:
+        return await self._store.find_damage()
+
+    async def backup(self, file: str) -> None:
+        await self._store.backup(file)
+
     async def close(self) -> None:
         await self._store.close()
 

@@ -5,7 +5,7 @@ outcome, every refusal and every stored row.
   `operator_model.py`, `waits_model.py`, `signals_model.py` and `keys_model.py` are its operations. `world.py`,
   `records.py` and `wait_records.py` are its state.
 - `stores.py` drives the stores. `machines.py` draws among the moves of `rules.py`, `batch_moves.py` and
-  `wait_moves.py`.
+  `wait_moves.py`. `ownership_moves.py` has the moves of worker processes that lose replies.
 - `checks.py` makes each call on both stores and the model. It then checks that the outcomes and the rows
   (`projection.py`) are equal. It also checks that the stored rows satisfy the invariants of the reliability reference
   (`invariants.py`, `wait_invariants.py`).
@@ -29,7 +29,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machines import Machine, StartedMachine, WaitingMachine
+from tests.model.checks import BaseMachine
+from tests.model.machines import Machine, OwnershipMachine, WaitingMachine
 from tests.model.stores import Sides, open_sides
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
@@ -50,9 +51,9 @@ def sides(postgres: PostgresServer, tmp_path: Path) -> Iterator[Sides]:
     loop.close()
 
 
-@pytest.mark.parametrize("machine", [Machine, WaitingMachine])
+@pytest.mark.parametrize("machine", [Machine, WaitingMachine, OwnershipMachine])
 def test_both_stores_and_the_model_agree_on_random_histories(
-    sides: Sides, size: Size, machine: type[StartedMachine], scoreboard: Callable[[str], None]
+    sides: Sides, size: Size, machine: type[BaseMachine], scoreboard: Callable[[str], None]
 ) -> None:
     examples = EXAMPLES * size.of(1, 4, 1)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]

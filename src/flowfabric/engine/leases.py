@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.executions import requests
 from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
 from flowfabric.core.executions.outcomes import (
@@ -42,7 +42,7 @@ from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
 from flowfabric.core.flows.outcomes import ChildrenReady, WaitingForChildren
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import FailureClass
-from flowfabric.core.waits.bindings import Bound
+from flowfabric.core.waits.bindings import Bound, parse_skipped
 from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
@@ -50,6 +50,7 @@ from flowfabric.engine import lease_requests
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
+from flowfabric.engine.repeats import with_ids
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import lane_topic
 from flowfabric.ops.events.eras import renew_era
@@ -251,17 +252,24 @@ class Leases:
         return await self._context.call(READ_JOURNAL, JournalRequest(requests.parse_fence(fence).execution_id, limit))
 
     async def read_waits(
-        self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()
+        self,
+        fence: Fence,
+        waitpoints: Mapping[str, int],
+        children: Sequence[UUID | str] = (),
+        *,
+        skipped: Sequence[int] = (),
     ) -> WaitSnapshot:
         """Return a snapshot of the waits of an execution, in one read.
 
         `waitpoints` maps the key of each waitpoint to a position. The snapshot contains up to a hundred signals after
-        that position, for waitpoints of the present generation. It also contains the outcomes of those `children` that
-        have ended, and the waits that an operator ended. This call does not detect a lost lease, because it only reads.
+        that position, for waitpoints of the present generation, and the signals with the sequence numbers `skipped`. It
+        also contains the outcomes of those `children` that have ended, and the waits that an operator ended. This call
+        does not detect a lost lease, because it only reads.
         """
         id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
         ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
-        return await self._context.call(READ_WAITS, WaitSnapshotRequest(id_, positions, ids))
+        request = WaitSnapshotRequest(id_, positions, ids, parse_skipped(skipped))
+        return await self._context.call(READ_WAITS, request)
 
     # Children.
 
@@ -411,12 +419,16 @@ class Leases:
         unused_waitpoints: UnusedWaitpoints | str = UnusedWaitpoints.CLOSE,
         key: str | None = None,
         steps: Sequence[Step] = (),
+        id: UUID | str | None = None,
     ) -> Suspended | Satisfied:
         """Give up the lease until signals at these waitpoints satisfy the condition.
 
         Without a condition, every waitpoint needs one signal. If signals that arrived earlier already satisfy the
-        condition, keep the lease and return `Satisfied`. With a `key`, the call can be repeated safely in every later
-        attempt.
+        condition, keep the lease and return `Satisfied`.
+
+        A repeat with the same suspension `id` returns the first result with its signals. Without an id, the engine
+        mints one. If the store stays unavailable, the fields of the error contain the `id`; pass that id when you
+        repeat the call. With a `key`, the call can be repeated safely in every later attempt.
         """
         request = lease_requests.suspend_request(
             self._context,
@@ -431,8 +443,12 @@ class Leases:
             rest=unused_waitpoints,
             key=key,
             steps=steps,
+            id=id,
         )
-        outcome = await self._context.call(self._context.waits.suspend, request)
+        try:
+            outcome = await self._context.call(self._context.waits.suspend, request)
+        except Unavailable as error:
+            raise with_ids(error, id=request.suspension_id) from error
         if isinstance(outcome, Suspended):
             self._context.linked.discard(request.fence.lease_id)
         if (due := request.first_due(self._context.wakeups.store_now())) is not None:

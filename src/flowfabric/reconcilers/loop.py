@@ -21,11 +21,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
-from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.errors import FlowFabricError, is_permanent
 from flowfabric.core.retention import EventRetention
 from flowfabric.core.validation import MIN_TIME
 from flowfabric.notify.hub import NotifyHub
@@ -79,9 +79,14 @@ class Reconcilers:
         return {name: time for name, time in report.due.items() if time is not None}
 
     @asynccontextmanager
-    async def run_in_background(self) -> AsyncIterator[None]:
-        """Run the duties in the background inside the block."""
-        task = asyncio.create_task(self._run(), name="flowfabric-reconcilers")
+    async def run_in_background(
+        self, on_store_lost: Callable[[FlowFabricError], None] | None = None
+    ) -> AsyncIterator[None]:
+        """Run the duties in the background inside the block.
+
+        If the store is lost for this process, the duties stop, and `on_store_lost` gets the error.
+        """
+        task = asyncio.create_task(self._run(on_store_lost or _log_loss), name="flowfabric-reconcilers")
         self._notify_hub.active_reconcilers += 1
         try:
             # A waiter without topics only starts the listener.
@@ -101,13 +106,16 @@ class Reconcilers:
         if time.monotonic() + remaining.total_seconds() < self._wakes_at:
             self._wake.set()
 
-    async def _run(self) -> None:
+    async def _run(self, on_store_lost: Callable[[FlowFabricError], None]) -> None:
         failures = 0
         while True:
             try:
                 pause_s = await self._run_overdue()
                 failures = 0
             except FlowFabricError as error:
+                if is_permanent(error):
+                    on_store_lost(error)
+                    return
                 failures += 1
                 pause_s = random.uniform(0, min(_MAX_BACKOFF_S, 0.05 * 2**failures))
                 _log.warning("Reconcilers failed, retrying in %g s: %s", pause_s, error)
@@ -158,6 +166,8 @@ class Reconcilers:
         try:
             return await duty.tick(self._store)
         except FlowFabricError as error:
+            if is_permanent(error):
+                raise
             _log.warning("Duty %s failed and will be retried: %s", duty.name, error)
         except Exception:
             _log.exception("Duty %s failed unexpectedly and will be retried", duty.name)
@@ -183,3 +193,7 @@ class Reconcilers:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+def _log_loss(error: FlowFabricError) -> None:
+    _log.error("Reconcilers stopped: %s", error)

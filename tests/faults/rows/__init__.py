@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import clock_jumps, frozen_workers, killed_workers, server_outages
+from tests.faults.rows import (
+    blocked_leases,
+    clock_jumps,
+    connection_resets,
+    connections,
+    emptied_tables,
+    failovers,
+    frozen_workers,
+    killed_workers,
+    lent_connections,
+    ownership,
+    server_outages,
+)
 from tests.faults.rows.row import Row
 
 _SUITES = (
@@ -10,5 +22,12 @@ _SUITES = (
     killed_workers,
     frozen_workers,
     server_outages,
+    ownership,
+    connection_resets,
+    connections,
+    failovers,
+    emptied_tables,
+    blocked_leases,
+    lent_connections,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -49,6 +49,7 @@ TABLE = {
         token_expired too_many_open_waitpoints waitpoint_closed
         downstream_already_started flow_already_terminal flow_sealed
         not_confirmed
+        transaction_too_long
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
@@ -60,6 +61,7 @@ TABLE = {
         waitpoint_already_exists stale_revision instance_reassigned
     """,
     "Unavailable": """
+        lease_busy
         access_denied connection_closed connection_lost transaction_conflict
         retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only

@@ -267,6 +267,7 @@ CREATE TABLE ff.suspension (
     PRIMARY KEY (execution_id, number),
     CHECK ((closed_at IS NULL) = (closed_by IS NULL))
 );
+CREATE UNIQUE INDEX suspension_id ON ff.suspension (execution_id, id);
 CREATE UNIQUE INDEX suspension_open ON ff.suspension (execution_id) WHERE closed_at IS NULL;
 CREATE UNIQUE INDEX suspension_key ON ff.suspension (execution_id, generation, key) WHERE key IS NOT NULL;
 CREATE INDEX suspension_timeout ON ff.suspension (timeout_at) WHERE timeout_at IS NOT NULL AND closed_at IS NULL;

@@ -27,8 +27,8 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
 _READ = "SELECT newest_at, boot_id, boot_offset_us FROM ff_clock"
-_WRITE = "UPDATE ff_clock SET newest_at = ?, boot_id = ?, boot_offset_us = ?"
-_WRITE_NEWEST = "UPDATE ff_clock SET newest_at = ?"
+_WRITE = "UPDATE ff_clock SET previous_at = newest_at, newest_at = ?, boot_id = ?, boot_offset_us = ?"
+_WRITE_NEWEST = "UPDATE ff_clock SET previous_at = newest_at, newest_at = ?"
 
 
 class StoreClock:

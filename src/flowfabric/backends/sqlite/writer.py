@@ -1,7 +1,8 @@
 """The thread of an engine that writes to a SQLite file.
 
 Operations queue up during a commit and then share the next transaction. Each runs in its own savepoint, so a failed
-operation undoes only its own writes. A caller gets its result after the commit that contains its rows.
+operation undoes only its own writes. A caller gets its result after the commit that contains its rows, and after the
+writer has checked that the rows are in the file at the path (see `store_file.py`).
 
 Renewals of leases are urgent, because leases that are not renewed in time are lost:
 
@@ -31,6 +32,7 @@ from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction, is_in_transaction
 from flowfabric.backends.sqlite.lending import SAVEPOINT, WriterConnection
 from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.backends.sqlite.store_file import StoreFile
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 from flowfabric.store.session import run_to_completion
@@ -38,8 +40,10 @@ from flowfabric.store.statements import Statement
 
 _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
+_CHECK_FILE_EVERY_S = 1.0
 _LONG_HOLD_S = 0.5
 _TURN_S = 0.11
+_MAX_SKIPPED_TURNS = 2
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -56,13 +60,14 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions:
-    """How a writer works on its file. `reopen` is None for a store in memory, which is gone with its connection."""
+    """How a writer works. A store in memory has no `file`, and no `reopen`, since it is gone with its connection."""
 
     statements: Mapping[str, Statement]
     clock: StoreClock
     timeout_s: float
     transaction_limit_s: float | None
     reopen: Callable[[], WriterConnection] | None
+    file: StoreFile | None
 
 
 class Writer:
@@ -84,6 +89,7 @@ class Writer:
         self._peers = peers
         self._is_occupied = False
         self._held_s = 0.0
+        self._skipped_turns = 0
         self._jobs: deque[_Job] = deque()
         self._condition = threading.Condition()
         self._closing = False
@@ -91,6 +97,7 @@ class Writer:
         self._on_foreign_commit: HintHandler | None = None
         self._data_version: int | None = None
         self._checked_at = 0.0
+        self._file_checked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
         self._peers.append(self)
@@ -158,13 +165,24 @@ class Writer:
                 self._checkpoint()
                 if self._on_foreign_commit is not None and time.monotonic() - self._checked_at > _WATCH_EVERY_S:
                     self._check_foreign_commits()
-                if self._held_s > _LONG_HOLD_S and self._checkpointer is not None:
-                    time.sleep(_TURN_S)
+                self._give_turn()
         except BaseException as error:
             _log.exception("Writer thread failed")
             self._fail_all(jobs, error)
         finally:
             self._finish()
+
+    def _give_turn(self) -> None:
+        """Pause after a long transaction, so that other processes get the file. Renewals may skip the pause twice."""
+        if self._held_s <= _LONG_HOLD_S or self._checkpointer is None:
+            return
+        with self._condition:
+            has_urgent = bool(self._jobs) and self._jobs[0].is_urgent
+        if has_urgent and self._skipped_turns < _MAX_SKIPPED_TURNS:
+            self._skipped_turns += 1
+        else:
+            self._skipped_turns = 0
+            time.sleep(_TURN_S)
 
     def _commit_or_fail(self, jobs: list[_Job]) -> CommitHints | None:
         try:
@@ -227,7 +245,7 @@ class Writer:
         except sqlite3.Error:
             return
         # The first check has no earlier version to compare with, so it always calls the handler.
-        if self._on_foreign_commit is not None and version != self._data_version:
+        if self._on_foreign_commit is not None and (version != self._data_version or self._finds_replaced_file()):
             self._on_foreign_commit(CommitHints(anything=True))
         self._data_version = version
         self._checked_at = time.monotonic()
@@ -236,6 +254,9 @@ class Writer:
         limit_statements(self._connection, self._options.timeout_s)
         self._held_s = 0.0
         self._connection.execute("BEGIN IMMEDIATE")
+        # The wait for the write lock may have been long, so check now. A process that opens a replaced file waits for
+        # this lock before it writes.
+        self._check_file()
         began = time.monotonic()
         self._add_urgent(jobs)
         changes = self._connection.total_changes
@@ -247,8 +268,21 @@ class Writer:
         if self._connection.total_changes != changes:
             self._options.clock.write(self._connection, now)
         self._connection.execute("COMMIT")
+        self._check_file()  # Only after this check, the callers get their results.
         self._held_s = time.monotonic() - began
         return transaction.hints
+
+    def _finds_replaced_file(self) -> bool:
+        """Return whether the file was replaced, but look only once per second. Then the listeners read and fail."""
+        file = self._options.file
+        if file is None or time.monotonic() - self._file_checked_at < _CHECK_FILE_EVERY_S:
+            return False
+        self._file_checked_at = time.monotonic()
+        return not file.is_intact()
+
+    def _check_file(self) -> None:
+        if self._options.file is not None:
+            self._options.file.check()
 
     def _add_urgent(self, jobs: list[_Job]) -> None:
         """Put urgent jobs before the jobs of this transaction. A job that must be alone then waits for the next one."""
@@ -293,7 +327,8 @@ class Writer:
         self._peers.remove(self)
         if self._checkpointer:
             self._checkpointer.close()
-        self._connection.close()
+        else:
+            self._connection.close()
 
 
 def _deliver(job: _Job) -> None:
