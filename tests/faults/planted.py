@@ -22,11 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
-<<<<<<< HEAD
 from tests.faults.planted_in_clocks import PLANTED_IN_CLOCKS
-=======
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
->>>>>>> main
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
 
@@ -198,12 +195,9 @@ PLANTED = (
     *PLANTED_IN_WAITS,
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_EVENTS,
-<<<<<<< HEAD
     *PLANTED_IN_CLOCKS,
-=======
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,
->>>>>>> main
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",
