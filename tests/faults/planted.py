@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_clocks import PLANTED_IN_CLOCKS
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
 from tests.faults.planted_in_files import PLANTED_IN_FILES
@@ -199,6 +200,7 @@ PLANTED = (
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_LEASES,
     *PLANTED_IN_EVENTS,
+    *PLANTED_IN_CLOCKS,
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,
     *PLANTED_IN_FILES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.rows import (
     blocked_leases,
+    clock_jumps,
     connection_resets,
     connections,
     emptied_tables,
@@ -19,6 +20,7 @@ from tests.faults.rows import (
 from tests.faults.rows.row import Row
 
 _SUITES = (
+    clock_jumps,
     killed_workers,
     frozen_workers,
     server_outages,
