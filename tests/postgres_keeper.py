@@ -30,7 +30,7 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import quote
 
-STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "kill": signal.SIGKILL}
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
@@ -41,11 +41,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve commands from standard input. The arguments are the bin folder and the settings as JSON."""
+    """Serve commands from standard input.
+
+    The arguments are the bin folder, the settings as JSON and, for a standby, the address of its primary.
+    """
     signal.signal(signal.SIGTERM, _exit)
     with _temporary_folder() as folder:
         try:
-            _serve(Server.create(folder, Path(sys.argv[1]), json.loads(sys.argv[2])))
+            _serve(Server.create(folder, Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:]))
         except (OSError, subprocess.SubprocessError, KeeperError) as error:
             _answer({"error": _explain(error)})
 
@@ -76,11 +79,15 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def create(cls, folder: Path, bin_folder: Path, settings: dict[str, str]) -> Server:
-        """Create a server with an empty database in the folder, without starting it."""
+    def create(cls, folder: Path, bin_folder: Path, settings: dict[str, str], primary: str | None = None) -> Server:
+        """Create a server in the folder, without starting it: an empty one, or a standby with a copy of the primary."""
         account = Account.for_server()
         data, sockets = account.make_folder(folder / "data"), account.make_folder(folder / "s")
         server = cls(account, account.reachable(bin_folder, folder), data, sockets, folder / "log", settings)
+        if primary is not None:
+            options = "--write-recovery-conf --checkpoint=fast --no-sync --wal-method=stream"
+            account.run(server.bin / "pg_basebackup", *options.split(), "--dbname", primary, "--pgdata", data)
+            return server
         options = "--username=postgres --auth=trust --encoding=UTF8 --no-locale --no-sync --no-instructions"
         account.run(server.bin / "initdb", *options.split(), "--pgdata", data)
         return server

@@ -54,6 +54,15 @@ def postgres_server(**settings: str) -> Iterator[PostgresServer]:
         yield server
 
 
+@contextmanager
+def standby_server(primary: PostgresServer, **settings: str) -> Iterator[PostgresServer]:
+    """Run a standby that receives the changes of `primary` asynchronously, until it is promoted."""
+    with _keeper(find_binaries(), SETTINGS | settings, primary.dsn) as keeper:
+        server = PostgresServer(keeper.receive()["dsn"], keeper)
+        server.start()
+        yield server
+
+
 class PostgresServer:
     """A server that tests reach at `dsn`, and can stop and start again with the same data."""
 
@@ -65,8 +74,8 @@ class PostgresServer:
         """Start the stopped server and wait until it accepts connections."""
         self._own_keeper().command("start")
 
-    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop the server and wait for its end, either cleanly (fast) or like a crash (immediate)."""
+    def stop(self, mode: Literal["fast", "immediate", "kill"] = "fast") -> None:
+        """Stop the server and wait for its end: cleanly (fast), like a crash (immediate), or by SIGKILL (kill)."""
         self._own_keeper().command(f"stop {mode}")
 
     def _own_keeper(self) -> Keeper:
@@ -123,9 +132,9 @@ def _holds_binaries(folder: Path) -> bool:
 
 
 @contextmanager
-def _keeper(binaries: Path, settings: dict[str, str]) -> Iterator[Keeper]:
+def _keeper(binaries: Path, settings: dict[str, str], *primary: str) -> Iterator[Keeper]:
     """Run a keeper process. On exit, close its input and wait until it has cleaned up."""
-    command = [sys.executable, "-I", str(_KEEPER), str(binaries), json.dumps(settings)]
+    command = [sys.executable, "-I", str(_KEEPER), str(binaries), json.dumps(settings), *primary]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +83,10 @@ class WatchedStore:
 
     async def read_single(self, body: Body[Answer]) -> Answer:
         return await self._store.read_single(body)
+
+    @property
+    def local_clock(self) -> Callable[[], datetime] | None:
+        return self._store.local_clock
 
     @property
     def notifier(self) -> Notifier:

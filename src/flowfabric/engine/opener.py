@@ -107,7 +107,7 @@ class EngineOpener:
         settings = self._engine_settings
         waits = WaitOperations(make_suspend(settings.keys), make_deliver_signal(settings.keys))
         renew = make_renew(with_events=settings.renewal_events)
-        clock = self._clock.now if self._clock else None
+        clock = self._clock.now if self._clock else store.local_clock
         wakeups = NotifyHub(store.notifier, enabled=settings.notify, clock=clock)
         reconcilers = Reconcilers(store, wakeups, settings.retention)
         context = Context(

@@ -87,6 +87,8 @@ class EraStore(AggregateStore):
     async def lock(self) -> None:
         """Lock the row of the store. Create the row if it was removed."""
         if not await self._session.fetch("lock_store"):
+            # There is no row to lock, so other transactions must not add one either.
+            await self._session.fetch("lock_store_table")
             await self._session.fetch("add_store")
             await self._session.fetch("lock_store")
 

@@ -166,7 +166,9 @@ async def _prepare(store: Store) -> None:
 
 def _spawn(server: ForkServer, store: Store, name: str, payload_bytes: int) -> int:
     ledger = store.folder / f"ledger-{name}"
-    return server.spawn(program="submitter", url=store.path, ledger=ledger, payload_bytes=payload_bytes)
+    return server.spawn(
+        program="tests.faults.kit.submitter", url=store.path, ledger=ledger, payload_bytes=payload_bytes
+    )
 
 
 async def _wait(holds: Callable[[], bool], within_s: float) -> bool:

@@ -22,7 +22,7 @@ TABLE = {
         cursor_foreign cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice
         invalid_duration
         invalid_fence invalid_id invalid_name invalid_policy invalid_request invalid_tag_key invalid_text invalid_type
-        invalid_url naive_datetime network_file_system out_of_range payload_too_large
+        invalid_url naive_datetime network_file_system not_a_test_store out_of_range payload_too_large
         time_out_of_range too_many_steps too_many_tags unknown_field unsafe_durability unsupported_version
         allof_empty_members anyof_empty_members condition_depth_exceeded count_exceeds_sources
         count_exceeds_waitpoint_set count_n_too_large count_n_zero count_waitpoints_empty missing_field
@@ -50,6 +50,7 @@ TABLE = {
         token_expired too_many_open_waitpoints waitpoint_closed
         downstream_already_started flow_already_terminal flow_sealed
         not_confirmed
+        transaction_too_long
         backup_exists store_in_use
     """,
     "NotFound": """
@@ -62,6 +63,7 @@ TABLE = {
         waitpoint_already_exists stale_revision instance_reassigned
     """,
     "Unavailable": """
+        lease_busy
         access_denied connection_closed connection_lost transaction_conflict
         retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only

@@ -6,15 +6,17 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flowfabric.backends.sqlite.backup import restore_backup, write_backup
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock, TestClock
 from flowfabric.backends.sqlite.connection import (
     MEMORY,
     check_environment,
@@ -25,7 +27,7 @@ from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.integrity import find_damage
 from flowfabric.backends.sqlite.notify import SqliteNotifier
 from flowfabric.backends.sqlite.opening import FileOptions, open_files
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.store_file import StoreFile, connect_read_only
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
 from flowfabric.backends.sqlite.writer import Writer, WriterOptions
@@ -34,7 +36,6 @@ from flowfabric.store.checks import backup_unsupported_error, find_violations
 from flowfabric.store.file_permissions import can_others_read
 from flowfabric.store.migrations import READ_APPLIED, load_migrations
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
-from flowfabric.store.rows import to_datetime
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Dialect, load_statements
 from flowfabric.store.transaction import Transaction
@@ -79,7 +80,7 @@ _READERS = 2
 async def open_sqlite(
     path: str,
     *,
-    clock: Clock | None = None,
+    clock: TestClock | None = None,
     durable: bool = True,
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
@@ -88,7 +89,7 @@ async def open_sqlite(
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
     return await asyncio.to_thread(
-        _open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate, transaction_limit_s
+        _open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate, transaction_limit_s
     )
 
 
@@ -99,7 +100,7 @@ class SqliteStore:
     """
 
     def __init__(
-        self, path: str, file: StoreFile | None, writer: Writer, clock: Clock, durable: bool, timeout_s: float
+        self, path: str, file: StoreFile | None, writer: Writer, clock: StoreClock, durable: bool, timeout_s: float
     ) -> None:
         self._path = path
         self._file = file
@@ -114,6 +115,10 @@ class SqliteStore:
         self._process = os.getpid()
         self._closed = False
         self.notifier = SqliteNotifier(writer)
+
+    @property
+    def local_clock(self) -> Callable[[], datetime]:
+        return self._clock.now
 
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         self._check_usable()
@@ -158,7 +163,7 @@ class SqliteStore:
     async def store_info(self) -> StoreInfo:
         self._check_usable()
         if self._path == MEMORY:
-            return memory_store_info(self._clock())
+            return memory_store_info(self._clock.now())
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read_info)
 
@@ -199,8 +204,7 @@ class SqliteStore:
             limit_statements(connection, self._timeout_s)
             connection.execute("BEGIN")
             try:
-                [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-                now = max(self._clock(), to_datetime(newest))
+                now = self._clock.read(connection)
                 return run_to_completion(body(Transaction(SqliteSession(connection, self._statements, now))))
             finally:
                 connection.execute("ROLLBACK")
@@ -228,8 +232,7 @@ class SqliteStore:
     def _read_info(self) -> StoreInfo:
         try:
             connection = self._reading_connection()
-            [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-            return read_store_info(connection, self._path, DIALECT, max(self._clock(), to_datetime(newest)))
+            return read_store_info(connection, self._path, DIALECT, self._clock.read(connection))
         except sqlite3.Error as error:
             raise translate(error) from error
         finally:
@@ -250,7 +253,7 @@ _peers: dict[tuple[object, ...], list[Writer]] = {}
 
 
 def _open(
-    path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
+    path: str, clock: StoreClock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
 ) -> SqliteStore:
     # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
@@ -272,7 +275,7 @@ def _open(
         reopen=None if in_memory else partial(connect, path, durable=durable, timeout_s=timeout_s),
         file=files.file,
     )
-    is_shared = not in_memory and clock is _wall_clock
+    is_shared = not in_memory and not clock.is_test
     peers = _peers.setdefault((os.getpid(), path, durable), []) if is_shared else []
     writer = Writer(files.connection, options, checkpointer, peers)
     return SqliteStore(path, files.file, writer, clock, durable, timeout_s)
@@ -281,10 +284,6 @@ def _open(
 def restore_sqlite(source: str, path: str) -> str | None:
     """Put a checked copy of a backup at `path`, and return the path of the former store, which is kept."""
     return restore_backup(source, path, DIALECT, load_statements(DIALECT, "flowfabric.backends.sqlite"))
-
-
-def _wall_clock() -> datetime:
-    return datetime.now(UTC)
 
 
 async def _do_nothing(_: Any) -> None:

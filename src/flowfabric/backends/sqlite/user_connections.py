@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import MEMORY
 from flowfabric.backends.sqlite.errors import translate
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.store_file import StoreFile, replaced_error
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.ports import JoinedBody, Result
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 from flowfabric.store.transaction import JoinedTransaction
@@ -56,7 +56,7 @@ def run_joined(
     connection: object,
     file: StoreFile | None,
     statements: Mapping[str, Statement],
-    clock: Clock,
+    clock: StoreClock,
     body: JoinedBody[Result],
 ) -> Result:
     """Run `body` in the caller's transaction and return its result. If `body` raises, undo only its writes.
@@ -140,18 +140,18 @@ def _run_in_savepoint(
     cursor: sqlite3.Cursor,
     file: StoreFile,
     statements: Mapping[str, Statement],
-    clock: Clock,
+    clock: StoreClock,
     body: JoinedBody[Result],
 ) -> Result:
     cursor.execute("SAVEPOINT flowfabric_join")
     try:
         # Take the write lock first. The time must be later than the wait for the lock, and a transaction that has
         # already read may not get the lock.
-        [newest] = cursor.execute("UPDATE ff_clock SET newest_at = newest_at RETURNING newest_at").fetchall()[0]
+        cursor.execute("UPDATE ff_clock SET newest_at = newest_at")
         _check_identity(cursor, file)
-        now = max(clock(), to_datetime(newest))
+        now = clock.read(cursor)
         result = run_to_completion(body(SqliteJoinedTransaction(SqliteSession(cursor, statements, now))))
-        cursor.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+        clock.write(cursor, now)
     except BaseException:
         # After some errors SQLite rolls back the whole transaction, including the savepoint.
         if cursor.connection.in_transaction:

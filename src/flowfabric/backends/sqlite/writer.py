@@ -23,19 +23,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction, is_in_transaction
 from flowfabric.backends.sqlite.lending import SAVEPOINT, WriterConnection
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
 from flowfabric.backends.sqlite.store_file import StoreFile
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 
@@ -45,6 +44,7 @@ _CHECK_FILE_EVERY_S = 1.0
 _CHECK_AGAIN_AFTER_S = 0.002
 _LONG_HOLD_S = 0.5
 _TURN_S = 0.11
+_MAX_SKIPPED_TURNS = 2
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -64,7 +64,7 @@ class WriterOptions:
     """How a writer works. A store in memory has no `file`, and no `reopen`, since it is gone with its connection."""
 
     statements: Mapping[str, Statement]
-    clock: Clock
+    clock: StoreClock
     timeout_s: float
     transaction_limit_s: float | None
     reopen: Callable[[], WriterConnection] | None
@@ -90,6 +90,7 @@ class Writer:
         self._peers = peers
         self._is_occupied = False
         self._held_s = 0.0
+        self._skipped_turns = 0
         self._jobs: deque[_Job] = deque()
         self._condition = threading.Condition()
         self._closing = False
@@ -165,13 +166,24 @@ class Writer:
                 self._checkpoint()
                 if self._on_foreign_commit is not None and time.monotonic() - self._checked_at > _WATCH_EVERY_S:
                     self._check_foreign_commits()
-                if self._held_s > _LONG_HOLD_S and self._checkpointer is not None:
-                    time.sleep(_TURN_S)
+                self._give_turn()
         except BaseException as error:
             _log.exception("Writer thread failed")
             self._fail_all(jobs, error)
         finally:
             self._finish()
+
+    def _give_turn(self) -> None:
+        """Pause after a long transaction, so that other processes get the file. Renewals may skip the pause twice."""
+        if self._held_s <= _LONG_HOLD_S or self._checkpointer is None:
+            return
+        with self._condition:
+            has_urgent = bool(self._jobs) and self._jobs[0].is_urgent
+        if has_urgent and self._skipped_turns < _MAX_SKIPPED_TURNS:
+            self._skipped_turns += 1
+        else:
+            self._skipped_turns = 0
+            time.sleep(_TURN_S)
 
     def _commit_or_fail(self, jobs: list[_Job]) -> CommitHints | None:
         try:
@@ -249,13 +261,13 @@ class Writer:
         began = time.monotonic()
         self._add_urgent(jobs)
         changes = self._connection.total_changes
-        now = self._read_clock()
+        now = self._options.clock.read(self._connection)
         session = SqliteSession(self._connection, self._options.statements, now)
         transaction = SqliteTransaction(session, self._connection, self._options.transaction_limit_s)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._connection.execute("UPDATE ff_clock SET previous_at = newest_at, newest_at = ?", (to_epoch_us(now),))
+            self._options.clock.write(self._connection, now)
         if time.monotonic() - began > _CHECK_AGAIN_AFTER_S:
             # Without the index of the log, which somebody may have deleted, the write lock excludes no new process.
             self._check_file()
@@ -290,12 +302,6 @@ class Writer:
         while self._jobs and self._jobs[0].is_urgent:
             urgent.append(self._jobs.popleft())
         return urgent
-
-    def _read_clock(self) -> datetime:
-        """Return the host's time, or the newest time recorded in this file if that is later."""
-        [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-        newest_at: datetime = to_datetime(newest)
-        return max(self._options.clock(), newest_at)
 
     def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
         self._connection.execute(f"SAVEPOINT {SAVEPOINT}")

@@ -32,6 +32,7 @@ _HELD_BACK_WARNING = timedelta(minutes=1)
 # In older versions of SQLite, two processes that checkpoint the write-ahead log at the same time can damage it.
 _SQLITE_SAFE = (3, 51, 3)
 _MAX_LANE_FINDINGS = 10
+_MAX_LAX = 5
 _INDENT = 22
 
 
@@ -170,6 +171,14 @@ def check_durability(context: DoctorContext) -> Iterator[DoctorFinding]:
         yield DoctorFinding("durability", "wrong", text, "switch it on in postgresql.conf and reload the server")
     else:
         yield DoctorFinding("durability", "ok", "acknowledged work is durable")
+    if info.lax:
+        names = ", ".join(info.lax[:_MAX_LAX]) + (" and others" if len(info.lax) > _MAX_LAX else "")
+        text = (
+            f"synchronous_commit is off for {names}: flowfabric turns it on in its own transactions, but "
+            "submit_in_transaction has the setting of the caller's connection"
+        )
+        advice = "set synchronous_commit = on there, or in each transaction that submits"
+        yield DoctorFinding("durability", "warning", text, advice)
 
 
 def _check_file(info: StoreInfo) -> Iterator[DoctorFinding]:

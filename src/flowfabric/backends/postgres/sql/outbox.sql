@@ -98,6 +98,9 @@ FROM ff.store AS s
 SELECT s.era, {is_current} AS is_current
 FROM ff.store AS s
 
+-- name: lock_store_table
+LOCK TABLE ff.store IN SHARE ROW EXCLUSIVE MODE
+
 -- name: add_store
 INSERT INTO ff.store (id, trimmed_xid, trimmed_id)
 SELECT gen_random_uuid(), '0', 0
