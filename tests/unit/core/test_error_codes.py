@@ -88,7 +88,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
     "core/waits/resume.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/waits/signals.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "backends/postgres/errors.py": {("Unavailable", code) for _, code, _ in postgres_errors._MEANING},
-    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors.MEANINGS},
+    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors._MEANING.values()},
 }
 
 
