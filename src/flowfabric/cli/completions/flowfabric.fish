@@ -51,7 +51,7 @@ function _shtab_flowfabric_using
 end
 
 set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' stats doctor migrate check bench completion
-set -g _shtab_flowfabric_opts_with_value --app --batch --capability --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_opts_with_value --app --batch --capability --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -150,6 +150,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using events' -l json -d 'print one
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a signal -d 'deliver a signal'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l key -x -d 'an idempotency key; repeating the signal delivers nothing new'
+complete -c flowfabric -n '_shtab_flowfabric_using signal' -l signal-id -x -d 'the id of the signal; repeating it delivers nothing new'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l principal -x -d 'who acts, for the history (the system user)'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l namespace -x -d 'the namespace to use (default)'

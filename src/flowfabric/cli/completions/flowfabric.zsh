@@ -544,6 +544,7 @@ _shtab_flowfabric_show_defaults_added=0
 _shtab_flowfabric_signal_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--key[an idempotency key\; repeating the signal delivers nothing new]:key:"
+  "--signal-id[the id of the signal\; repeating it delivers nothing new]:ID:"
   "--principal[who acts, for the history (the system user)]:WHO:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
