@@ -334,7 +334,7 @@ async def test_process_with_short_leases_finds_unannounced_short_leases(store: T
     async with opened(store) as other, other.reconcilers.run_in_background():
         await listening(other)
         # The duties are asleep when the first short lease is requested.
-        await until(lambda: other.reconcilers._sleeps_until is not None)
+        await until(lambda: other.reconcilers._wakes_at is not None)
         await asyncio.sleep(0.5)
         await other.leases.claim(["elsewhere"], "worker", lease_ttl="1s")
         id_ = await submitted(other, policy=Policy())

@@ -31,7 +31,7 @@ ENDLESS = {
 WAITING_CALLS: list[Callable[[Engine, Lease], Awaitable[Any]]] = [
     lambda engine, lease: engine.leases.fail(lease.fence, "no"),
     lambda engine, lease: engine.operator.cancel(lease.execution_id),
-    lambda engine, lease: engine.leases.renew(lease.fence),
+    lambda engine, lease: engine.leases.progress(lease.fence, 50),
     lambda engine, lease: engine.leases.complete(lease.fence, b"other"),
     lambda engine, lease: engine.leases.checkpoint(lease.fence, [Step("one")]),
 ]

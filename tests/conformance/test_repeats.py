@@ -44,11 +44,6 @@ async def count(store: TestStore, table: str) -> int:
     return len(await store.query(f"SELECT 1 FROM ff.{table}"))
 
 
-async def known_route(engine: Engine) -> None:
-    """Store the route of the kind `job`, so that the next submit is one call of the store."""
-    await engine.executions.submit("job")
-
-
 # A lost reply.
 
 
@@ -105,12 +100,11 @@ async def test_read_whose_reply_is_lost_is_repeated(engine: Engine) -> None:
 
 
 async def test_requests_of_one_batch_are_repeated_together(engine: Engine, store: TestStore) -> None:
-    await known_route(engine)
     lossy, losing = with_losses(engine, lose_each("reply", "request", "reply"))
     outcomes = await asyncio.gather(*(lossy.executions.submit("job") for _ in range(30)))
     assert all(isinstance(outcome, Created) for outcome in outcomes)
     assert losing.lost == 3
-    assert await count(store, "execution") == 31
+    assert await count(store, "execution") == 30
 
 
 # What is not repeated.
@@ -246,7 +240,6 @@ async def test_error_says_that_an_earlier_try_may_have_taken_effect(engine: Engi
 
 
 async def test_calls_of_one_batch_share_the_time_limit(engine: Engine) -> None:
-    await known_route(engine)
     lossy, _ = with_losses(engine, always("request"), retry_for_s=0.3)
     began = time.monotonic()
     outcomes = await lossy.executions.submit_many([Submission(kind="job", key=str(n)) for n in range(30)])
@@ -255,7 +248,6 @@ async def test_calls_of_one_batch_share_the_time_limit(engine: Engine) -> None:
 
 
 async def test_calls_that_wait_behind_a_lost_batch_are_not_delayed_by_every_batch(engine: Engine) -> None:
-    await known_route(engine)
     lossy, _ = with_losses(engine, always("request"), retry_for_s=0.3)
     began = time.monotonic()
     outcomes = await asyncio.gather(*(lossy.executions.submit("job") for _ in range(1500)), return_exceptions=True)
@@ -277,8 +269,8 @@ async def prepare_signal(engine: Engine) -> UUID:
     return await submitted(engine, signals=["mail"])
 
 
-async def prepare_nothing(engine: Engine) -> None:
-    await known_route(engine)
+async def prepare_nothing(_: Engine) -> None:
+    return None
 
 
 def graph() -> Graph:
@@ -325,20 +317,10 @@ async def test_error_carries_the_id_with_which_the_call_can_be_repeated(
     assert await count(store, table) == before + 1
 
 
-async def test_error_of_a_submit_that_cannot_store_its_route_carries_the_id(engine: Engine) -> None:
-    lossy, _ = with_losses(engine, always("request"), retry_for_s=0.05)
-    with pytest.raises(Unavailable) as raised:
-        await lossy.executions.submit("job")
-    assert isinstance(raised.value.fields["id"], UUID)
-
-
-@pytest.mark.parametrize("has_route", [False, True])
-async def test_errors_of_submit_many_carry_the_ids(engine: Engine, store: TestStore, has_route: bool) -> None:
-    if has_route:
-        await known_route(engine)
+async def test_errors_of_submit_many_carry_the_ids(engine: Engine, store: TestStore) -> None:
     lossy, _ = with_losses(engine, always("reply"), retry_for_s=0.05)
     errors = await lossy.executions.submit_many([Submission(kind="job") for _ in range(3)])
     ids = [error.fields["id"] for error in errors if isinstance(error, Unavailable)]
     assert len(set(ids)) == 3
     await engine.executions.submit_many([Submission(kind="job", id=id_) for id_ in ids])
-    assert await count(store, "execution") == 3 + has_route
+    assert await count(store, "execution") == 3

@@ -20,7 +20,7 @@ async def test_store_info_has_backend_schema_and_time(store: TestStore, engine: 
     [newest] = await store.query("SELECT MAX(version) AS version FROM ff.migration")
     assert (info.schema_version, info.now) == (newest["version"], clock.now())
     assert set(info.settings) == (
-        {"journal_mode", "synchronous"}
+        {"journal_mode", "synchronous", "readable_by_others"}
         if store.name == "sqlite"
         else {"fsync", "full_page_writes", "synchronous_commit"}
     )

@@ -186,7 +186,7 @@ async def test_row_locked_at_its_due_time_is_processed_soon(postgres: PostgresSe
         async with store.locked(id_):
             # The duty processes all due rows, so once the later row is ready, the duty has skipped the locked row.
             await wait_for_event(engine, later, "ready")
-            await until(lambda: engine.reconcilers._sleeps_until is not None)
+            await until(lambda: engine.reconcilers._wakes_at is not None)
         async with asyncio.timeout(3):
             await wait_for_event(engine, id_, "ready")
     await store.drop()

@@ -31,14 +31,6 @@ MORE_CALLS = [
 # A repeat of these calls could take a second lease, end a later lease or wait, or replay a later generation. The last
 # one does not use an engine.
 LEFT_TO_THE_CALLER = {"claim", "revoke_lease", "replay", "operator resume", "suspends of one caller"}
-ROUTED = {
-    "submit",
-    "submit with a key",
-    "submit_many",
-    "submit_flow",
-    "add_to_flow",
-    "submit with a standing waitpoint",
-}
 FLOW_CALLS = [
     "submit_flow", "create_flow", "add_to_flow", "add_edge", "seal, finishing", "cancel_flow", "submit_children",
     "submit_children, one of them detached", "wait_children", "cancel_children", "cancel with children",
@@ -62,7 +54,7 @@ async def test_lost_commit_reply_never_causes_a_second_effect(
                 operation = EVERY_OPERATION[name]
                 whole = wholes.get(name) or await bench.whole(operation, undisturbed)
                 wholes[name] = whole
-                shots = await bench.disturbed(operation, losing(proxy, 2 if name.startswith("submit") else 1))
+                shots = await bench.disturbed(operation, losing(proxy))
                 check(f"{name}: reply lost", whole, shots)
                 committed += shots.error is not None and shots.after == whole.after
     await store.drop()
@@ -84,9 +76,8 @@ async def test_engine_repeats_a_call_whose_reply_was_lost_and_it_has_one_effect(
             for name in calls:
                 operation = EVERY_OPERATION[name]
                 whole = await bench.whole(operation, undisturbed)
-                # The first commit of these calls stores a route.
-                lost, place = proxy.lost, 2 if name in ROUTED else 1
-                shots = await bench.disturbed(operation, repeated(proxy, place))
+                lost = proxy.lost
+                shots = await bench.disturbed(operation, repeated(proxy))
                 assert proxy.lost == lost + 1, f"{name}: no reply was lost"
                 assert shots.error is None, f"{name}: raised {shots.error!r}"
                 check(f"{name}: reply lost", whole, shots)
@@ -98,11 +89,11 @@ async def undisturbed(call: Call) -> BaseException | None:
     return await call()
 
 
-def losing(proxy: Proxy, place: int) -> Fault:
-    """Return the fault of a connection that breaks between a commit and its reply. A submit commits its route first."""
+def losing(proxy: Proxy) -> Fault:
+    """Return the fault of a connection that breaks between a commit and its reply."""
 
     async def fault(call: Call) -> BaseException | None:
-        proxy.arm(place)
+        proxy.arm()
         error = await call()
         assert isinstance(error, Unavailable), f"expected Unavailable, got {error!r}"
         return error
@@ -110,11 +101,11 @@ def losing(proxy: Proxy, place: int) -> Fault:
     return fault
 
 
-def repeated(proxy: Proxy, place: int) -> Fault:
+def repeated(proxy: Proxy) -> Fault:
     """Return the fault of a connection that breaks between a commit and its reply, and that the engine overcomes."""
 
     async def fault(call: Call) -> BaseException | None:
-        proxy.arm(place)
+        proxy.arm()
         return await call()
 
     return fault

@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,6 +85,10 @@ class WatchedStore:
         return await self._store.read_single(body)
 
     @property
+    def local_clock(self) -> Callable[[], datetime] | None:
+        return self._store.local_clock
+
+    @property
     def notifier(self) -> Notifier:
         return self._store.notifier
 
@@ -98,6 +103,12 @@ class WatchedStore:
 
     async def store_info(self) -> StoreInfo:
         return await self._store.store_info()
+
+    async def find_damage(self) -> list[str]:
+        return await self._store.find_damage()
+
+    async def backup(self, file: str) -> None:
+        await self._store.backup(file)
 
     async def close(self) -> None:
         await self._store.close()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from tests.model.batch_moves import BatchMoves
 from tests.model.checks import BaseMachine
+from tests.model.ownership_moves import OwnershipMoves
 from tests.model.rules import ClaimMoves, ClientMoves, OperatorMoves, TimeMoves, WorkerMoves
-from tests.model.strategies import RED, Arguments, Call, bodies, call, workers
+from tests.model.strategies import RED, WORKERS, Arguments, Call, bodies, call, workers
 from tests.model.wait_moves import WaitMoves
 from tests.model.wait_strategies import make_secret
 
@@ -84,6 +86,26 @@ class WaitingMachine(StartedMachine):
     """
 
     @rule(chosen=st.one_of(*list_moves(AllMoves, only=WAITS)))
+    def make(self, chosen: Call) -> None:
+        name, arguments = chosen
+        getattr(self, name)(**arguments)
+
+
+class OwnershipMachine(OwnershipMoves):
+    """A machine whose worker processes lose replies, and whose clocks end leases before the stores do."""
+
+    # Most of its moves consist of several calls, so its histories are short, and shrinking them takes long.
+    steps = 15
+    skipped_phases = (Phase.explain, Phase.shrink)
+
+    @initialize()
+    def submit_two(self) -> None:
+        self.act("keys.seed", RED, kid="kid0", secret=make_secret("kid0"))
+        for worker in WORKERS:
+            self.submit_job()
+            self.claim_leases(worker, limit=1, reply_lost=False)
+
+    @rule(chosen=st.one_of(*list_moves(OwnershipMoves)))
     def make(self, chosen: Call) -> None:
         name, arguments = chosen
         getattr(self, name)(**arguments)

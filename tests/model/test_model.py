@@ -5,7 +5,7 @@ outcome, every refusal and every stored row.
   `operator_model.py`, `waits_model.py`, `signals_model.py` and `keys_model.py` are its operations. `world.py`,
   `records.py` and `wait_records.py` are its state.
 - `stores.py` drives the stores. `machines.py` draws among the moves of `rules.py`, `batch_moves.py` and
-  `wait_moves.py`.
+  `wait_moves.py`. `ownership_moves.py` has the moves of worker processes that lose replies.
 - `checks.py` makes each call on both stores and the model. It then checks that the outcomes and the rows
   (`projection.py`) are equal. It also checks that the stored rows satisfy the invariants of the reliability reference
   (`invariants.py`, `wait_invariants.py`).
@@ -29,12 +29,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machines import Machine, StartedMachine, WaitingMachine
+from tests.model.checks import BaseMachine
+from tests.model.machines import Machine, OwnershipMachine, WaitingMachine
 from tests.model.stores import Sides, open_sides
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 
-STEPS = 30
 # After the first ten examples of a run, Hypothesis mutates each new example five times. Many short runs therefore cover
 # more than a few long runs.
 EXAMPLES = 10
@@ -50,21 +50,21 @@ def sides(postgres: PostgresServer, tmp_path: Path) -> Iterator[Sides]:
     loop.close()
 
 
-@pytest.mark.parametrize("machine", [Machine, WaitingMachine])
+@pytest.mark.parametrize("machine", [Machine, WaitingMachine, OwnershipMachine])
 def test_both_stores_and_the_model_agree_on_random_histories(
-    sides: Sides, size: Size, machine: type[StartedMachine], scoreboard: Callable[[str], None]
+    sides: Sides, size: Size, machine: type[BaseMachine], scoreboard: Callable[[str], None]
 ) -> None:
     examples = EXAMPLES * size.of(1, 4, 1)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     run_settings = settings(
         max_examples=examples,
-        stateful_step_count=STEPS,
+        stateful_step_count=machine.steps,
         deadline=None,
         print_blob=True,
         suppress_health_check=checks,
         derandomize=size.name != "long",
         report_multiple_bugs=False,
-        phases=[phase for phase in Phase if phase is not Phase.explain],
+        phases=[phase for phase in Phase if phase not in machine.skipped_phases],
     )
 
     class BoundMachine(machine):  # type: ignore[valid-type, misc]
@@ -75,4 +75,4 @@ def test_both_stores_and_the_model_agree_on_random_histories(
     while not runs or time.monotonic() - began < seconds:
         run_state_machine_as_test(BoundMachine, settings=run_settings)
         runs += 1
-    scoreboard(f"{machine.__name__}: {runs} x {examples} x {STEPS} moves agree")
+    scoreboard(f"{machine.__name__}: {runs} x {examples} x {machine.steps} moves agree")

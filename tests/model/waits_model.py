@@ -164,6 +164,7 @@ class SuspendOptions:
     resume_delay: timedelta
     unused_waitpoints: UnusedWaitpoints
     key: str | None
+    id: UUID | None = None
 
 
 def suspend(
@@ -178,7 +179,7 @@ def suspend(
         raise InvalidRequest("timeout_only_without_deadline", "")
     execution = world.find(namespace, fence.execution_id)
     request = ("suspend", options, *((step.name, step.status, step.payload) for step in steps))
-    earlier = _find_earlier(execution, fence, options.key, request)
+    earlier = _find_earlier(execution, fence, options, request)
     if earlier is not None:
         return _repeat_outcome(world, namespace, earlier, fence, request)
     world.find_owned(namespace, fence)
@@ -187,7 +188,7 @@ def suspend(
     world.record(execution, steps)
     before = replace(execution)
     wait = Wait(
-        id=world.mint(),
+        id=options.id or world.mint(),
         number=len(execution.waits) + 1,
         generation=execution.generation,
         fence=fence,
@@ -311,14 +312,16 @@ def _names(execution: Execution, slot: Slot) -> tuple[str, ...] | None:
     return None if None in names else tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def _find_earlier(execution: Execution, fence: Fence, key: str | None, request: tuple[Any, ...]) -> Wait | None:
+def _find_earlier(execution: Execution, fence: Fence, options: SuspendOptions, request: tuple[Any, ...]) -> Wait | None:
     """Return the suspension that this request repeats, or None.
 
-    Find it by the key, or without a key by the fence of the last lease.
+    Find it by the key, by the id of the suspension, or without both by the fence of the last lease.
     """
-    if key is not None:
-        same = (wait for wait in execution.waits if (wait.generation, wait.key) == (execution.generation, key))
-        return next(same, None)
+    if options.key is not None:
+        key = execution.generation, options.key
+        return next((wait for wait in execution.waits if (wait.generation, wait.key) == key), None)
+    if options.id is not None:
+        return next((wait for wait in execution.waits if wait.id == options.id), None)
     former = execution.former
     if former is None or former.fence != fence or former.request != request:
         return None

@@ -17,10 +17,12 @@ from flowfabric.app import loader, submit
 from flowfabric.app.client_thread import running_loop
 from flowfabric.app.flow import Flow
 from flowfabric.app.handle import Handle
+from flowfabric.app.store_address import resolve_store, working_directory
 from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, validate_settings
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.policy import Backoff
+from flowfabric.core.store_address import make_absolute
 from flowfabric.runtime import signals
 from flowfabric.runtime.branch import BRANCH
 from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from flowfabric.worker import Worker
 
 T = TypeVar("T")
-STORE_VARIABLE = "FLOWFABRIC_STORE"
-DEFAULT_STORE = "flowfabric.db"
 DEFAULT_LANES = ("default",)
 DEFAULT_LEASE = "30s"
 DEFAULT_CONCURRENCY = 16
@@ -75,6 +75,7 @@ class App:
         options: StoreOptions | None = None,
     ) -> None:
         self._store = None if store is None else validation.text(store, "store")
+        self._folder = working_directory()
         self.namespace = validation.name(namespace, "namespace")
         self.url = None if url is None else signals.validate_base_url(url)
         self.imports = () if imports == () else validation.names(imports, "imports")
@@ -89,8 +90,8 @@ class App:
 
     @property
     def store(self) -> str:
-        """The address of the store."""
-        return self._store or default_store()
+        """The address of the store. A relative path refers to the working directory in which the app was created."""
+        return resolve_store(self._store, self._folder)
 
     @overload
     def task(self, fn: Async[P, R], /) -> Task[P, R]: ...
@@ -287,7 +288,7 @@ def new_worker(
         lanes=tuple(lanes),
         capabilities=capabilities,
         lease_ttl=lease,
-        open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1),
+        open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1, migrate=False),
         threads=threads,
     )
 
@@ -341,11 +342,6 @@ def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:
     except FlowFabricError as error:
         return error.message
     return None
-
-
-def default_store() -> str:
-    """Return the value of FLOWFABRIC_STORE, or else `flowfabric.db` in the working directory."""
-    return os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
 
 
 # An app has one engine per event loop, opened on first use. The engine's modules are also imported only then, so that a
@@ -496,4 +492,6 @@ def _validate_options(options: object) -> StoreOptions:
         raise InvalidRequest("invalid_choice", message, field="options")
     store_options = StoreOptions(**options)  # type: ignore[typeddict-item]
     _ = connect(":memory:", **store_options)
+    if key_file := store_options.get("key_file"):
+        store_options["key_file"] = make_absolute(key_file, working_directory())
     return store_options

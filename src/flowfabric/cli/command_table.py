@@ -239,10 +239,23 @@ DOCTOR = CommandSpec(
     name="doctor", help="check the store and suggest repairs", run="doctor:examine",
     description="""Checks the store, its schema and durability, the clock, the keys, notifications, workers, and lanes
 whose work no worker can claim. The exit code is 1 if something is wrong, and 0 if there are only warnings.""",
+    arguments=(flag("--deep", help="also read all stored data and check it for damage"),),
 )  # fmt: skip
 MIGRATE = CommandSpec(
     name="migrate", help="create a store, or update its schema", run="store:migrate",
     arguments=(flag("--check", help="change nothing; exit with 1 if a migration is due"),),
+)  # fmt: skip
+BACKUP = CommandSpec(
+    name="backup", help="copy a SQLite store to a new file, while it is in use", run="store:backup",
+    description="""The copy is checked before it gets its name. A copy that cp makes while the store is in use may be
+damaged. For a PostgreSQL store, use pg_dump.""",
+    arguments=(argument("file", metavar="FILE", help="the new file"),),
+)  # fmt: skip
+RESTORE = CommandSpec(
+    name="restore", help="put a backup in the place of a SQLite store", run="store:restore", needs_confirmation=True,
+    description="""The backup is checked first. The store is created if it is missing. An existing store must not be in
+use, and is kept under another name. Only an existing store asks for confirmation.""",
+    arguments=(argument("file", metavar="FILE", help="a file that flowfabric backup wrote"),),
 )  # fmt: skip
 CHECK = CommandSpec(
     name="check", help="find code in tasks and steps that misbehaves when it runs again", run="check:run_check",
@@ -267,7 +280,7 @@ zsh)` after compinit. In fish, run `flowfabric completion fish | source`.""",
 )  # fmt: skip
 
 STORE_COMMANDS = (
-    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, STATS, DOCTOR, MIGRATE, CHECK, BENCH, COMPLETION
+    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH, COMPLETION
 )  # fmt: skip
 
 COMMANDS = (*EXECUTION_COMMANDS, *OPERATOR_COMMANDS, *STORE_COMMANDS)

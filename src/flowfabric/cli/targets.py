@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from flowfabric.app.app import STORE_VARIABLE, App, default_store
+from flowfabric.app.app import App
 from flowfabric.app.loader import load_app
+from flowfabric.app.store_address import STORE_VARIABLE, default_store, resolve_store, working_directory
 from flowfabric.cli.spec import DEFAULTS
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.engine.opener import EngineOpener, StoreOptions, connect
@@ -46,10 +47,11 @@ def _connect(arguments: argparse.Namespace, *, durable: bool, migrate: bool) -> 
 
 def load_app_with_options(arguments: argparse.Namespace) -> App:
     """Import the app that --app names, and return it. Options for the store apply only where the app sets no value."""
-    if arguments.store is not None:
-        os.environ[STORE_VARIABLE] = arguments.store
+    named_store = None if arguments.store is None else resolve_store(arguments.store, working_directory())
+    if named_store is not None:
+        os.environ[STORE_VARIABLE] = named_store
     app = import_app(arguments.app)
-    if arguments.store is not None and app.store != arguments.store:
+    if named_store is not None and app.store != named_store:
         message = f"the app sets its own store, {redact_password(app.store)}; leave out --store"
         raise InvalidRequest("other_store", message)
     if arguments.namespace not in ("default", app.namespace):

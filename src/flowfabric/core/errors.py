@@ -53,6 +53,14 @@ class Unavailable(FlowFabricError):
     """The store did not respond. The operation may have happened; it is safe to repeat."""
 
 
+_PERMANENT_CODES = frozenset({"storage_replaced"})
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether the store is lost for this process, so that its workers must stop instead of repeating calls."""
+    return isinstance(error, Unavailable) and error.code in _PERMANENT_CODES
+
+
 def _rebuild(kind: type[FlowFabricError], code: str, message: str, fields: dict[str, Any]) -> FlowFabricError:
     """Rebuild an error from its pickle. Without this function, unpickling would lose the keyword arguments."""
     return kind(code, message, **fields)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from flowfabric.core import validation
 from flowfabric.core.executions.views import Backlog
@@ -26,6 +26,7 @@ from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.ops.executions.purge import erase_next
 from flowfabric.ops.executions.read import backlog
+from flowfabric.ops.mark_as_test import mark_as_test
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.ports import StoreInfo
 
@@ -67,9 +68,20 @@ class Engine:
         """
         return self._context.wakeups.store_now()
 
+    def mint_id(self) -> UUID:
+        """Return a new id for a call that takes one. If the call is repeated with this id, it has one effect."""
+        return self._context.ids.mint()
+
     def with_ids(self, ids: IdMinter) -> Engine:
         """Return the same engine with a different source of ids, for tests that need the same ids in every run."""
         return Engine(replace(self._context, ids=ids))
+
+    async def mark_as_test(self, *, adopt: bool = False) -> None:
+        """Mark the store as one whose time a test may move, as the testing kit does.
+
+        Raise `not_a_test_store` if the store has no such mark and has been used. With `adopt`, mark it nevertheless.
+        """
+        await self._context.call(mark_as_test, validation.boolean(adopt, "adopt"))
 
     async def ping(self) -> None:
         """Raise `Unavailable` unless the store responds."""
@@ -78,6 +90,20 @@ class Engine:
     async def store_info(self) -> StoreInfo:
         """Return the versions of the database and the schema, the settings that affect durability, and the time."""
         return await self._context.store.store_info()
+
+    async def find_damage(self) -> list[str]:
+        """Check all stored data, and return one sentence per problem. An empty list means that none was found.
+
+        On SQLite this checks the pages and indexes of the file too. It reads everything, so it may take minutes.
+        """
+        return await self._context.store.find_damage()
+
+    async def backup(self, file: str) -> None:
+        """Write a checked copy of a SQLite store to a new file, while other calls and processes use the store.
+
+        `flowfabric restore` puts such a copy in place. For a PostgreSQL store, use `pg_dump`.
+        """
+        await self._context.store.backup(validation.text(file, "file"))
 
     async def backlog(self) -> list[Backlog]:
         """Return how much work waits for a worker, by lane, kind and required capabilities."""

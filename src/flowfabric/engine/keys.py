@@ -24,6 +24,7 @@ from flowfabric.core.tokens.secret import Secret
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.keys import KeySource, RotateRequest, SeedRequest, WithKeys, list_keys, rotate_key, seed_key
+from flowfabric.store.file_permissions import warn_if_readable
 
 FILE_VARIABLE = "FLOWFABRIC_KEY_FILE"
 KEYS_VARIABLE = "FLOWFABRIC_KEYS"
@@ -33,6 +34,7 @@ def key_source(key_file: str | None) -> KeySource:
     """Return the source of the signing keys: this key file, or else the environment variables, or else the store."""
     path = (os.environ.get(FILE_VARIABLE) or None) if key_file is None else validation.text(key_file, "key_file")
     if path is not None:
+        warn_if_readable(path)
         return KeySource(draw_key, parse_key_file(_read_file(path), path), path)
     if text := os.environ.get(KEYS_VARIABLE):
         where = f"the variable {KEYS_VARIABLE}"

@@ -12,7 +12,7 @@ from flowfabric.core.executions import requests
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.executions.requests import Completion, Step
 from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
-from flowfabric.core.ids import parse_id
+from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.bindings import Bound, parse_bindings
 from flowfabric.core.waits.conditions import AllOf, Condition, OperatorOnly, Single, validate
@@ -51,7 +51,7 @@ def suspend_request(
         resume_delay=validation.duration(settings["resume_delay"], "resume_delay"),
         rest=parse_choice(UnusedWaitpoints, settings["rest"], "rest"),
         key=None if key is None else validation.name(key, "key"),
-        suspension_id=context.ids.mint(),
+        suspension_id=context.ids.mint() if settings.get("id") is None else parse_new_id(settings["id"]),
         seeds=tuple(draw_waitpoint(context) for _ in bound),
         steps=requests.parse_steps(settings["steps"]),
     )

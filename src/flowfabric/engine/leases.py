@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.executions import requests
 from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
 from flowfabric.core.executions.outcomes import (
@@ -41,7 +42,7 @@ from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
 from flowfabric.core.flows.outcomes import ChildrenReady, WaitingForChildren
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import FailureClass
-from flowfabric.core.waits.bindings import Bound
+from flowfabric.core.waits.bindings import Bound, parse_skipped
 from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
@@ -49,6 +50,7 @@ from flowfabric.engine import lease_requests
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
+from flowfabric.engine.repeats import with_ids
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import lane_topic
 from flowfabric.ops.events.eras import renew_era
@@ -103,6 +105,7 @@ class Leases:
         context = self._context
         if request.lease_ttl is not None:
             context.wakeups.note_lease_ttl(request.lease_ttl)
+        requested_at = time.monotonic()
         claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), False))
         for _ in range(_CLAIM_RETRIES):
             if not claimed.all_locked:
@@ -117,7 +120,7 @@ class Leases:
             era = await context.call(renew_era, None)
             leases = [replace(lease, era=era) for lease in leases]
         context.note_leases(leases)
-        self._note_due_times(leases)
+        self._note_times(leases, requested_at)
         return leases
 
     async def claim_execution(
@@ -153,8 +156,9 @@ class Leases:
         If the execution has no reclaims left, it fails, and the call returns `Ended`.
         """
         grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
+        requested_at = time.monotonic()
         outcome = await self._context.call(reclaim, ReclaimRequest(grant_id, self._terms(worker, lease_ttl)))
-        self._note_due_times([outcome] if isinstance(outcome, Lease) else [])
+        self._note_times([outcome] if isinstance(outcome, Lease) else [], requested_at)
         return outcome
 
     def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
@@ -219,7 +223,14 @@ class Leases:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
         return self._context.call_nowait(CHECKPOINT, request)
 
-    async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
+    async def transact(
+        self,
+        fence: Fence,
+        body: Callable[[Any], Any],
+        record: Callable[[Any], Step],
+        *,
+        repeated_step: str | None = None,
+    ) -> Any:
         """Run `body` on a connection inside the engine's own transaction, and return its result.
 
         `record` converts the result of `body` to a step, which is committed together with the writes of `body`. The
@@ -232,15 +243,18 @@ class Leases:
         writer thread, and blocks all other writes. So after a third of the lease, or `transaction_limit` of `connect`,
         everything is rolled back, and the call is refused with `transaction_too_long`. `body` must not end the
         transaction or close the connection, but it may use savepoints. If the step was recorded before, the call is
-        refused with `step_already_recorded`, and everything is rolled back.
+        refused with `step_already_recorded`, and everything is rolled back. A call that is repeated because its reply
+        was lost passes the name of its step as `repeated_step`. It is then refused before `body` runs.
         """
         for name, function in (("body", body), ("record", record)):
             if not callable(function):
                 message = f"{name} must be a function, not {type(function).__name__}"
                 raise InvalidRequest("invalid_type", message, field=name)
         fence = requests.parse_fence(fence)
+        step = None if repeated_step is None else validation.name(repeated_step, "repeated_step")
         with self._context.lease_locks.watch(fence.lease_id) as lock:
-            return await self._context.call(transact, Transact(fence=fence, body=body, record=record, watch=lock))
+            request = Transact(fence=fence, body=body, record=record, watch=lock, repeated_step=step)
+            return await self._context.call(transact, request)
 
     async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
         """Return the valid recorded steps in order. This call does not detect a lost lease, because it only reads."""
@@ -248,17 +262,24 @@ class Leases:
         return await self._context.call(READ_JOURNAL, JournalRequest(requests.parse_fence(fence).execution_id, limit))
 
     async def read_waits(
-        self, fence: Fence, waitpoints: Mapping[str, int], children: Sequence[UUID | str] = ()
+        self,
+        fence: Fence,
+        waitpoints: Mapping[str, int],
+        children: Sequence[UUID | str] = (),
+        *,
+        skipped: Sequence[int] = (),
     ) -> WaitSnapshot:
         """Return a snapshot of the waits of an execution, in one read.
 
         `waitpoints` maps the key of each waitpoint to a position. The snapshot contains up to a hundred signals after
-        that position, for waitpoints of the present generation. It also contains the outcomes of those `children` that
-        have ended, and the waits that an operator ended. This call does not detect a lost lease, because it only reads.
+        that position, for waitpoints of the present generation, and the signals with the sequence numbers `skipped`. It
+        also contains the outcomes of those `children` that have ended, and the waits that an operator ended. This call
+        does not detect a lost lease, because it only reads.
         """
         id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
         ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
-        return await self._context.call(READ_WAITS, WaitSnapshotRequest(id_, positions, ids))
+        request = WaitSnapshotRequest(id_, positions, ids, parse_skipped(skipped))
+        return await self._context.call(READ_WAITS, request)
 
     # Children.
 
@@ -408,12 +429,16 @@ class Leases:
         unused_waitpoints: UnusedWaitpoints | str = UnusedWaitpoints.CLOSE,
         key: str | None = None,
         steps: Sequence[Step] = (),
+        id: UUID | str | None = None,
     ) -> Suspended | Satisfied:
         """Give up the lease until signals at these waitpoints satisfy the condition.
 
         Without a condition, every waitpoint needs one signal. If signals that arrived earlier already satisfy the
-        condition, keep the lease and return `Satisfied`. With a `key`, the call can be repeated safely in every later
-        attempt.
+        condition, keep the lease and return `Satisfied`.
+
+        A repeat with the same suspension `id` returns the first result with its signals. Without an id, the engine
+        mints one. If the store stays unavailable, the fields of the error contain the `id`; pass that id when you
+        repeat the call. With a `key`, the call can be repeated safely in every later attempt.
         """
         request = lease_requests.suspend_request(
             self._context,
@@ -428,8 +453,12 @@ class Leases:
             rest=unused_waitpoints,
             key=key,
             steps=steps,
+            id=id,
         )
-        outcome = await self._context.call(self._context.waits.suspend, request)
+        try:
+            outcome = await self._context.call(self._context.waits.suspend, request)
+        except Unavailable as error:
+            raise with_ids(error, id=request.suspension_id) from error
         if isinstance(outcome, Suspended):
             self._context.linked.discard(request.fence.lease_id)
         if (due := request.first_due(self._context.wakeups.store_now())) is not None:
@@ -487,16 +516,19 @@ class Leases:
     ) -> Lease:
         id_, offered = parse_id(id), validation.capabilities(capabilities, "capabilities")
         request = ClaimById(id_, self._terms(worker, lease_ttl), offered, only_resumed)
+        requested_at = time.monotonic()
         lease = await self._context.call(claim_execution, request)
-        self._note_due_times([lease])
+        self._note_times([lease], requested_at)
         return lease
 
     def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:
         ttl = lease_requests.lease_ttl(lease_ttl)
         return LeaseTerms(worker=requests.parse_worker(worker), lease_id=self._context.new_lease_id(), ttl=ttl)
 
-    def _note_due_times(self, leases: Sequence[Lease]) -> None:
+    def _note_times(self, leases: Sequence[Lease], requested_at: float) -> None:
         if leases:
+            # The claim used the store's clock after `requested_at`, so its time shows whether that clock has jumped.
+            self._context.wakeups.correct_time(leases[0].acquired_at, requested_at)
             self._context.wakeups.note_lease_ttl(min(lease.ttl for lease in leases))
         due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
         if due:

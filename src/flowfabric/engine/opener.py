@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.retention import EventRetention
+from flowfabric.core.store_address import make_absolute
 from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
@@ -23,6 +26,7 @@ from flowfabric.ops.leases.renew import make_renew
 from flowfabric.ops.waits.deliver_signal import make_deliver_signal
 from flowfabric.ops.waits.suspend import make_suspend
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error
 from flowfabric.store.ports import Store
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -103,7 +107,7 @@ class EngineOpener:
         settings = self._engine_settings
         waits = WaitOperations(make_suspend(settings.keys), make_deliver_signal(settings.keys))
         renew = make_renew(with_events=settings.renewal_events)
-        clock = self._clock.now if self._clock else None
+        clock = self._clock.now if self._clock else store.local_clock
         wakeups = NotifyHub(store.notifier, enabled=settings.notify, clock=clock)
         reconcilers = Reconcilers(store, wakeups, settings.retention)
         context = Context(
@@ -206,7 +210,15 @@ def connect(
         renewal_events=renewal_events,
         retry_for_s=retry_for_s,
     )
-    return EngineOpener(url, settings, engine_settings, clock)
+    # The program may change its working directory before it opens the engine.
+    return EngineOpener(make_absolute(url, _working_directory()), settings, engine_settings, clock)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - only the text is needed
+    except FileNotFoundError:
+        return ""
 
 
 def _check_switches(**switches: object) -> None:
@@ -257,6 +269,28 @@ async def _open_store(url: str, settings: BackendSettings, clock: Clock | None) 
         may_migrate=settings.migrate,
         transaction_limit_s=settings.transaction_limit_s,
     )
+
+
+async def restore_backup(url: str, file: str) -> str | None:
+    """Put a checked copy of a backup in the place of the SQLite store at `url`, which may be missing.
+
+    Return the path of the former store, which is kept, or None. Raise if another process uses the store. This process
+    must not have opened it.
+    """
+    path = restorable_path(url)
+    from flowfabric.backends.sqlite import restore_sqlite
+
+    return await asyncio.to_thread(restore_sqlite, validation.text(file, "file"), path)
+
+
+def restorable_path(url: str) -> str:
+    """Return the path of the SQLite store at `url`. Raise if a store there cannot be restored from a backup."""
+    if url.startswith(_POSTGRES):
+        raise backup_unsupported_error(POSTGRES_BACKUPS)
+    path = _sqlite_path(url)
+    if path == ":memory:":
+        raise backup_unsupported_error("a store in memory cannot be restored; name a file")
+    return path
 
 
 async def _read_store(context: Context) -> None:

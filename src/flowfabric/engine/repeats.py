@@ -50,7 +50,8 @@ class RepeatingStore:
 
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run `body` in one write transaction."""
-        return await self._call(partial(self._store.run, is_urgent=True) if is_urgent else self._store.run, body)
+        run = partial(self._store.run, is_urgent=True) if is_urgent else self._store.run
+        return await self._call(run, body)
 
     async def run_shared(self, body: SharedBody[Result]) -> Result:
         """Run a `body` that calls user code."""
@@ -58,8 +59,8 @@ class RepeatingStore:
 
     async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run a `body` that needs no explicit transaction."""
-        run = self._store.run_single
-        return await self._call(partial(run, is_urgent=True) if is_urgent else run, body)
+        run = partial(self._store.run_single, is_urgent=True) if is_urgent else self._store.run_single
+        return await self._call(run, body)
 
     async def read(self, body: Body[Result]) -> Result:
         """Run a `body` that only reads."""

@@ -30,11 +30,16 @@ _BUSY_COMMITS = 50
 _YIELDS = 3
 _UNKNOWN_DUE_INTERVAL_S = 1.0
 _FLUSH_TIMEOUT_S = 1.0
+_MAX_ANNOUNCED = timedelta(seconds=POLL_WHILE_LISTENING_S + 1)
+_MAX_CLOCK_ERROR = timedelta(seconds=0.25)
 _log = logging.getLogger("flowfabric.notify")
 
 
 class NotifyHub:
-    """The waiters, the announcer and the listener of one engine. The listener starts with the first waiter."""
+    """The waiters, the announcer and the listener of one engine. The listener starts with the first waiter.
+
+    `clock` returns the store's time, if this process can read it without a query.
+    """
 
     def __init__(
         self, notifier: Notifier, *, enabled: bool = True, clock: Callable[[], datetime] | None = None
@@ -44,10 +49,10 @@ class NotifyHub:
         self.shortest_lease = timedelta.max
         self._enabled = enabled
         self._announcer = Announcer(notifier, POLL_WHILE_LISTENING_S, enabled=enabled)
-        self._listener = Listener(notifier.source() if enabled else None, self._notify_local, self.learn_time)
+        self._listener = Listener(notifier.source() if enabled else None, self._receive, self.learn_time)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_due: Callable[[datetime | None], None] | None = None
-        self._clock_offset = timedelta(0)
+        self._zero_time = datetime.now(UTC) - timedelta(seconds=time.monotonic())
         self._clock = clock
         notifier.on_commit(self._on_commit)
 
@@ -91,7 +96,8 @@ class NotifyHub:
     def note_lease_ttl(self, ttl: timedelta) -> None:
         """Remember the TTL of a granted lease if it is the shortest yet.
 
-        Reconcilers poll at least once within the shortest TTL, because a process may die before it announces its lease.
+        Reconcilers poll at least twice within the shortest TTL. A process may die before it announces its lease, and
+        the store's clock may jump.
         """
         if ttl < self.shortest_lease:
             self.shortest_lease = ttl
@@ -100,15 +106,27 @@ class NotifyHub:
                 self._on_due(None)
 
     def learn_time(self, store_time: datetime) -> None:
-        """Remember how far the store's clock is ahead of the local clock.
+        """Remember how far the store's clock is ahead of the monotonic clock of this process.
 
-        Due times are compared with the store's clock.
+        The wall clock of this process may jump, so it is not used.
         """
-        self._clock_offset = store_time - datetime.now(UTC)
+        self._zero_time = store_time - timedelta(seconds=time.monotonic())
+
+    def correct_time(self, store_time: datetime, requested_at: float) -> None:
+        """Learn from a time that the store used after the local monotonic time `requested_at`.
+
+        The known time changes only if the store's clock has jumped since it was learned.
+        """
+        earliest = self._zero_time + timedelta(seconds=requested_at)
+        if store_time < earliest - _MAX_CLOCK_ERROR or store_time > self.store_now() + _MAX_CLOCK_ERROR:
+            self._zero_time = store_time - timedelta(seconds=requested_at)
+            if self._on_due is not None:
+                # Wake the reconcilers, which chose the end of their sleep by the earlier time.
+                self._on_due(None)
 
     def store_now(self) -> datetime:
-        """Return the approximate time of the store's clock, or the exact time of a test clock."""
-        return self._clock() if self._clock else datetime.now(UTC) + self._clock_offset
+        """Return the time of the store's clock, which is approximate if the clock is on a server."""
+        return self._clock() if self._clock else self._zero_time + timedelta(seconds=time.monotonic())
 
     async def close(self) -> None:
         """Stop listening, and send the remaining announcements within a second."""
@@ -122,6 +140,15 @@ class NotifyHub:
         elif self._loop is not None and self.waiters:
             # The commit was made in a writer thread, but only the thread of the event loop may notify waiters.
             _call_in(self._loop, self._notify_local, hints)
+
+    def _receive(self, hints: CommitHints) -> None:
+        """Notify the waiters of this process of a commit in another process."""
+        is_beyond_horizon = hints.due is not None and hints.due - self.store_now() > _MAX_ANNOUNCED
+        if is_beyond_horizon and self._on_due is not None:
+            # Processes announce due times of the next seconds. So the store's clock has jumped, and the reconcilers
+            # must read it.
+            self._on_due(None)
+        self._notify_local(hints)
 
     def _notify_local(self, hints: CommitHints) -> None:
         self.waiters.notify(hints)

@@ -53,6 +53,14 @@ def make_duties(retention: EventRetention) -> Sequence[Tickable]:
     )
 
 
+def make_lease_terms_duty() -> Duty:
+    """Return the duty that shortens leases with more time left than their term.
+
+    Such leases exist only after the store's clock went back, so this duty has no due time.
+    """
+    return Duty("lease_terms", reconcile_with(decide_lease_check))
+
+
 class _SubscriberExpiry:
     """Expires named subscribers that have stopped reading."""
 

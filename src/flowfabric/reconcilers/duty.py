@@ -82,6 +82,10 @@ class RowDuty(Generic[Row]):
         done, failed = await self._reconcile_batch(store, rows) if rows else (0, 0)
         return Tick(self.name, done, failed, has_more=len(due) >= self._batch and done > 0)
 
+    async def is_due(self, store: Store) -> bool:
+        """Return True if there are due rows, also rows that are locked or that failed."""
+        return bool(await store.read(self._find_due))
+
     async def _find_due(self, tx: Transaction) -> list[Row]:
         return await self._find(tx, await tx.now(), self._batch + self._backoffs.waiting)
 

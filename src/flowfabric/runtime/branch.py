@@ -44,7 +44,7 @@ class Branch:
         self.is_plain = is_plain
         self.is_bridging = False
         self.wait_group: WaitGroup | None = None
-        self.race: object | None = None
+        self.race: BranchGroup | None = None
         self.group: BranchGroup | None = None
         self.segment: ThreadSegment | None = None
         self._is_dropped = False

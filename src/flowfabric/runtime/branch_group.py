@@ -42,6 +42,7 @@ class BranchGroup:
         self._running: dict[int, tuple[Branch, asyncio.Future[BranchResult]]] = {}
         self._ended: deque[int] = deque()
         self._wakeup: asyncio.Future[None] | None = None
+        self.has_winner = False  # True while a member of a race has ended its wait, until the member has failed.
         self._wait_group = None if limit is not None else WaitGroup(GroupNeed(group.call_id.kind))
 
     async def results(self, only: int | None = None) -> AsyncIterator[tuple[int, BranchResult]]:
@@ -57,7 +58,9 @@ class BranchGroup:
             branch, future = self._running.pop(index)
             branch.task = None  # The task's context refers to the branch, so this breaks a cycle.
             self.run.suspender.branch_idle()
-            yield index, self._check_result(branch, branch_result(future))
+            ending = self._check_result(branch, branch_result(future))
+            self.has_winner = self.has_winner and ending.error is None
+            yield index, ending
 
     async def _replay_recorded(self) -> AsyncIterator[tuple[int, BranchResult]]:
         """Yield the results of members whose outcome is recorded, without starting branches for them."""

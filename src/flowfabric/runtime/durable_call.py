@@ -15,7 +15,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, Branch, drop_body
 from flowfabric.runtime.journal import KEYED, CallId, Journal, Mismatch, Record, Scope
-from flowfabric.runtime.waits import DueTimeReached, Verdict, Wait, close_waitpoints
+from flowfabric.runtime.waits import ConsumedSignals, DueTimeReached, Verdict, Wait, close_waitpoints
 from flowfabric.values.errors import CancelRequested, Unwind
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class CallTracker:
         self.journal = Journal()
         self.made_calls: list[DurableCall[Any]] = []
         self.unrecorded_failures = UnrecordedFailures()
-        self.consumed: dict[str, int] = {}
+        self.signals = ConsumedSignals()
         self.is_live = False
         self._has_records = False
         self.cancel_delivered = False
@@ -111,8 +111,8 @@ class CallTracker:
         self._has_warned_records = len(self.journal) > WARN_RECORDS
         if record.facts.get("cancel_requested"):
             self.cancel_delivered = True
-        for name, seq in record.facts.get("used", {}).items():
-            self.consumed[name] = max(seq, self.consumed.get(name, 0))
+        if "used" in record.facts:
+            self.signals.restore(record.facts)
 
     def match(self, scope: Scope, call_id: CallId) -> tuple[CallId, Record | None]:
         """Return the call with its record. If the call does not match the journal, hold the execution."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core import fast_dataclass
-from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
+from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable, is_permanent
 from flowfabric.core.executions.requests import Step
 from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.validation import MAX_BATCH
@@ -217,7 +217,10 @@ async def retry_while_owned(
     while run.owns_lease():
         try:
             return await operation()
-        except Unavailable:
+        except Unavailable as error:
+            if is_permanent(error):
+                run.lease_lost(error)
+                return None
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
         except (Refused, NotFound) as error:

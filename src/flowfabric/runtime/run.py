@@ -315,9 +315,8 @@ async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
 
 async def _continue(run: TaskRun, payload: bytes) -> None:
     """Restart the execution with new input. Its new journal contains only a record of the consumed signals."""
-    used, steps, fence = run.calls.consumed, list[Step](), run.lease.fence
-    if used:
-        facts = {"used": used}
+    facts, steps, fence = run.calls.signals.facts(), list[Step](), run.lease.fence
+    if facts:
         record = Record(path=_CONSUMED, scope="", index=KEYED, kind="signals", status=StepStatus.OK, facts=facts)
         steps.append(record.to_step())
     await retry_while_owned(run, lambda: run.engine.leases.continue_with(fence, payload, steps=steps))

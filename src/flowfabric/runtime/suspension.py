@@ -52,7 +52,7 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
                 lambda steps: leases.wait_children(fence, children, join=join, edge=edge, steps=steps)
             )
             return not isinstance(waiting, WaitingForChildren)
-    request = suspend_request(waits)
+    request, id_ = suspend_request(waits), run.engine.mint_id()
     end = None if request.timeout_at is None else max(request.timeout_at, run.now())
     outcome = await writer.commit_with(
         lambda steps: leases.suspend(
@@ -64,6 +64,7 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
             on_timeout=request.on_timeout,
             unused_waitpoints=UnusedWaitpoints.KEEP,
             steps=steps,
+            id=id_,
         )
     )
     return isinstance(outcome, Satisfied)
@@ -86,7 +87,9 @@ async def read_waits(run: TaskRun, waits: Sequence[Wait]) -> WaitSnapshot | None
 
 async def read_waits_for(run: TaskRun, keys: Mapping[str, int], children: Sequence[UUID]) -> WaitSnapshot:
     """Return the signals at these waitpoints and the ends of these executions."""
-    snapshot = await retry_while_owned(run, lambda: run.engine.leases.read_waits(run.lease.fence, keys, children))
+    skipped = sorted(seq for key in keys for seq in run.calls.signals.skipped(key))[:MAX_BATCH]
+    read = run.engine.leases.read_waits
+    snapshot = await retry_while_owned(run, lambda: read(run.lease.fence, keys, children, skipped=skipped))
     run.calls.check_over()
     if snapshot is None:
         raise Unwind
@@ -261,16 +264,17 @@ class Suspender:
         # A signal that was accepted before the due time still ends its wait, so read signals before a wait times out.
         read = read or any(wait.condition() is not None and wait.is_due(now) for wait in waits)
         snapshot = await read_waits(self._run, waits) if read else None
-        now, decided = now if snapshot is None else max(snapshot.now, self._run.now()), set[object]()
+        now = now if snapshot is None else max(snapshot.now, self._run.now())
         any_ended = False
         for wait in waits:
-            race = None if wait not in self.waiting else self.waiting[wait].race
-            verdict = wait.find_end(snapshot, now) if wait in self.waiting and race not in decided else None
+            branch = self.waiting.get(wait)
+            if branch is None or branch.is_dropped or (branch.race is not None and branch.race.has_winner):
+                continue  # A loser of a race must not use signals.
+            verdict = wait.find_end(snapshot, now)
             if verdict is not None:
                 any_ended = True
-                if race is not None and not is_bad_end(verdict):
-                    # The other members of a decided race must not consume signals.
-                    decided.add(race)
+                if branch.race is not None and not is_bad_end(verdict):
+                    branch.race.has_winner = True
                 self.resolve(wait, verdict)
         return any_ended
 

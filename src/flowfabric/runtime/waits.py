@@ -20,6 +20,7 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import Outcome
 from flowfabric.core.flows.graph import ALL_OF, EdgeKind, Join, Siblings, any_of
+from flowfabric.core.validation import MAX_BATCH
 from flowfabric.core.waits.bindings import Bound, Child, NewWaitpoint, Timer
 from flowfabric.core.waits.conditions import AllOf, AnyOf, Condition, Count, Distinct, Single
 from flowfabric.core.waits.records import OnTimeout, StoredSignal, SuspensionReason, WaitpointState
@@ -88,18 +89,104 @@ def is_bad_end(verdict: Verdict) -> bool:
     return isinstance(verdict, ChildEnded) and verdict.outcome.state is not State.COMPLETED
 
 
+class ConsumedSignals:
+    """The signals that the waits of an execution have used, by the key of their waitpoint.
+
+    Only the record of a wait consumes signals. A wait that has found its signals reserves them until it is recorded. If
+    its code is cancelled before that, the signals are available to the next wait.
+
+        position   no signal up to this number is available, except skipped ones
+        open       signals up to the position that no record has consumed: they are skipped or reserved
+        reserved   signals that a wait has found and not yet recorded
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[str, int] = {}
+        self._open: dict[str, set[int]] = {}
+        self._reserved: dict[str, set[int]] = {}
+        self._recorded: dict[str, set[int]] = {}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Add the signals that an earlier run recorded in a wait, or that the last generation had consumed."""
+        used: Mapping[str, int] = facts.get("used", {})
+        for signal in facts.get("signals", ()):
+            self._recorded.setdefault(signal["waitpoint"], set()).add(signal["seq"])
+        for key, seq in used.items():
+            self._positions[key] = max(seq, self.position(key))
+            # Records of concurrent waits are restored in any order, so a signal may be skipped after it was used.
+            recorded, skipped = self._recorded.get(key, set()), facts.get("skipped", {}).get(key, ())
+            self._open[key] = self._open.get(key, set()).union(skipped) - recorded
+
+    def position(self, key: str) -> int:
+        """Return the sequence number up to which signals are used, except skipped ones."""
+        return self._positions.get(key, 0)
+
+    def skipped(self, key: str) -> tuple[int, ...]:
+        """Return the sequence numbers up to the position that are still available, oldest first."""
+        if not self._open.get(key):
+            return ()
+        return tuple(sorted(self._open[key] - self._reserved.get(key, set()))[:MAX_BATCH])
+
+    def is_available(self, signal: StoredSignal) -> bool:
+        """Return True if no wait has used or reserved the signal."""
+        key = signal.waitpoint
+        return signal.seq > self.position(key) or signal.seq in self.skipped(key)
+
+    def reserve(self, signals: Sequence[StoredSignal], available: Sequence[StoredSignal]) -> None:
+        """Reserve signals for a wait. `available` has all available signals that the wait could have used."""
+        for signal in signals:
+            self._positions[signal.waitpoint] = max(signal.seq, self.position(signal.waitpoint))
+            self._reserved.setdefault(signal.waitpoint, set()).add(signal.seq)
+        for signal in available:
+            if signal.seq <= self.position(signal.waitpoint):
+                self._open.setdefault(signal.waitpoint, set()).add(signal.seq)
+
+    def release(self, signals: Sequence[StoredSignal]) -> None:
+        """Make reserved signals available again, because their wait was not recorded."""
+        for signal in signals:
+            self._reserved[signal.waitpoint].discard(signal.seq)
+
+    def consume(self, signals: Sequence[StoredSignal]) -> None:
+        """Consume reserved signals, because their wait is recorded."""
+        self.release(signals)
+        for signal in signals:
+            self._open[signal.waitpoint].discard(signal.seq)
+
+    def facts(self, signals: Sequence[StoredSignal] | None = None) -> dict[str, Any]:
+        """Return the facts that record the use of these signals; without signals, of all consumed signals.
+
+        The record of a wait also names the older signals that no record has consumed, since it moves the position past
+        them. Their waits may be recorded later, or never.
+        """
+        if signals is None:
+            used, own = dict(self._positions), set[tuple[str, int]]()
+        else:
+            used, own = (
+                {signal.waitpoint: signal.seq for signal in signals},
+                {(one.waitpoint, one.seq) for one in signals},
+            )
+        skipped = {
+            key: sorted(seq for seq in self._open.get(key, ()) if seq <= last and (key, seq) not in own)
+            for key, last in used.items()
+        }
+        skipped = {key: numbers for key, numbers in skipped.items() if numbers}
+        return ({"used": used} if used else {}) | ({"skipped": skipped} if skipped else {})
+
+
 class Wait:
     """What one branch waits for. The base class waits for a time."""
 
     reason = SuspensionReason.STEP_BOUNDARY
     on_timeout: OnTimeout | None = None
     child: UUID | None = None  # The execution whose end is awaited.
+    reserved: tuple[StoredSignal, ...] = ()  # The signals that the wait has found and not yet recorded.
 
     def __init__(self, call: DurableCall[Any], due: datetime | None = None, *, is_old: bool = False) -> None:
         self.call = call
         self.path = call.path
         self.due = due
         self.group: WaitGroup | None = None
+        self.is_old = is_old
         self.needs_read = is_old
         self.future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
@@ -130,7 +217,8 @@ class Wait:
     def find_end(self, snapshot: WaitSnapshot | None, now: datetime) -> Verdict | None:
         """Return how the wait ended, or None if it is open. Without a snapshot, check only the due time."""
         verdict = None if snapshot is None else self.find_verdict(snapshot)
-        if verdict is not None:
+        # An operator ends a wait only while the execution is suspended, so a new wait cannot be overridden yet.
+        if verdict is not None and (self.is_old or not isinstance(verdict, Override)):
             return verdict
         due = self.wakes_at
         return DueTimeReached(due) if due is not None and self.is_due(now) else None

@@ -22,13 +22,17 @@ JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Result]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
-    """The database product and version, the schema version, the durability settings and the store's time."""
+    """The database product and version, the schema version, the durability settings and the store's time.
+
+    `lax` names the roles and databases of a PostgreSQL server that turn `synchronous_commit` off.
+    """
 
     backend: str
     version: str
     schema_version: int
     settings: Mapping[str, str]
     now: datetime
+    lax: tuple[str, ...] = ()
 
 
 class Store(Protocol):
@@ -37,6 +41,10 @@ class Store(Protocol):
     @property
     def notifier(self) -> Notifier:
         """The notifier that reports the commits of this store."""
+
+    @property
+    def local_clock(self) -> Callable[[], datetime] | None:
+        """A function that returns the store's time without a query, or None if the time is on a server."""
 
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run `body` in one write transaction and return its result. After a conflict, run it again from the start.
@@ -74,6 +82,12 @@ class Store(Protocol):
 
     async def store_info(self) -> StoreInfo:
         """Return the version and the settings of the database."""
+
+    async def find_damage(self) -> list[str]:
+        """Check all stored data, and return one sentence per problem."""
+
+    async def backup(self, file: str) -> None:
+        """Write a checked copy of the store to a new file. Raise `InvalidRequest` if the database has its own tool."""
 
     async def close(self) -> None:
         """Close all connections; later calls raise."""

@@ -119,6 +119,16 @@ class LaneState(StrEnum):
 
 
 @record(frozen=True, slots=True)
+class SuspensionName:
+    """How to find the suspension of a repeated call: by its key in the generation, or by its id in the execution."""
+
+    execution_id: UUID
+    id: UUID
+    generation: int
+    key: str | None
+
+
+@record(frozen=True, slots=True)
 class SignalLookup:
     """How to find an earlier delivery of a signal: by its id in the execution, or by its key at the waitpoint."""
 

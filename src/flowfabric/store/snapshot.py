@@ -61,7 +61,13 @@ class SnapshotStore(AggregateStore):
 
 def _request_parameters(request: WaitSnapshotRequest) -> dict[str, object]:
     keys, places = list(request.places), list(request.places.values())
-    return {"execution_id": request.execution_id, "keys": keys, "places": places, "children": list(request.children)}
+    return {
+        "execution_id": request.execution_id,
+        "keys": keys,
+        "places": places,
+        "children": list(request.children),
+        "skipped": list(request.skipped),
+    }
 
 
 def _group_by_execution(rows: Sequence[Row]) -> dict[UUID, list[Row]]:
@@ -164,7 +170,7 @@ class OptimisticStore(AggregateStore):
 
     def _batches(self, write_set: WriteSet) -> list[Batch]:
         """Return all rows to write, as one batch for each statement."""
-        assert not any(changes.bound or changes.unbound for changes in write_set.waits), (
+        assert not any(changes.bound or changes.observed or changes.unbound for changes in write_set.waits), (
             "bindings are written by separate statements"
         )
         return [

@@ -21,6 +21,7 @@ from flowfabric.store.rows import attempt_parameters, event_parameters
 from flowfabric.store.session import Session
 from flowfabric.store.signing_keys import SigningKeyStore
 from flowfabric.store.snapshot import OptimisticStore, SnapshotStore
+from flowfabric.store.test_mark import TestMarkStore
 from flowfabric.store.waits import WaitStore, touched_executions, write_waits
 from flowfabric.store.workers import WorkerStore
 
@@ -73,6 +74,7 @@ class Transaction:
     trim = _LazyStore(TrimStore)
     purge = _LazyStore(PurgeStore)
     workers = _LazyStore(WorkerStore)
+    test_mark = _LazyStore(TestMarkStore)
 
     @cached_property
     def optimistic(self) -> OptimisticStore:

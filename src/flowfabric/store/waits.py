@@ -12,6 +12,7 @@ from flowfabric.core.waits.condition_json import from_json, to_json
 from flowfabric.core.waits.evaluate import SignalFacts
 from flowfabric.core.waits.records import (
     SignalBinding,
+    SignalObservation,
     SignalUnbinding,
     StoredSignal,
     Suspension,
@@ -19,7 +20,7 @@ from flowfabric.core.waits.records import (
     WaitChanges,
     Waitpoint,
 )
-from flowfabric.store.records import Closing, ReceivedSignals, SignalLookup
+from flowfabric.store.records import Closing, ReceivedSignals, SignalLookup, SuspensionName
 from flowfabric.store.rows import (
     parameters_of,
     parse_json,
@@ -51,28 +52,21 @@ class WaitStore(AggregateStore):
         await self._session.run_batches(beside=closing_statements(closing), now=now)
 
     async def read_for_suspend(
-        self, execution_ids: Sequence[UUID], names: Sequence[tuple[UUID, int, str]], *, minting: bool
+        self, names: Sequence[SuspensionName], *, minting: bool
     ) -> tuple[dict[UUID, list[Waitpoint]], dict[UUID, Suspension], KeyRing | None]:
-        """Return open waitpoints, suspensions by name, and the key ring.
+        """Return open waitpoints, existing suspensions with these names, and the key ring, all by execution id.
 
-        A name is an execution id, a generation and an idempotency key. With `minting`, the key ring is share-locked,
-        and has the value None without an active key.
+        With `minting`, the key ring is share-locked, and has the value None without an active key.
         """
-        ids, keys = list(execution_ids), [key for _, _, key in names]
+        ids, keys = [name.execution_id for name in names], [name.key for name in names if name.key is not None]
         waitpoints, suspensions, key_ring = await self._session.fetch_all(
             ("open_waitpoints", {"execution_ids": ids}),
-            ("suspensions_named", {"execution_ids": ids, "keys": keys}),
+            ("suspensions_named", {"execution_ids": ids, "ids": [name.id for name in names], "keys": keys}),
             (READ_AND_SHARE_RING if minting else READ_RING, {}),
         )
-        named_suspensions = map(to_suspension, suspensions)
-        by_name = {
-            (suspension.execution_id, suspension.generation, suspension.key): suspension
-            for suspension in named_suspensions
-        }
-        named = {name[0]: by_name[name] for name in names if name in by_name}
         return (
             _waitpoints_by_execution(waitpoints),
-            named,
+            _find_named([to_suspension(row) for row in suspensions], names),
             to_shared_key_ring(key_ring) if minting else to_key_ring(key_ring),
         )
 
@@ -138,11 +132,18 @@ class WaitStore(AggregateStore):
         """Return the keys of the standing waitpoints of an execution."""
         return [row["key"] for row in await self._session.fetch("standing_waitpoints", execution_id=execution_id)]
 
-    async def unused_signals(self, waitpoint_ids: Sequence[UUID]) -> dict[UUID, tuple[SignalFacts, ...]]:
-        """Return the signals at waitpoints that belong to no suspension yet, in order of acceptance."""
-        return _group_facts(
-            await self._session.fetch("unused_signals", waitpoint_ids=list(waitpoint_ids)), "waitpoint_id"
+    async def available_signals(
+        self, waitpoint_ids: Sequence[UUID], positioned_ids: Sequence[UUID]
+    ) -> tuple[dict[UUID, tuple[SignalFacts, ...]], dict[UUID, tuple[SignalFacts, ...]]]:
+        """Return the signals at waitpoints that belong to no suspension, in order of acceptance.
+
+        Also return, for the waitpoints in `positioned_ids`, the signals that their last suspension observed.
+        """
+        rows = await self._session.fetch(
+            "available_signals", waitpoint_ids=list(waitpoint_ids), positioned_ids=list(positioned_ids)
         )
+        unused, observed = [row for row in rows if not row["observed"]], [row for row in rows if row["observed"]]
+        return _group_facts(unused, "waitpoint_id"), _group_facts(observed, "waitpoint_id")
 
     async def received_signals(
         self, execution_ids: Sequence[UUID], lookups: Sequence[SignalLookup] = ()
@@ -183,6 +184,9 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
         "bind_signals", [_binding_parameters(binding) for change in changes for binding in change.bound]
     )
     await session.fetch_each(
+        "observe_signals", [_observation_parameters(item) for change in changes for item in change.observed]
+    )
+    await session.fetch_each(
         "unbind_signals", [_unbinding_parameters(unbinding) for change in changes for unbinding in change.unbound]
     )
 
@@ -192,7 +196,15 @@ def _binding_parameters(binding: SignalBinding) -> dict[str, object]:
         "number": binding.number,
         "waitpoint_ids": list(binding.waitpoint_ids),
         "counting": list(binding.counting),
-        "only_counting": binding.only_counting,
+    }
+
+
+def _observation_parameters(observation: SignalObservation) -> dict[str, object]:
+    return {
+        "execution_id": observation.execution_id,
+        "number": observation.number,
+        "counting": list(observation.counting),
+        "touched": [*observation.counting, *observation.released],
     }
 
 
@@ -240,6 +252,20 @@ def _waitpoints_by_execution(rows: Sequence[Row]) -> dict[UUID, list[Waitpoint]]
 
 def _suspensions_by_execution(rows: Sequence[Row]) -> dict[UUID, Suspension]:
     return {suspension.execution_id: suspension for suspension in map(to_suspension, rows)}
+
+
+def _find_named(suspensions: Sequence[Suspension], names: Sequence[SuspensionName]) -> dict[UUID, Suspension]:
+    """Return, by execution id, the suspension that has the key of the name, or else the one that has its id."""
+    if not suspensions:
+        return {}
+    by_key = {(row.execution_id, row.generation, row.key): row for row in suspensions if row.key is not None}
+    by_id = {(row.execution_id, row.id): row for row in suspensions}
+    found = {
+        name.execution_id: by_key.get((name.execution_id, name.generation, name.key or ""))
+        or by_id.get((name.execution_id, name.id))
+        for name in names
+    }
+    return {id_: suspension for id_, suspension in found.items() if suspension is not None}
 
 
 _RECEIVED_SIGNALS = "counting_and_accepted_signals"

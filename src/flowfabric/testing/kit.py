@@ -43,6 +43,9 @@ _PAGE_SIZE = 1_000
 class Kit:
     """A runner of the tasks of an app in a test. `store` may be any address, and `options` are passed to `connect`.
 
+    The kit moves the store's time, which never goes back. So it refuses a store that a program has used, unless `adopt`
+    is True. Then the store becomes a test store for good.
+
     With `replay="suspensions"`, each body runs again from its top before it suspends. With `"every record"`, it also
     runs again after every record. At most `concurrency` executions run at the same time. If it is 1, they run in the
     same order in every test run.
@@ -55,6 +58,7 @@ class Kit:
         *,
         replay: Replay | None = None,
         concurrency: int = 1,
+        adopt: bool = False,
         clock: VirtualClock | None = None,
         **options: Any,
     ) -> None:
@@ -64,12 +68,18 @@ class Kit:
         self.concurrency = validation.integer(concurrency, "concurrency", 1, validation.MAX_BATCH)
         self._opener = connect(store, namespace=app.namespace, clock=self.clock, notify=False, **options)
         self._has_own_store = store == ":memory:"
+        self._adopt = validation.boolean(adopt, "adopt")
         self._deliveries = Deliveries()
         self.engine: Engine
 
     async def __aenter__(self) -> Self:
         self.app.check()
         engine = await self._opener.__aenter__()
+        try:
+            await engine.mark_as_test(adopt=self._adopt)
+        except BaseException:
+            await self._opener.__aexit__()
+            raise
         self.engine = engine.with_ids(_make_repeatable_ids(self.clock)) if self._has_own_store else engine
         # A store that was used before may have a later time than the clock, and its time must not go back.
         self.clock.advance_to(await self.engine.reconcilers.now())

@@ -23,7 +23,7 @@ from functools import partial
 from typing import ParamSpec
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, Refused
+from flowfabric.core.errors import FlowFabricError, Refused, is_permanent
 from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
@@ -145,11 +145,19 @@ class ActiveRuns:
     until a former run of the same execution ends. Use this object only on the worker's loop.
     """
 
-    def __init__(self, engine: Engine, runner: Runner, slots: Slots, lease_table: LeaseTable) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        runner: Runner,
+        slots: Slots,
+        lease_table: LeaseTable,
+        on_store_lost: Callable[[BaseException], None],
+    ) -> None:
         self._engine = engine
         self._runner = runner
         self._slots = slots
         self._lease_table = lease_table
+        self._on_store_lost = on_store_lost
         self._pending: deque[Lease] = deque()
         self._deferred: dict[UUID, Lease] = {}
         self._active: dict[UUID, _ActiveRun] = {}
@@ -216,7 +224,8 @@ class ActiveRuns:
         """Notify all active runs of the loss of their lease, and return these leases, which the caller must release."""
         remaining = list(self._active.values())
         for active in remaining:
-            _log.warning("%s did not end in time, releasing its lease", _name(active.lease))
+            if not is_permanent(error):
+                _log.warning("%s did not end in time, releasing its lease", _name(active.lease))
             _notify(active.run.lease_lost, error)
         return [active.lease.fence for active in remaining if self._lease_table.remove(active.lease.fence.lease_id)]
 
@@ -262,8 +271,11 @@ class ActiveRuns:
         except asyncio.CancelledError:
             if not self._is_draining:
                 self._postpone(active)
-        except (Exception, SystemExit):
-            self._postpone(active)
+        except (Exception, SystemExit) as error:
+            if is_permanent(error):
+                self._on_store_lost(error)
+            else:
+                self._postpone(active)
         finally:
             self._end(active, time.monotonic() - began)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from flowfabric.core.errors import FlowFabricError
+from flowfabric.core.errors import FlowFabricError, is_permanent
 from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.core.validation import MAX_BATCH
@@ -46,6 +46,7 @@ class Claimer:
     """Claims leases for free slots. `accept` gets the leases and the local time at which they were requested.
 
     `give_back` gets leases that the store lists and that must not run, because code has run under them before.
+    `on_store_lost` gets an error after which no claim of this process can succeed.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Claimer:
         lease_table: LeaseTable,
         accept: AcceptLeases,
         give_back: GiveBackLeases,
+        on_store_lost: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
         self._criteria = criteria
@@ -63,6 +65,7 @@ class Claimer:
         self._lease_table = lease_table
         self._accept = accept
         self._give_back = give_back
+        self._on_store_lost = on_store_lost
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._sent: asyncio.Task[int] | None = None
@@ -144,6 +147,9 @@ class Claimer:
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
+        if is_permanent(error):
+            self._on_store_lost(error)
+            return
         if self._failures == 1:
             expected = isinstance(error, FlowFabricError)
             _log.warning("Claim failed, retrying: %s", error, exc_info=None if expected else error)

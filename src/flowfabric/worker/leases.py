@@ -34,7 +34,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, Refused, Unavailable
+from flowfabric.core.errors import FlowFabricError, Refused, Unavailable, is_permanent
 from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
@@ -135,9 +135,9 @@ class LeaseTable:
         now = self._clock()
         return self._take(lambda held: not held.is_started and held.taken_at + held.ttl_s * START_WITHIN <= now)
 
-    def due_for_renewal(self) -> list[Fence]:
-        """Return the leases that are due for renewal, the most urgent first."""
-        now = self._clock()
+    def due_for_renewal(self, early_s: float = 0.0) -> list[Fence]:
+        """Return the leases that are due for renewal now or within `early_s`, the most urgent first."""
+        now = self._clock() + early_s
         with self._lock:
             due = [held for held in self._held.values() if held.extended_at + held.ttl_s * RENEW_AFTER <= now]
         return [held.fence for held in sorted(due, key=lambda held: held.extended_at + held.ttl_s)]
@@ -170,6 +170,13 @@ class LeaseTable:
             ends = [held.extended_at + held.ttl_s for held in self._held.values() if not held.locks]
         return max(0.0, min([limit_s, *(end - self._clock() for end in ends)]))
 
+    def next_renewal_in(self, limit_s: float) -> float:
+        """Return the seconds until the next lease becomes due for renewal, at most `limit_s`."""
+        now = self._clock()
+        with self._lock:
+            dues = [held.extended_at + held.ttl_s * RENEW_AFTER - now for held in self._held.values()]
+        return min([limit_s, *(due for due in dues if due > 0)])
+
     def _is_new(self, lease_id: UUID) -> bool:
         return not (lease_id in self._held or lease_id in self._started or lease_id in self._ended)
 
@@ -185,7 +192,8 @@ _log = logging.getLogger("flowfabric.worker")
 _BUSY = "lease_busy"
 _RENEWALS_PER_TTL = 6
 _LOSS_CHECKS_PER_TTL = 12
-_BUSY_RENEWALS_PER_TTL = 24
+_MAX_RENEWALS_PER_TTL = 24
+_SLOW_RENEWALS_PER_TTL = 12
 _MAX_IN_FLIGHT = 24
 OpenEngine = Callable[[], AbstractAsyncContextManager[Engine]]
 
@@ -213,7 +221,9 @@ class LeaseRenewer:
         self._open_engine = open_engine
         self._on_report = on_report
         self._is_failing = False
+        self._is_store_lost = False
         self._has_busy = False
+        self._is_slow = False
         self._in_flight = 0
 
     async def run(self) -> None:
@@ -225,24 +235,26 @@ class LeaseRenewer:
     def start_round(self, engine: Engine, tasks: asyncio.TaskGroup) -> None:
         """Start to release the leases that were not started in time, and to renew the due leases in batches.
 
-        Neither waits for the other. Leases are renewed again while an earlier renewal of them is still on its way.
+        Neither waits for the other. Leases are renewed again while an earlier renewal of them is still on its way. If
+        the store is slow, they are renewed earlier.
         """
         idle = self._lease_table.take_idle()
         if idle:
             self._report(RenewalReport(released=idle))
             tasks.create_task(release_leases(engine, idle))
-        due = self._lease_table.due_for_renewal()
+        early_s = self._ttl_s / _RENEWALS_PER_TTL if self._is_slow else 0.0
+        due = self._lease_table.due_for_renewal(early_s)
         for start in range(0, len(due), MAX_BATCH):
             if self._in_flight < _MAX_IN_FLIGHT:
                 self._in_flight += 1
                 tasks.create_task(self._renew_batch(engine, due[start : start + MAX_BATCH]))
 
     async def _renew(self) -> None:
-        """Renew leases in rounds. After an error, open a new engine."""
-        while True:
+        """Renew leases in rounds. After an error, open a new engine, unless the store is lost for this process."""
+        while not self._is_store_lost:
             try:
                 async with self._open_engine() as engine, asyncio.TaskGroup() as tasks:
-                    while True:
+                    while not self._is_store_lost:
                         self.start_round(engine, tasks)
                         await asyncio.sleep(self._pause_s())
             except FlowFabricError as error:
@@ -262,6 +274,7 @@ class LeaseRenewer:
             return
         finally:
             self._in_flight -= 1
+            self._is_slow = time.monotonic() - requested_at > self._ttl_s / _SLOW_RENEWALS_PER_TTL
         report = RenewalReport()
         for fence, outcome in zip(fences, outcomes, strict=True):
             self._note_outcome(fence, outcome, requested_at, report)
@@ -292,10 +305,15 @@ class LeaseRenewer:
             self._on_report(report)
 
     def _pause_s(self) -> float:
-        return self._ttl_s / (_BUSY_RENEWALS_PER_TTL if self._has_busy else _RENEWALS_PER_TTL)
+        shortest_s = self._ttl_s / _MAX_RENEWALS_PER_TTL
+        if self._has_busy:
+            return shortest_s
+        return max(shortest_s, self._lease_table.next_renewal_in(self._ttl_s / _RENEWALS_PER_TTL))
 
     def _note_failure(self, error: Exception) -> None:
-        if not self._is_failing:
+        if is_permanent(error):
+            self._is_store_lost = True  # The worker stops, and reports why.
+        elif not self._is_failing:
             self._is_failing = True
             _log.warning("Lease renewal failed, retrying: %s", str(error) or "the store did not respond in time")
 

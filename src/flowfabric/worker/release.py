@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable
+from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable, is_permanent
 from flowfabric.core.executions.records import Fence
 from flowfabric.engine.engine import Engine
 
@@ -45,6 +45,8 @@ async def _release(engine: Engine, fence: Fence, slots: asyncio.Semaphore) -> No
                 await engine.leases.release(fence)
             return
         except Unavailable as error:
+            if is_permanent(error):
+                return  # The worker stops, and reports why.
             if attempt == _MAX_TRIES or time.monotonic() >= stop_at:
                 _log.warning("Lease on %s could not be released and will expire: %s", fence.execution_id, error)
                 return
@@ -105,6 +107,8 @@ class BackgroundReleases:
         except (Refused, NotFound):
             return True  # The lease has already ended.
         except Exception as error:
+            if is_permanent(error):
+                return True  # The worker stops, and reports why.
             if is_first:
                 _log.warning("Lease on %s could not be released, retrying: %s", fence.execution_id, error)
             return False

@@ -16,13 +16,18 @@ from flowfabric.worker.release import release_leases
 _CLEANUP_S = 1.0
 
 
-async def drain(engine: Engine, claimer: Claimer, runs: ActiveRuns, grace_over: asyncio.Event) -> None:
-    """Stop claiming, release unstarted leases, and let active runs unwind until the grace period is over."""
+async def drain(
+    engine: Engine, claimer: Claimer, runs: ActiveRuns, grace_over: asyncio.Event, loss: FlowFabricError | None
+) -> None:
+    """Stop claiming, release unstarted leases, and let active runs unwind until the grace period is over.
+
+    `loss` is the error if the store is lost, so that the runs cannot record anything.
+    """
     await claimer.stop()
     await release_leases(engine, runs.drain())
     await wait_for_first(runs.wait_until_idle(), grace_over.wait())
     if runs.is_busy:
-        await _abandon(engine, runs)
+        await _abandon(engine, runs, loss or Refused("execution_not_active", "the worker has stopped"))
     await release_leases(engine, runs.take_unstarted())
     await runs.finish_releases()
     await _release_unknown(engine, claimer)
@@ -39,9 +44,9 @@ async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _abandon(engine: Engine, runs: ActiveRuns) -> None:
+async def _abandon(engine: Engine, runs: ActiveRuns, error: FlowFabricError) -> None:
     """Release the leases of runs that did not end in time. Cancel the runs that have not ended a moment later."""
-    await release_leases(engine, runs.abandon(Refused("execution_not_active", "the worker has stopped")))
+    await release_leases(engine, runs.abandon(error))
     await wait_for_first(runs.wait_until_idle(), asyncio.sleep(_CLEANUP_S))
     tasks = runs.cancel()
     if tasks:

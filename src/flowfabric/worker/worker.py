@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Self
 
 from flowfabric.core import validation
+from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.engine.engine import Engine
 from flowfabric.runtime.runner import Runner
@@ -75,14 +76,23 @@ class Worker:
         self.threads = ThreadPools(slots) if threads is None else threads
         self._lease_table = LeaseTable()
         self._slots = Slots(slots, ttl.total_seconds())
-        self._runs = ActiveRuns(engine, runner, self._slots, self._lease_table)
+        self._runs = ActiveRuns(engine, runner, self._slots, self._lease_table, self._on_store_lost)
         self._claimer = Claimer(
-            engine, self._criteria, self._slots, self._lease_table, self._runs.accept, self._runs.give_back
+            engine,
+            self._criteria,
+            self._slots,
+            self._lease_table,
+            self._runs.accept,
+            self._runs.give_back,
+            self._on_store_lost,
         )
         self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
         self._grace_over = asyncio.Event()
         self._stopped = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
+        self._loss: FlowFabricError | None = None
+        self._loss_task: asyncio.Task[None] | None = None
+        self._is_awaited = False
         self._exit_stack = AsyncExitStack()
 
     @property
@@ -103,7 +113,7 @@ class Worker:
             jobs = run_background_jobs(self._engine, self._open_renewal_engine, self._lease_table, ttl_s, on_report)
             await stack.enter_async_context(jobs)
             if self._reconcile:
-                await stack.enter_async_context(self._engine.reconcilers.run_in_background())
+                await stack.enter_async_context(self._engine.reconcilers.run_in_background(self._on_store_lost))
             stack.push_async_callback(self._heartbeat.leave)
             await stack.enter_async_context(run_in_background(self._heartbeat.run()))
             self._claimer.start()
@@ -115,8 +125,11 @@ class Worker:
         await self.stop()
 
     async def run(self) -> None:
-        """Wait until the worker has stopped."""
+        """Wait until the worker has stopped. Raise if it stopped because the store is lost for this process."""
+        self._is_awaited = True
         await self._stopped.wait()
+        if self._loss is not None:
+            raise self._loss
 
     async def stop(self, grace: validation.Duration | None = None) -> None:
         """Drain the worker and wait until it has stopped. If this is called again, the grace that ends first counts."""
@@ -129,10 +142,21 @@ class Worker:
         finally:
             timer.cancel()
 
+    def _on_store_lost(self, error: BaseException) -> None:
+        """Stop immediately, because this process can neither record results nor release leases.
+
+        Log one line, or let `run` raise the error.
+        """
+        if self._loss is None and isinstance(error, FlowFabricError):
+            self._loss = error
+            if not self._is_awaited:
+                _log.error("Worker stops: %s", error)
+            self._loss_task = asyncio.create_task(self.stop(0), name="flowfabric-loss")
+
     async def _stop(self) -> None:
         try:
             async with self._exit_stack:
-                await drain(self._engine, self._claimer, self._runs, self._grace_over)
+                await drain(self._engine, self._claimer, self._runs, self._grace_over, self._loss)
         finally:
             self._stopped.set()
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from flowfabric.app.app import DEFAULT_STORE, STORE_VARIABLE
+from flowfabric.app.store_address import DEFAULT_STORE, STORE_VARIABLE
 from flowfabric.cli import command_table, exit_codes
 from flowfabric.cli.command_table import COMMANDS
 from flowfabric.cli.parser import make_parser

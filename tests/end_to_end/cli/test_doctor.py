@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -63,6 +64,13 @@ def test_server_without_fsync_is_wrong() -> None:
     assert [finding.verdict for finding in check_durability(make_context())] == ["ok"]
     [finding] = check_durability(make_context(store_info=make_store_info(fsync="off")))
     assert finding.verdict == "wrong" and "fsync is off" in finding.text and finding.advice
+
+
+def test_role_that_turns_synchronous_commit_off_is_a_warning() -> None:
+    lax = replace(make_store_info(), lax=('role "app"', 'database "shop"'))
+    [durable, finding] = check_durability(make_context(store_info=lax))
+    assert (durable.verdict, finding.verdict) == ("ok", "warning")
+    assert 'role "app", database "shop"' in finding.text and "submit_in_transaction" in finding.text and finding.advice
 
 
 def test_old_sqlite_is_named_and_a_file_without_a_wal_is_wrong() -> None:

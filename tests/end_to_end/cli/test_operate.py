@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 from typing import Any
+from uuid import uuid4
 
 from flowfabric.engine import ByName, Engine, Graph, NewWaitpoint, Single
 from tests.end_to_end.cli.shell import Shell
@@ -106,6 +107,10 @@ async def test_signal_is_delivered_by_execution_id_or_token(store: TestStore, sh
         assert json.loads(output.lines[0])["repeated"] is False
         output = await shell.run("signal", str(lease.execution_id), "stop", '{"now": true}', "--key", "k")
         assert output.lines[0].startswith("Already delivered")
+        signal_id = str(uuid4())
+        for sentence in ("Delivered", "Already delivered"):
+            output = await shell.run("signal", str(lease.execution_id), "stop", "1", "--signal-id", signal_id)
+            assert output.lines[0].startswith(f"{sentence} as signal {signal_id}")
         assert (await shell.run("signal", str(lease.execution_id), "go")).code == 3
         suspension = await engine.leases.suspend(lease.fence, [NewWaitpoint("k")], Single("k", ByName("paid")))
         token = suspension.waitpoints[0].token  # type: ignore[union-attr]

@@ -85,6 +85,24 @@ async def test_recorded_step_never_runs_again_after_lost_replies(store: TestStor
     assert link.dropped > 0
 
 
+async def test_lease_whose_code_does_not_stop_is_not_run_again(store: TestStore) -> None:
+    link = Link()
+    async with opened(store) as client, client.reconcilers.run_in_background():
+        ledger = OwnershipLedger(client)
+        async with (
+            link.opened(store.connecting()) as engine,
+            program_worker(engine, make_program(ledger), LEASE_TTL_S, reconcile=False),
+            busy_claims(client),
+        ):
+            id_ = await submit_job(client, "stubborn")
+            try:
+                await lose_replies_until_the_lease_is_lost(ledger, id_, link, link.heal)
+                assert await result_of(client, id_) == "stubborn"
+            finally:
+                ledger.may_stop.set()
+    assert ledger.violations == []
+
+
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 @pytest.mark.parametrize("mode", ["slow", "slow_once"])
 async def test_recorded_step_never_runs_again_after_a_one_way_partition(store: PostgresTestStore, mode: str) -> None:
@@ -131,7 +149,8 @@ async def test_recorded_step_never_runs_again_if_its_lease_could_not_be_released
         ledger, threads = OwnershipLedger(client), ThreadPools(8)
         runner = FragileRunner(make_program(ledger), threads, begin_outage)
         async with (
-            link.opened(store.connecting()) as engine,
+            # The engine repeats no call, as if the outage took longer than its repeats.
+            link.opened(store.connecting(retry_for=0)) as engine,
             Worker(engine, runner, lease_ttl=30, threads=threads, reconcile=False),
             client.reconcilers.run_in_background(),
             busy_claims(client),

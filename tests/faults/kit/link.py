@@ -71,7 +71,9 @@ class _LinkedStore:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        return (lambda body: self._link.pass_on(method(body))) if name in _CALLS else method
+        if name not in _CALLS:
+            return method
+        return lambda body, **options: self._link.pass_on(method(body, **options))
 
 
 def _lost() -> Unavailable:

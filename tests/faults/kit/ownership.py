@@ -5,6 +5,7 @@ It uses an engine that no fault affects.
 
     plain, once        two short steps, the second one declared `at_most_once`
     slow, slow_once    in the first run of an execution, wait until the lease is lost; later, return immediately
+    stubborn           like `slow`, but a plain function, which continues in its thread after the lease is lost
     short              only the two short steps
     quick              many short steps, so that a fault always meets a write in flight
 """
@@ -12,6 +13,7 @@ It uses an engine that no fault affects.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,8 +31,8 @@ from flowfabric.runtime.threads import ThreadPools
 
 MODES = ("slow", "slow_once", "quick")
 FILLER = "filler"
-QUICK_STEPS = 60
-_FILLER_PAUSE_S = 0.02
+QUICK_STEPS = 40
+_FILLER_PAUSE_S = 0.04
 
 
 class OwnershipLedger:
@@ -44,6 +46,7 @@ class OwnershipLedger:
         self.waiting: set[UUID] = set()
         self.lost_at: dict[UUID, float] = {}
         self.resumed_at: dict[UUID, float] = {}
+        self.may_stop = threading.Event()
         self.doubled: list[str] = []
         self.wrong: list[str] = []
 
@@ -51,6 +54,10 @@ class OwnershipLedger:
     def violations(self) -> list[str]:
         """Every violation so far."""
         return self.doubled + self.wrong
+
+    def note_loss(self) -> None:
+        """Note that the current run has lost its lease."""
+        self.lost_at.setdefault(current().execution_id, time.monotonic())
 
     def note_run(self) -> None:
         """Note that a run begins."""
@@ -70,6 +77,14 @@ class OwnershipLedger:
         recorded = {row.name for row in await self._reader.executions.steps(id_) if row.status != StepStatus.OPEN}
         if name in recorded:
             self.doubled.append(f"{name} of {id_} started after its result was recorded")
+
+    def wait_to_stop(self) -> None:
+        """Wait in a thread until the test lets the code stop, in the first run. Return immediately in later runs."""
+        id_ = current().execution_id
+        if id_ not in self._held_up:
+            self._held_up.add(id_)
+            self.waiting.add(id_)
+            self.may_stop.wait(60)
 
     async def hold_up(self) -> None:
         """Wait until the lease is lost, in the first run of an execution. Return immediately in later runs."""
@@ -107,6 +122,11 @@ class _Steps:
         await self._ledger.hold_up()
         return "slow"
 
+    @step.policy(name="stubborn")
+    def stubborn(self) -> str:
+        self._ledger.wait_to_stop()
+        return "stubborn"
+
     @step.policy(name="slow_once", at_most_once=True)
     async def slow_once(self) -> str:
         await self._ledger.note_step("slow_once", at_most_once=True)
@@ -131,6 +151,12 @@ def make_program(ledger: OwnershipLedger) -> App:
         assert await step(steps.once) == "once"
         if mode == "slow":
             await step(steps.slow)
+        elif mode == "stubborn":
+            try:
+                await step(steps.stubborn)
+            except BaseException:
+                ledger.note_loss()
+                raise
         elif mode == "slow_once":
             try:
                 await step(steps.slow_once)

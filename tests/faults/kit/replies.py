@@ -6,7 +6,6 @@ must treat this store in the same way on both backends.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -28,14 +27,14 @@ class LosingStore:
         self.lost = 0
         self.calls = 0
 
-    async def run(self, body: Any, *, is_urgent: bool = False) -> Any:
-        return await self._lose(partial(self._store.run, is_urgent=is_urgent), body)
+    async def run(self, body: Any, **options: Any) -> Any:
+        return await self._lose(partial(self._store.run, **options), body)
 
     async def run_shared(self, body: Any) -> Any:
         return await self._lose(self._store.run_shared, body)
 
-    async def run_single(self, body: Any, *, is_urgent: bool = False) -> Any:
-        return await self._lose(partial(self._store.run_single, is_urgent=is_urgent), body)
+    async def run_single(self, body: Any, **options: Any) -> Any:
+        return await self._lose(partial(self._store.run_single, **options), body)
 
     async def read(self, body: Any) -> Any:
         return await self._lose(self._store.read, body)
@@ -71,8 +70,3 @@ def lose_each(*whats: str | None) -> Losing:
     """Return a function that decides about the next calls in this order. Later calls are not lost."""
     remaining = list(whats)
     return lambda: remaining.pop(0) if remaining else None
-
-
-def lose_share(share: float, chance: random.Random) -> Losing:
-    """Return a function that loses this share of the replies."""
-    return lambda: "reply" if chance.random() < share else None

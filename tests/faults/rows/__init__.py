@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import emptied_tables, failovers, frozen_workers, killed_workers, server_outages
+from tests.faults.rows import (
+    blocked_leases,
+    clock_jumps,
+    connection_resets,
+    connections,
+    emptied_tables,
+    failovers,
+    frozen_workers,
+    killed_workers,
+    lent_connections,
+    ownership,
+    random_signals,
+    replaced_files,
+    server_outages,
+)
 from tests.faults.rows.row import Row
 
 _SUITES = (
+    clock_jumps,
     killed_workers,
     frozen_workers,
     server_outages,
+    ownership,
+    connection_resets,
+    connections,
     failovers,
     emptied_tables,
+    blocked_leases,
+    lent_connections,
+    random_signals,
+    replaced_files,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -214,15 +214,6 @@ class _Round:
         self.report.lost_by_failover += len(set(ids) - {row["id"] for row in rows})
 
 
-async def measure_lost_transactions(trial: Trial) -> str:
-    """Return how many acknowledged executions were lost, because the standby had not received them."""
-    report = await run_failovers(trial.faults)
-    return (
-        f"{report.lost_by_failover} of {report.acknowledged_before} executions that were acknowledged after the "
-        f"standby stopped receiving, in {trial.faults} failovers"
-    )
-
-
 async def _run(trial: Trial) -> Tally:
     return (await run_failovers(trial.faults)).tally
 

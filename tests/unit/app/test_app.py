@@ -119,10 +119,10 @@ def test_a_task_is_not_callable() -> None:
 
 def test_store_is_the_argument_else_the_environment_variable_else_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLOWFABRIC_STORE", raising=False)
-    assert App().store == "flowfabric.db"
+    assert App().store == str(Path("flowfabric.db").absolute())
     monkeypatch.setenv("FLOWFABRIC_STORE", "postgresql://db/shop")
     assert App().store == "postgresql://db/shop"
-    assert App("mine.db").store == "mine.db"
+    assert App("mine.db").store == str(Path("mine.db").absolute())
 
 
 def test_base_of_links_must_be_a_url() -> None:
@@ -194,7 +194,7 @@ def test_load_app_finds_an_app_by_module_and_name(tmp_path: Path, monkeypatch: p
     (tmp_path / "shopping.py").write_text("from flowfabric import App\nmine = App('a.db')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    assert load_app("shopping:mine").store == "a.db"
+    assert load_app("shopping:mine").store == str(tmp_path / "a.db")
     assert load_app("shopping") is load_app("shopping:mine")
     with pytest.raises(InvalidRequest, match="no App named 'other'"):
         load_app("shopping:other")

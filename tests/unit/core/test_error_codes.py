@@ -22,7 +22,7 @@ TABLE = {
         cursor_foreign cursor_invalid deadline_in_past driver_missing invalid_capabilities invalid_choice
         invalid_duration
         invalid_fence invalid_id invalid_name invalid_policy invalid_request invalid_tag_key invalid_text invalid_type
-        invalid_url naive_datetime network_file_system out_of_range payload_too_large
+        invalid_url naive_datetime network_file_system not_a_test_store out_of_range payload_too_large
         time_out_of_range too_many_steps too_many_tags unknown_field unsafe_durability unsupported_version
         allof_empty_members anyof_empty_members condition_depth_exceeded count_exceeds_sources
         count_exceeds_waitpoint_set count_n_too_large count_n_zero count_waitpoints_empty missing_field
@@ -39,6 +39,7 @@ TABLE = {
         within_not_possible
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
         unknown_kind
+        backup_unsupported
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable
@@ -49,6 +50,8 @@ TABLE = {
         token_expired too_many_open_waitpoints waitpoint_closed
         downstream_already_started flow_already_terminal flow_sealed
         not_confirmed
+        transaction_too_long
+        backup_exists store_in_use
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
@@ -60,10 +63,12 @@ TABLE = {
         waitpoint_already_exists stale_revision instance_reassigned
     """,
     "Unavailable": """
+        lease_busy
         access_denied connection_closed connection_lost transaction_conflict
         retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
-        storage_refused storage_without_wal store_closed store_forked too_many_connections
+        storage_log_mismatch storage_refused storage_replaced storage_without_locks
+        storage_without_wal store_closed store_forked too_many_connections
     """,
 }
 # The error class and code of each call whose code is not a literal, by file.
@@ -83,7 +88,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
     "core/waits/resume.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/waits/signals.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "backends/postgres/errors.py": {("Unavailable", code) for _, code, _ in postgres_errors._MEANING},
-    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors._MEANING.values()},
+    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors.MEANINGS},
 }
 
 

@@ -46,6 +46,17 @@ def test_lease_is_due_for_renewal_after_every_third_of_its_ttl(lease_table: Leas
     assert lease_table.due_for_renewal() == [lease.fence]
 
 
+def test_next_renewal_in_returns_the_time_until_a_lease_becomes_due(lease_table: LeaseTable, clock: Clock) -> None:
+    assert lease_table.next_renewal_in(5) == 5
+    lease = _add_started_lease(lease_table, clock)
+    clock.now += 6
+    assert lease_table.next_renewal_in(5) == 4
+    assert lease_table.due_for_renewal(early_s=3.9) == []
+    assert lease_table.due_for_renewal(early_s=4) == [lease.fence]
+    clock.now += 4
+    assert lease_table.next_renewal_in(5) == 5
+
+
 def test_most_urgent_lease_is_due_first(lease_table: LeaseTable, clock: Clock) -> None:
     first = _add_started_lease(lease_table, clock)
     clock.now += 5

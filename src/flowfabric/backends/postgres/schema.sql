@@ -267,6 +267,7 @@ CREATE TABLE ff.suspension (
     PRIMARY KEY (execution_id, number),
     CHECK ((closed_at IS NULL) = (closed_by IS NULL))
 );
+CREATE UNIQUE INDEX suspension_id ON ff.suspension (execution_id, id);
 CREATE UNIQUE INDEX suspension_open ON ff.suspension (execution_id) WHERE closed_at IS NULL;
 CREATE UNIQUE INDEX suspension_key ON ff.suspension (execution_id, generation, key) WHERE key IS NOT NULL;
 CREATE INDEX suspension_timeout ON ff.suspension (timeout_at) WHERE timeout_at IS NOT NULL AND closed_at IS NULL;
@@ -431,7 +432,9 @@ CREATE TABLE ff.store (
     timeline TEXT,
     -- A position that subscribers have read in this era. Events of a new era come after it.
     known_xid XID8 NOT NULL DEFAULT '0',
-    known_id BIGINT NOT NULL DEFAULT 0
+    known_id BIGINT NOT NULL DEFAULT 0,
+    -- True if a testing kit created the store, so that its time may move as a test demands.
+    is_test BOOLEAN NOT NULL DEFAULT FALSE
 );
 
 -- Each era begins when the store went back to an earlier state. Events after the start may differ from those that

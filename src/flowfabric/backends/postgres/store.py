@@ -35,6 +35,7 @@ from flowfabric.backends.postgres.user_connections import (
     translate_joined_errors,
 )
 from flowfabric.core.errors import InvalidRequest, Unavailable
+from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error, find_violations
 from flowfabric.store.migrations import READ_APPLIED
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
@@ -49,6 +50,15 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
 _NOW = "SELECT COALESCE($1, clock_timestamp())"
+_LAX = """
+SELECT CONCAT_WS(' in ', 'role "' || r.rolname || '"', 'database "' || d.datname || '"') AS name
+FROM pg_catalog.pg_db_role_setting AS s
+LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = s.setrole
+LEFT JOIN pg_catalog.pg_database AS d ON d.oid = s.setdatabase
+WHERE 'synchronous_commit=off' = ANY(s.setconfig)
+    AND (s.setdatabase = 0 OR d.datname = current_database())
+ORDER BY name
+"""
 
 
 async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None) -> StoreInfo:
@@ -62,6 +72,7 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
         schema_version=applied[-1]["version"],
         settings=settings,
         now=await connection.fetchval(_NOW, now),
+        lax=tuple(row["name"] for row in await connection.fetch(_LAX)),
     )
 
 
@@ -120,6 +131,10 @@ class PostgresStore:
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
+    @property
+    def local_clock(self) -> None:
+        return None
+
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         return await self._run(body, self._write_options)
 
@@ -171,6 +186,12 @@ class PostgresStore:
     async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
             return await read_store_info(connection, self._dialect, self._clock() if self._clock else None)
+
+    async def find_damage(self) -> list[str]:
+        return await self.read(lambda tx: find_violations(tx.session))
+
+    async def backup(self, file: str) -> None:
+        raise backup_unsupported_error(POSTGRES_BACKUPS)
 
     async def close(self) -> None:
         if self._closed:

@@ -417,7 +417,7 @@ class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
             if is_conflict(error):
                 raise
             raise UserCodeError(error) from error
-        if self._connection.is_closed() or not self._connection.is_in_transaction():
+        if not self._connection.is_in_transaction():
             raise ended_early_error()
         # User code may have turned this setting off. The statement also reads the time for `now`.
         await self.session.fetch("end_user_code")

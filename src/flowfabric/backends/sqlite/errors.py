@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 
 from flowfabric.core.errors import Unavailable
 
 _PRIMARY_CODE = 0xFF
+_LOCK_ERRORS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 _MEANING = {
     sqlite3.SQLITE_CONSTRAINT: ("storage_error", "the database rejected a row"),
     sqlite3.SQLITE_MISMATCH: ("storage_error", "the database rejected a row"),
@@ -17,19 +19,42 @@ _MEANING = {
     sqlite3.SQLITE_FULL: ("storage_full", "the disk is full; free some space and repeat the call"),
     sqlite3.SQLITE_READONLY: ("storage_read_only", "the file or its folder cannot be written; check the permissions"),
     sqlite3.SQLITE_IOERR: ("storage_io_error", "the disk reported an error; check the disk"),
-    sqlite3.SQLITE_CORRUPT: ("storage_damaged", "the file is damaged; restore a backup"),
+    sqlite3.SQLITE_CORRUPT: ("storage_damaged", "the file is damaged; restore a backup with `flowfabric restore`"),
     sqlite3.SQLITE_NOTADB: ("storage_damaged", "the file is not a SQLite database; check the path"),
+    sqlite3.SQLITE_PROTOCOL: (
+        "storage_without_locks",
+        "the file system has no working locks; use a local disk or PostgreSQL",
+    ),
     sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
 }
 
 
+_NO_LOCKS = _MEANING[sqlite3.SQLITE_PROTOCOL]
+# Results of SQLite that say more than their primary code.
+_EXTENDED_MEANING = {
+    sqlite3.SQLITE_IOERR_LOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_UNLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_RDLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_SHMLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK: _NO_LOCKS,
+    sqlite3.SQLITE_IOERR_SHORT_READ: (
+        "storage_log_mismatch",
+        "the log was deleted while other processes use the file; stop all of them, then start them again",
+    ),
+}
+MEANINGS = (*_MEANING.values(), *_EXTENDED_MEANING.values())
+
+
 def translate(error: BaseException) -> BaseException:
     """Return our error for a driver error, and other errors unchanged."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno in _LOCK_ERRORS:
+        ours = Unavailable(_NO_LOCKS[0], f"{_NO_LOCKS[1]} ({error})")
+    elif isinstance(error, OSError):
         ours = Unavailable("storage_read_only", f"a file next to the database cannot be used ({error})")
     elif isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-        name, advice = _MEANING.get(code, ("storage_refused", "the database rejected a statement"))
+        code = getattr(error, "sqlite_errorcode", 0)
+        refused = ("storage_refused", "the database rejected a statement")
+        name, advice = _EXTENDED_MEANING.get(code) or _MEANING.get(code & _PRIMARY_CODE, refused)
         ours = Unavailable(name, f"{advice} (SQLite: {error})")
     else:
         return error

@@ -27,6 +27,21 @@ def require_store(connection: sqlite3.Connection, path: str) -> None:
         raise Unavailable("schema_outdated", message, version=0)
 
 
+def read_file_identity(connection: sqlite3.Connection) -> tuple[bool, str | None]:
+    """Return whether there is a store, and the file that it was last written in. A store before migration 2 has none.
+
+    This also reads the row that every transaction writes. If the log was deleted while another process uses the store,
+    that row cannot be read.
+    """
+    [exists] = connection.execute(_TABLE_EXISTS, ["ff_clock"]).fetchone()
+    if not exists:
+        return False, None
+    connection.execute("SELECT newest_at FROM ff_clock").fetchone()
+    columns = {row["name"] for row in connection.execute("PRAGMA table_info(ff_store)")}
+    row = connection.execute("SELECT file FROM ff_store").fetchone() if "file" in columns else None
+    return True, None if row is None else row["file"]
+
+
 def migrate(connection: sqlite3.Connection, dialect: Dialect, may_migrate: bool) -> None:
     """Apply missing migrations. Raise if the schema is newer than this program, was edited, or may not be migrated.
 

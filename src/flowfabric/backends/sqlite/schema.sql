@@ -251,6 +251,7 @@ CREATE TABLE ff.suspension (
     PRIMARY KEY (execution_id, number),
     CHECK ((closed_at IS NULL) = (closed_by IS NULL))
 ) STRICT;
+CREATE UNIQUE INDEX ff_suspension_id ON ff.suspension (execution_id, id);
 CREATE UNIQUE INDEX ff_suspension_open ON ff.suspension (execution_id) WHERE closed_at IS NULL;
 CREATE UNIQUE INDEX ff_suspension_key ON ff.suspension (execution_id, generation, key) WHERE key IS NOT NULL;
 CREATE INDEX ff_suspension_timeout ON ff.suspension (timeout_at) WHERE timeout_at IS NOT NULL AND closed_at IS NULL;
@@ -336,9 +337,14 @@ CREATE TABLE ff.signing_key (
 CREATE UNIQUE INDEX ff_signing_key_active ON ff.signing_key (active) WHERE active = 1;
 
 -- The latest time that any writer of this file used. The clock of a writer never goes back behind it.
+-- `previous_at` is the value before the last transaction. It proves that a log belongs to the database next to it.
 CREATE TABLE ff.clock (
     only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
-    newest_at INTEGER NOT NULL
+    newest_at INTEGER NOT NULL,
+    previous_at INTEGER,
+    -- The boot of the host in which the time was stored, and the time minus the time since that boot.
+    boot_id TEXT NOT NULL DEFAULT '',
+    boot_offset_us INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO ff.clock (only_row, newest_at) VALUES (1, 0);
 
@@ -411,14 +417,18 @@ CREATE TABLE ff.edge_group (
 ) STRICT;
 CREATE INDEX ff_edge_group_flow ON ff.edge_group (flow_id, downstream_id, seq);
 
--- One row with the identity of the store and the position up to which events were trimmed.
+-- One row with the identity of the store and the position up to which events were trimmed. `file` is the file that the
+-- store was last written in, as `device:inode`.
 CREATE TABLE ff.store (
     id TEXT NOT NULL PRIMARY KEY,
     trimmed_id INTEGER NOT NULL,
     -- The era of event positions. It advances when the store went back to an earlier state.
     era INTEGER NOT NULL DEFAULT 0,
     -- A position that subscribers have read in this era. Events of a new era come after it.
-    known_id INTEGER NOT NULL DEFAULT 0
+    known_id INTEGER NOT NULL DEFAULT 0,
+    file TEXT,
+    -- True if a testing kit created the store, so that its time may move as a test demands.
+    is_test INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- Each era begins when the store went back to an earlier state. Events after the start may differ from those that

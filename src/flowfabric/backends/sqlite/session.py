@@ -13,7 +13,6 @@ from flowfabric.store.rows import to_epoch_us
 from flowfabric.store.session import Batch, Parameters, Row, check_row_count
 from flowfabric.store.statements import Part, Statement
 
-Clock = Callable[[], datetime]
 _BATCH_SIZES = (1, 8, 32, 128)
 _MAX_ROWS = _BATCH_SIZES[-1]
 

@@ -6,30 +6,36 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from contextlib import closing
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowfabric.backends.sqlite.backup import restore_backup, write_backup
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock, TestClock
 from flowfabric.backends.sqlite.connection import (
     MEMORY,
     check_environment,
     connect,
     limit_statements,
-    use_write_ahead_log,
 )
 from flowfabric.backends.sqlite.errors import translate
-from flowfabric.backends.sqlite.migrate import migrate, require_store
+from flowfabric.backends.sqlite.integrity import find_damage
 from flowfabric.backends.sqlite.notify import SqliteNotifier
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.opening import FileOptions, open_files
+from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.backends.sqlite.store_file import StoreFile, connect_read_only
 from flowfabric.backends.sqlite.user_connections import async_error, run_joined
 from flowfabric.backends.sqlite.writer import Writer, WriterOptions
 from flowfabric.core.errors import Unavailable
+from flowfabric.store.checks import backup_unsupported_error, find_violations
+from flowfabric.store.file_permissions import can_others_read
 from flowfabric.store.migrations import READ_APPLIED, load_migrations
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
-from flowfabric.store.rows import to_datetime
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Dialect, load_statements
 from flowfabric.store.transaction import Transaction
@@ -38,8 +44,8 @@ from flowfabric.store.user_connections import UserCodeError
 _SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 
-def read_store_info(connection: sqlite3.Connection, dialect: Dialect, now: datetime) -> StoreInfo:
-    """Return the versions of SQLite and the schema, and the durability settings of the connection."""
+def read_store_info(connection: sqlite3.Connection, path: str, dialect: Dialect, now: datetime) -> StoreInfo:
+    """Return the versions of SQLite and the schema, the durability settings, and whether others can read the file."""
     applied = connection.execute(dialect.translate(READ_APPLIED).text).fetchall()
     [mode] = connection.execute("PRAGMA journal_mode").fetchone()
     [synchronous] = connection.execute("PRAGMA synchronous").fetchone()
@@ -47,7 +53,11 @@ def read_store_info(connection: sqlite3.Connection, dialect: Dialect, now: datet
         backend="sqlite",
         version=sqlite3.sqlite_version,
         schema_version=applied[-1]["version"],
-        settings={"journal_mode": mode, "synchronous": _SYNCHRONOUS[synchronous]},
+        settings={
+            "journal_mode": mode,
+            "synchronous": _SYNCHRONOUS[synchronous],
+            "readable_by_others": "on" if can_others_read(path) else "off",
+        },
         now=now,
     )
 
@@ -70,7 +80,7 @@ _READERS = 2
 async def open_sqlite(
     path: str,
     *,
-    clock: Clock | None = None,
+    clock: TestClock | None = None,
     durable: bool = True,
     statement_timeout_s: float = 30.0,
     may_migrate: bool = True,
@@ -79,7 +89,7 @@ async def open_sqlite(
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
     return await asyncio.to_thread(
-        _open, path, clock or _wall_clock, durable, statement_timeout_s, may_migrate, transaction_limit_s
+        _open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate, transaction_limit_s
     )
 
 
@@ -89,9 +99,11 @@ class SqliteStore:
     A `:memory:` database has only one connection, so the writer thread also reads.
     """
 
-    def __init__(self, path: str, writer: Writer, clock: Clock, durable: bool, timeout_s: float) -> None:
+    def __init__(
+        self, path: str, file: StoreFile | None, writer: Writer, clock: StoreClock, durable: bool, timeout_s: float
+    ) -> None:
         self._path = path
-        self._file = path if path == MEMORY else str(Path(path).resolve())
+        self._file = file
         self._writer = writer
         self._clock = clock
         self._durable = durable
@@ -103,6 +115,10 @@ class SqliteStore:
         self._process = os.getpid()
         self._closed = False
         self.notifier = SqliteNotifier(writer)
+
+    @property
+    def local_clock(self) -> Callable[[], datetime]:
+        return self._clock.now
 
     async def run(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         self._check_usable()
@@ -147,9 +163,21 @@ class SqliteStore:
     async def store_info(self) -> StoreInfo:
         self._check_usable()
         if self._path == MEMORY:
-            return memory_store_info(self._clock())
+            return memory_store_info(self._clock.now())
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read_info)
+
+    async def find_damage(self) -> list[str]:
+        self._check_usable()
+        if self._path == MEMORY:
+            return await self.read(lambda tx: find_violations(tx.session))
+        return await asyncio.to_thread(self._find_damage)
+
+    async def backup(self, file: str) -> None:
+        self._check_usable()
+        if self._path == MEMORY:
+            raise backup_unsupported_error("a store in memory cannot be backed up; use a file")
+        await asyncio.to_thread(write_backup, self._path, file, self._statements, self._check_file)
 
     async def close(self) -> None:
         if self._closed:
@@ -158,10 +186,11 @@ class SqliteStore:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._writer.close()
         self._readers.shutdown()
         for connection in self._read_connections:
             connection.close()
+        # The writer closes the last connection, because only it knows whether SQLite may then delete the log.
+        self._writer.close()
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -175,21 +204,39 @@ class SqliteStore:
             limit_statements(connection, self._timeout_s)
             connection.execute("BEGIN")
             try:
-                [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-                now = max(self._clock(), to_datetime(newest))
+                now = self._clock.read(connection)
                 return run_to_completion(body(Transaction(SqliteSession(connection, self._statements, now))))
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise translate(error) from error
+        finally:
+            self._check_file()
+
+    def _check_file(self) -> None:
+        """Raise if the file was replaced. Neither a result nor an error of a read is then reliable."""
+        if self._file is not None:
+            self._file.check()
+
+    def _find_damage(self) -> list[str]:
+        """Check the whole file on a separate connection, which no statement timeout interrupts."""
+        try:
+            with closing(connect_read_only(self._path)) as connection:
+                connection.execute("BEGIN")
+                return find_damage(connection, self._statements)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        finally:
+            self._check_file()
 
     def _read_info(self) -> StoreInfo:
         try:
             connection = self._reading_connection()
-            [newest] = connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-            return read_store_info(connection, DIALECT, max(self._clock(), to_datetime(newest)))
+            return read_store_info(connection, self._path, DIALECT, self._clock.read(connection))
         except sqlite3.Error as error:
             raise translate(error) from error
+        finally:
+            self._check_file()
 
     def _reading_connection(self) -> sqlite3.Connection:
         if not hasattr(self._per_thread, "connection"):
@@ -206,45 +253,37 @@ _peers: dict[tuple[object, ...], list[Writer]] = {}
 
 
 def _open(
-    path: str, clock: Clock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
+    path: str, clock: StoreClock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
 ) -> SqliteStore:
     # Readers open the file later, when the program may have changed its working directory.
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
-    if not may_migrate and path != MEMORY and not Path(path).exists():
-        message = f"there is no store at {path}; check the path, run `flowfabric migrate`, or connect with migrate=True"
-        raise Unavailable("schema_outdated", message, version=0)
-    try:
-        connection = connect(path, durable=durable, timeout_s=timeout_s)
-    except sqlite3.Error as error:
-        raise translate(error) from error
-    try:
-        if not may_migrate:
-            require_store(connection, path)
-        use_write_ahead_log(connection, path, timeout_s)
-        migrate(connection, DIALECT, may_migrate)
-        checkpointer = None if path == MEMORY else Checkpointer(connection, path)
-    except BaseException as error:
-        connection.close()
-        ours = translate(error)
-        if ours is error:
-            raise
-        raise ours from error
+    statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
+    files = open_files(
+        path,
+        FileOptions(
+            durable=durable, timeout_s=timeout_s, may_migrate=may_migrate, dialect=DIALECT, statements=statements
+        ),
+    )
+    checkpointer = Checkpointer(files.connection, files.file, files.lock) if files.file and files.lock else None
     in_memory = path == MEMORY
     options = WriterOptions(
-        statements=load_statements(DIALECT, "flowfabric.backends.sqlite"),
+        statements=statements,
         clock=clock,
         timeout_s=timeout_s,
         transaction_limit_s=transaction_limit_s,
         reopen=None if in_memory else partial(connect, path, durable=durable, timeout_s=timeout_s),
+        file=files.file,
     )
-    is_shared = not in_memory and clock is _wall_clock
+    is_shared = not in_memory and not clock.is_test
     peers = _peers.setdefault((os.getpid(), path, durable), []) if is_shared else []
-    return SqliteStore(path, Writer(connection, options, checkpointer, peers), clock, durable, timeout_s)
+    writer = Writer(files.connection, options, checkpointer, peers)
+    return SqliteStore(path, files.file, writer, clock, durable, timeout_s)
 
 
-def _wall_clock() -> datetime:
-    return datetime.now(UTC)
+def restore_sqlite(source: str, path: str) -> str | None:
+    """Put a checked copy of a backup at `path`, and return the path of the former store, which is kept."""
+    return restore_backup(source, path, DIALECT, load_statements(DIALECT, "flowfabric.backends.sqlite"))
 
 
 async def _do_nothing(_: Any) -> None:

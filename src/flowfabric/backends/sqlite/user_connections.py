@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import MEMORY
 from flowfabric.backends.sqlite.errors import translate
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.backends.sqlite.store_file import StoreFile, replaced_error
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.ports import JoinedBody, Result
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 from flowfabric.store.transaction import JoinedTransaction
@@ -52,9 +53,16 @@ def async_error(connection: object) -> FlowFabricError:
 
 
 def run_joined(
-    connection: object, file: str, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
+    connection: object,
+    file: StoreFile | None,
+    statements: Mapping[str, Statement],
+    clock: StoreClock,
+    body: JoinedBody[Result],
 ) -> Result:
-    """Run `body` in the caller's transaction and return its result. If `body` raises, undo only its writes."""
+    """Run `body` in the caller's transaction and return its result. If `body` raises, undo only its writes.
+
+    `file` is None for a store in memory.
+    """
     try:
         driver = unwrap(connection)
         if not isinstance(driver, sqlite3.Connection):
@@ -62,9 +70,10 @@ def run_joined(
         _check_usable(driver)
         with _open_cursor(driver) as cursor:
             _check_file(cursor, file)
+            assert file is not None, "a connection to a store in memory was refused"
             # Two concurrent checkpoints can damage the file, and a commit of this connection could start one.
             cursor.execute("PRAGMA wal_autocheckpoint = 0")
-            return _run_in_savepoint(cursor, statements, clock, body)
+            return _run_in_savepoint(cursor, file, statements, clock, body)
     except sqlite3.Error as error:
         raise translate(error) from error
 
@@ -82,10 +91,25 @@ def _check_usable(connection: sqlite3.Connection) -> None:
         raise no_transaction_error(connection, 'execute "BEGIN IMMEDIATE"')
 
 
-def _check_file(cursor: sqlite3.Cursor, expected: str) -> None:
+def _check_file(cursor: sqlite3.Cursor, file: StoreFile | None) -> None:
+    expected = MEMORY if file is None else file.path
+    if file is not None:
+        file.check()
     [actual] = [row["file"] for row in cursor.execute("PRAGMA database_list").fetchall() if row["name"] == "main"]
     if not _is_same_file(actual, expected):
         raise other_database_error(_describe(actual), _describe(expected))
+
+
+def _check_identity(cursor: sqlite3.Cursor, file: StoreFile) -> None:
+    """Raise unless the caller's connection has opened the same file as the engine. Both must be the file at the path.
+
+    SQLite does not report which file a connection has opened, but the store in the file remembers its file.
+    """
+    row = cursor.execute("SELECT file FROM ff_store").fetchone()
+    # If the tables were emptied, the store does not know its file.
+    if row is not None and row["file"] not in (None, file.identity):
+        raise replaced_error(file.path)
+    file.check()
 
 
 def _is_same_file(actual: str, expected: str) -> bool:
@@ -113,16 +137,21 @@ def _open_cursor(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
 
 
 def _run_in_savepoint(
-    cursor: sqlite3.Cursor, statements: Mapping[str, Statement], clock: Clock, body: JoinedBody[Result]
+    cursor: sqlite3.Cursor,
+    file: StoreFile,
+    statements: Mapping[str, Statement],
+    clock: StoreClock,
+    body: JoinedBody[Result],
 ) -> Result:
     cursor.execute("SAVEPOINT flowfabric_join")
     try:
         # Take the write lock first. The time must be later than the wait for the lock, and a transaction that has
         # already read may not get the lock.
-        [newest] = cursor.execute("UPDATE ff_clock SET newest_at = newest_at RETURNING newest_at").fetchall()[0]
-        now = max(clock(), to_datetime(newest))
+        cursor.execute("UPDATE ff_clock SET newest_at = newest_at")
+        _check_identity(cursor, file)
+        now = clock.read(cursor)
         result = run_to_completion(body(SqliteJoinedTransaction(SqliteSession(cursor, statements, now))))
-        cursor.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+        clock.write(cursor, now)
     except BaseException:
         # After some errors SQLite rolls back the whole transaction, including the savepoint.
         if cursor.connection.in_transaction:

@@ -1,7 +1,8 @@
 """The thread of an engine that writes to a SQLite file.
 
 Operations queue up during a commit and then share the next transaction. Each runs in its own savepoint, so a failed
-operation undoes only its own writes. A caller gets its result after the commit that contains its rows.
+operation undoes only its own writes. A caller gets its result after the commit that contains its rows, and after the
+writer has checked that the rows are in the file at the path (see `store_file.py`).
 
 Renewals of leases are urgent, because leases that are not renewed in time are lost:
 
@@ -22,25 +23,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
+from flowfabric.backends.sqlite.clock import StoreClock
 from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction, is_in_transaction
 from flowfabric.backends.sqlite.lending import SAVEPOINT, WriterConnection
-from flowfabric.backends.sqlite.session import Clock, SqliteSession
+from flowfabric.backends.sqlite.session import SqliteSession
+from flowfabric.backends.sqlite.store_file import StoreFile
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
-from flowfabric.store.rows import to_datetime, to_epoch_us
 from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 
 _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
+_CHECK_FILE_EVERY_S = 1.0
+_CHECK_AGAIN_AFTER_S = 0.002
 _LONG_HOLD_S = 0.5
 _TURN_S = 0.11
+_MAX_SKIPPED_TURNS = 2
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -57,13 +61,14 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions:
-    """How a writer works on its file. `reopen` is None for a store in memory, which is gone with its connection."""
+    """How a writer works. A store in memory has no `file`, and no `reopen`, since it is gone with its connection."""
 
     statements: Mapping[str, Statement]
-    clock: Clock
+    clock: StoreClock
     timeout_s: float
     transaction_limit_s: float | None
     reopen: Callable[[], WriterConnection] | None
+    file: StoreFile | None
 
 
 class Writer:
@@ -85,6 +90,7 @@ class Writer:
         self._peers = peers
         self._is_occupied = False
         self._held_s = 0.0
+        self._skipped_turns = 0
         self._jobs: deque[_Job] = deque()
         self._condition = threading.Condition()
         self._closing = False
@@ -92,6 +98,7 @@ class Writer:
         self._on_foreign_commit: HintHandler | None = None
         self._data_version: int | None = None
         self._checked_at = 0.0
+        self._file_checked_at = 0.0
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
         self._peers.append(self)
@@ -159,13 +166,24 @@ class Writer:
                 self._checkpoint()
                 if self._on_foreign_commit is not None and time.monotonic() - self._checked_at > _WATCH_EVERY_S:
                     self._check_foreign_commits()
-                if self._held_s > _LONG_HOLD_S and self._checkpointer is not None:
-                    time.sleep(_TURN_S)
+                self._give_turn()
         except BaseException as error:
             _log.exception("Writer thread failed")
             self._fail_all(jobs, error)
         finally:
             self._finish()
+
+    def _give_turn(self) -> None:
+        """Pause after a long transaction, so that other processes get the file. Renewals may skip the pause twice."""
+        if self._held_s <= _LONG_HOLD_S or self._checkpointer is None:
+            return
+        with self._condition:
+            has_urgent = bool(self._jobs) and self._jobs[0].is_urgent
+        if has_urgent and self._skipped_turns < _MAX_SKIPPED_TURNS:
+            self._skipped_turns += 1
+        else:
+            self._skipped_turns = 0
+            time.sleep(_TURN_S)
 
     def _commit_or_fail(self, jobs: list[_Job]) -> CommitHints | None:
         try:
@@ -228,7 +246,7 @@ class Writer:
         except sqlite3.Error:
             return
         # The first check has no earlier version to compare with, so it always calls the handler.
-        if self._on_foreign_commit is not None and version != self._data_version:
+        if self._on_foreign_commit is not None and (version != self._data_version or self._finds_replaced_file()):
             self._on_foreign_commit(CommitHints(anything=True))
         self._data_version = version
         self._checked_at = time.monotonic()
@@ -237,19 +255,38 @@ class Writer:
         limit_statements(self._connection, self._options.timeout_s)
         self._held_s = 0.0
         self._connection.execute("BEGIN IMMEDIATE")
+        # The wait for the write lock may have been long, so check now. A process that opens a replaced file waits for
+        # this lock before it writes.
+        self._check_file()
         began = time.monotonic()
         self._add_urgent(jobs)
         changes = self._connection.total_changes
-        now = self._read_clock()
+        now = self._options.clock.read(self._connection)
         session = SqliteSession(self._connection, self._options.statements, now)
         transaction = SqliteTransaction(session, self._connection, self._options.transaction_limit_s)
         for job in jobs:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
-            self._connection.execute("UPDATE ff_clock SET newest_at = ?", (to_epoch_us(now),))
+            self._options.clock.write(self._connection, now)
+        if time.monotonic() - began > _CHECK_AGAIN_AFTER_S:
+            # Without the index of the log, which somebody may have deleted, the write lock excludes no new process.
+            self._check_file()
         self._connection.execute("COMMIT")
+        self._check_file()  # Only after this check, the callers get their results.
         self._held_s = time.monotonic() - began
         return transaction.hints
+
+    def _finds_replaced_file(self) -> bool:
+        """Return whether the file was replaced, but look only once per second. Then the listeners read and fail."""
+        file = self._options.file
+        if file is None or time.monotonic() - self._file_checked_at < _CHECK_FILE_EVERY_S:
+            return False
+        self._file_checked_at = time.monotonic()
+        return not file.is_intact()
+
+    def _check_file(self) -> None:
+        if self._options.file is not None:
+            self._options.file.check()
 
     def _add_urgent(self, jobs: list[_Job]) -> None:
         """Put urgent jobs before the jobs of this transaction. A job that must be alone then waits for the next one."""
@@ -265,12 +302,6 @@ class Writer:
         while self._jobs and self._jobs[0].is_urgent:
             urgent.append(self._jobs.popleft())
         return urgent
-
-    def _read_clock(self) -> datetime:
-        """Return the host's time, or the newest time recorded in this file if that is later."""
-        [newest] = self._connection.execute("SELECT newest_at FROM ff_clock").fetchone()
-        newest_at: datetime = to_datetime(newest)
-        return max(self._options.clock(), newest_at)
 
     def _run_in_savepoint(self, job: _Job, transaction: SqliteTransaction) -> None:
         self._connection.execute(f"SAVEPOINT {SAVEPOINT}")
@@ -300,7 +331,8 @@ class Writer:
         self._peers.remove(self)
         if self._checkpointer:
             self._checkpointer.close()
-        self._connection.close()
+        else:
+            self._connection.close()
 
 
 def _deliver(job: _Job) -> None:

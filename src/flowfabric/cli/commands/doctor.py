@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,8 @@ from flowfabric.cli.terminal import Screen, wrap_text
 from flowfabric.core.errors import FlowFabricError, Unavailable
 from flowfabric.core.workers import unoffered_capabilities
 from flowfabric.engine import Backlog, Engine, EventsStatus, KeyView, LaneState, StoreInfo, WorkerInfo
+from flowfabric.engine.keys import FILE_VARIABLE
+from flowfabric.store.file_permissions import can_others_read
 
 Verdict = Literal["ok", "warning", "wrong"]
 
@@ -30,6 +33,7 @@ _ERA_WARNING = timedelta(days=7)
 # In older versions of SQLite, two processes that checkpoint the write-ahead log at the same time can damage it.
 _SQLITE_SAFE = (3, 51, 3)
 _MAX_LANE_FINDINGS = 10
+_MAX_LAX = 5
 _INDENT = 22
 
 
@@ -40,7 +44,7 @@ async def examine(arguments: argparse.Namespace) -> int:
     """
     try:
         async with open_for_reading(arguments) as engine:
-            context = await gather_context(engine)
+            context = await gather_context(engine, deep=arguments.deep)
     except Unavailable as error:
         _print(arguments, [diagnose_unavailable(error)])
         raise
@@ -86,10 +90,11 @@ class DoctorContext:
     workers: Sequence[WorkerInfo]
     lanes: Mapping[str, LaneState]
     backlog: Sequence[Backlog]
+    damage: Sequence[str] | None = None
 
 
-async def gather_context(engine: Engine) -> DoctorContext:
-    """Read everything that the checks need."""
+async def gather_context(engine: Engine, *, deep: bool = False) -> DoctorContext:
+    """Read everything that the checks need. With `deep`, check all stored data."""
     before = datetime.now(UTC)
     info = await engine.store_info()
     after = datetime.now(UTC)
@@ -102,6 +107,7 @@ async def gather_context(engine: Engine) -> DoctorContext:
         workers=await engine.workers.list(),
         lanes=await engine.lanes.list(),
         backlog=await engine.backlog(),
+        damage=await engine.find_damage() if deep else None,
     )
 
 
@@ -140,7 +146,8 @@ def diagnose_unavailable(error: Unavailable) -> DoctorFinding:
         "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
         "schema_newer": "upgrade flowfabric to the version of the other processes",
         "schema_edited": "install the version of flowfabric that created the store",
-        "storage_damaged": "check --store; if it is the right file, restore a backup",
+        "storage_damaged": "check --store; if it is the right file, run flowfabric restore BACKUP",
+        "storage_log_mismatch": "put the right file in place, or run flowfabric restore BACKUP",
         "access_denied": "check the user, the password and the grants of the schema",
     }.get(error.code, "check --store, and that the server runs and is reachable from here")
     return DoctorFinding("store", "wrong", str(error), advice)
@@ -165,6 +172,14 @@ def check_durability(context: DoctorContext) -> Iterator[DoctorFinding]:
         yield DoctorFinding("durability", "wrong", text, "switch it on in postgresql.conf and reload the server")
     else:
         yield DoctorFinding("durability", "ok", "acknowledged work is durable")
+    if info.lax:
+        names = ", ".join(info.lax[:_MAX_LAX]) + (" and others" if len(info.lax) > _MAX_LAX else "")
+        text = (
+            f"synchronous_commit is off for {names}: flowfabric turns it on in its own transactions, but "
+            "submit_in_transaction has the setting of the caller's connection"
+        )
+        advice = "set synchronous_commit = on there, or in each transaction that submits"
+        yield DoctorFinding("durability", "warning", text, advice)
 
 
 def _check_file(info: StoreInfo) -> Iterator[DoctorFinding]:
@@ -180,6 +195,25 @@ def _check_file(info: StoreInfo) -> Iterator[DoctorFinding]:
             "prevents that, but other programs that open the file may not"
         )
         yield DoctorFinding("sqlite", "ok", text, "open the file only with flowfabric, or use SQLite 3.51.3 or later")
+
+
+def check_data(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Report damage in the stored data, if it was checked."""
+    for problem in context.damage or ():
+        yield DoctorFinding("data", "wrong", problem, "restore a backup, as described in docs/guides/backups.md")
+    if context.damage is not None and not context.damage:
+        yield DoctorFinding("data", "ok", "all stored data was checked, and no damage was found")
+
+
+def check_permissions(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that other users of this host cannot read the signing keys."""
+    key_file = os.environ.get(FILE_VARIABLE)
+    if context.store_info.settings.get("readable_by_others") == "on":
+        text = "every user of this host can read the store, which contains the signing keys"
+        yield DoctorFinding("permissions", "warning", text, "run chmod o-rwx on the file")
+    if key_file and can_others_read(key_file):
+        text = f"every user of this host can read the key file {key_file}"
+        yield DoctorFinding("permissions", "warning", text, "run chmod o-rwx on the file")
 
 
 def check_clock(context: DoctorContext) -> Iterator[DoctorFinding]:
@@ -286,5 +320,6 @@ def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorF
 
 
 CHECKS = (
-    check_store, check_durability, check_clock, check_keys, check_notifications, check_workers, check_lanes,
+    check_store, check_durability, check_data, check_permissions, check_clock, check_keys, check_notifications,
+    check_workers, check_lanes,
 )  # fmt: skip

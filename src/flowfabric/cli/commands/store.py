@@ -1,4 +1,4 @@
-"""`flowfabric keys` and `migrate`: manage signing keys and the schema.
+"""`flowfabric keys`, `migrate`, `backup` and `restore`: manage signing keys, the schema and copies of the store.
 
 Secrets are never passed as arguments and never printed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 from flowfabric.cli import exit_codes
 from flowfabric.cli.inputs import audit_args, confirm, read_secret, require_confirmation
@@ -21,12 +22,13 @@ from flowfabric.cli.output import (
     stdout_screen,
     to_json,
 )
-from flowfabric.cli.targets import open_and_migrate, open_for_reading, open_for_writing
+from flowfabric.cli.targets import open_and_migrate, open_for_reading, open_for_writing, store_url
 from flowfabric.cli.terminal import Column, Screen, format_table
 from flowfabric.core.errors import Unavailable
 from flowfabric.core.tokens.key_ring import parse_kid
 from flowfabric.engine import KeyView, Rotated, Seeded
 from flowfabric.engine.keys import draw_key
+from flowfabric.engine.opener import restorable_path, restore_backup
 
 _COLUMNS = (
     Column("KID"), Column("STATE"), Column("AGE", align_right=True), Column("VERIFIES FOR", align_right=True),
@@ -114,6 +116,28 @@ async def migrate(arguments: argparse.Namespace) -> int:
         sentence = f"Created the store with schema version {now}."
     print_result(arguments, sentence, {"from": before, "to": now, "changed": before != now})
     return exit_codes.OK
+
+
+async def backup(arguments: argparse.Namespace) -> None:
+    """Write a checked copy of the store to a new file."""
+    async with open_for_reading(arguments) as engine:
+        await engine.backup(arguments.file)
+    print_result(arguments, f"Wrote a checked backup to {arguments.file}.", {"file": arguments.file})
+
+
+async def restore(arguments: argparse.Namespace) -> None:
+    """Put a backup in the place of the store."""
+    url = store_url(arguments)
+    if _exists(restorable_path(url)):
+        question = f"Replace the store {url} with {arguments.file}? The former store is kept under another name."
+        confirm(arguments, question)
+    kept = await restore_backup(url, arguments.file)
+    former = "" if kept is None else f" The former store is {kept}."
+    print_result(arguments, f"Restored {arguments.file} to {url}.{former}", {"file": arguments.file, "kept": kept})
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
 
 
 def _print_check(arguments: argparse.Namespace, version: int, is_current: bool) -> int:

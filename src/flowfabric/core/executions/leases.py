@@ -47,13 +47,15 @@ def extend_lease(execution: Execution, now: datetime) -> Execution:
 def decide_lease_check(execution: Execution, now: datetime) -> Decision[str] | None:
     """End the lease if it has expired; otherwise schedule its next check.
 
-    Return None if there is no lease.
+    If the store's clock went back, the lease has more time left than its term. It is then shortened to its term. Return
+    None if there is no lease.
     """
     lease = execution.lease
     if lease is None:
         return None
     if lease.expires_at > now:
-        after = replace(execution, lease=replace(lease, check_at=lease.expires_at))
+        expires_at = min(lease.expires_at, now + lease.ttl)
+        after = replace(execution, lease=replace(lease, expires_at=expires_at, check_at=expires_at))
         return Decision("renewed", execution, after)
     if execution.policy.on_lease_loss is OnLeaseLoss.HAND_OFF:
         return make_decision("kept", execution, apply_transition(execution, KEEP_EXPIRED, now), KEEP_EXPIRED)

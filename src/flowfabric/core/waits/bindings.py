@@ -47,15 +47,24 @@ class PendingWaitpoint:
 class StandingWaitpoint:
     """A waitpoint that was declared in the submission. Each of its signals is used by only one wait.
 
-    A worker that remembers which signals it used passes `after`: signals up to this sequence number do not count.
+    Without `after`, a suspension that signals satisfy consumes the signals that it returns. A worker that records which
+    signals it used passes `after`: signals up to this sequence number do not count, except those in `skipped`. All
+    other signals count, even if an earlier suspension has observed them.
     """
 
     key: str
-    after: int = 0
+    after: int | None = None
+    skipped: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         validation.name(self.key, "key")
-        validation.integer(self.after, "after", 0, validation.MAX_INTEGER)
+        if self.after is not None:
+            validation.integer(self.after, "after", 0, validation.MAX_INTEGER)
+        put(self, skipped=parse_skipped(self.skipped, self.after))
+
+    def counts(self, seq: int) -> bool:
+        """Return True if the signal with this sequence number can count."""
+        return self.after is None or seq > self.after or seq in self.skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +107,22 @@ def binding_parts(binding: Bound) -> tuple[str | None, ...]:
             return "new", key, approver, None if ends_at is None else ends_at.isoformat()
         case PendingWaitpoint(key):
             return "pending", key
-        case StandingWaitpoint(key, after):
-            return "standing", key, str(after)
+        case StandingWaitpoint(key, after, skipped):
+            # Digests of requests without positions are stored, so they must not change.
+            return "standing", key, str(after or 0), *map(str, skipped)
         case Child(key, execution_id):
             return "child", key, str(execution_id)
         case Timer(key, at):
             return "timer", key, at.isoformat()
+
+
+def parse_skipped(value: object, after: int | None = None) -> tuple[int, ...]:
+    """Return the sequence numbers of skipped signals. With `after`, none may be larger."""
+    maximum = validation.MAX_INTEGER if after is None else after
+    return tuple(
+        validation.integer(seq, "sequence number of a skipped signal", 1, maximum)
+        for seq in validation.batch(value, "skipped")
+    )
 
 
 def parse_bindings(value: object) -> tuple[Bound, ...]:

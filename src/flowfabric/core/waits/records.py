@@ -193,13 +193,25 @@ class StoredSignal:
 
 @record(frozen=True, slots=True)
 class SignalBinding:
-    """A write that binds signals of some waitpoints to a suspension: all their signals, or only the ones that count."""
+    """A write that binds all signals of some addressed waitpoints to a suspension, and marks the ones that count."""
 
     execution_id: UUID
     number: int
     waitpoint_ids: tuple[UUID, ...]
     counting: tuple[int, ...]
-    only_counting: bool
+
+
+@record(frozen=True, slots=True)
+class SignalObservation:
+    """A write that binds signals of standing waitpoints to a suspension that counts them.
+
+    `released` are signals that an earlier suspension observed, and that do not count in this one. They become unbound.
+    """
+
+    execution_id: UUID
+    number: int
+    counting: tuple[int, ...]
+    released: tuple[int, ...] = ()
 
 
 @record(frozen=True, slots=True)
@@ -221,6 +233,7 @@ class WaitChanges:
     moved: tuple[Waitpoint, ...] = ()
     received: tuple[StoredSignal, ...] = ()
     bound: tuple[SignalBinding, ...] = ()
+    observed: tuple[SignalObservation, ...] = ()
     unbound: tuple[SignalUnbinding, ...] = ()
 
 

@@ -19,12 +19,14 @@ MAX_SIGNALS = 100
 class WaitSnapshotRequest:
     """A worker's request for the signals of its waitpoints and the outcomes of its children.
 
-    `places` maps the key of each waitpoint to the sequence number after which its signals are requested.
+    `places` maps the key of each waitpoint to the sequence number after which its signals are requested. `skipped` are
+    sequence numbers of more signals to return.
     """
 
     execution_id: UUID
     places: Mapping[str, int]
     children: Sequence[UUID]
+    skipped: Sequence[int] = ()
 
 
 @record(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from flowfabric.core.waits.records import (
     BLOCKING,
     OnTimeout,
     SignalBinding,
+    SignalObservation,
     StoredSignal,
     Suspension,
     SuspensionReason,
@@ -114,10 +115,15 @@ class CreateWaitpoints:
 
 @record(frozen=True, slots=True)
 class SuspendInputs:
-    """The inputs of a new suspension from the store: open waitpoints, their unused signals, and ended children."""
+    """The inputs of a new suspension from the store: open waitpoints, their signals, and ended children.
+
+    `unused` are the signals that belong to no suspension. `observed` are those that belong to the last suspension at a
+    standing waitpoint whose binding has a position. The worker may not have used them.
+    """
 
     waitpoints: Mapping[str, Waitpoint]
     unused: Mapping[UUID, tuple[SignalFacts, ...]]
+    observed: Mapping[UUID, tuple[SignalFacts, ...]] = field(default_factory=dict)
     ended_children: Mapping[UUID, State] = field(default_factory=dict)
 
 
@@ -177,14 +183,14 @@ def decide_suspend(
     _check_condition(request, bound, suspension)
     _check_places(execution, request.bindings)
     arrived = _ended_children(execution, bound, inputs, now)
-    unused = [facts for item in bound for facts in inputs.unused.get(item.waitpoint.id, ()) if facts.order > item.after]
-    counting = counting_signals(request.condition, [*unused, *(signal.facts for signal in arrived)])
+    available = [facts for item in bound for facts in item.available(inputs)]
+    counting = counting_signals(request.condition, [*available, *(signal.facts for signal in arrived)])
     if arrived:
         orders = {facts.order for facts in counting}
         arrived = [replace(one, suspension=suspension.number, counts=one.seq in orders) for one in arrived]
         execution = replace(execution, signal_seq=arrived[-1].seq)
     if is_satisfied(request.condition, counting):
-        return _satisfy_immediately(execution, suspension, bound, counting, arrived)
+        return _satisfy_immediately(execution, suspension, bound, counting, arrived, inputs)
     after = apply_transition(
         execution,
         SUSPEND,
@@ -199,6 +205,7 @@ def decide_suspend(
         **_split_by_age(bound, [item.waitpoint for item in bound]),
         received=tuple(arrived),
         bound=_bind_signals(suspension, bound, counting),
+        observed=_observe_signals(suspension, bound, counting, inputs),
     )
     outcome = Suspended(suspension.id, tuple(make_open_waitpoint(item.waitpoint, minter) for item in bound))
     details = {"suspension": str(suspension.id), "reason": request.reason.value}
@@ -232,9 +239,26 @@ class _BoundWaitpoint:
     """
 
     waitpoint: Waitpoint
+    binding: Bound
     is_new: bool
     closed: tuple[Waitpoint, ...] = ()
-    after: int = 0
+
+    @property
+    def is_standing(self) -> bool:
+        return self.waitpoint.kind is WaitpointKind.STANDING
+
+    def available(self, inputs: SuspendInputs) -> list[SignalFacts]:
+        """Return the signals that arrived earlier, and that no wait has used."""
+        return [facts for facts in inputs.unused.get(self.waitpoint.id, ()) if self._counts(facts)] + self.observed(
+            inputs
+        )
+
+    def observed(self, inputs: SuspendInputs) -> list[SignalFacts]:
+        """Return the signals that an earlier suspension observed, and that the worker has not used."""
+        return [facts for facts in inputs.observed.get(self.waitpoint.id, ()) if self._counts(facts)]
+
+    def _counts(self, facts: SignalFacts) -> bool:
+        return not isinstance(self.binding, StandingWaitpoint) or self.binding.counts(facts.order)
 
 
 def _make_suspension(execution: Execution, request: Suspend, now: datetime) -> Suspension:
@@ -270,11 +294,11 @@ def _bind(
         message = f"execution {suspension.execution_id} has no open {kind} waitpoint {binding.key!r}; create it first"
         raise NotFound("waitpoint_not_found", message, execution_id=suspension.execution_id, waitpoint=binding.key)
     if existing is None:
-        return _BoundWaitpoint(_make_waitpoint(suspension, binding, seed, minter), True, closed)
+        return _BoundWaitpoint(_make_waitpoint(suspension, binding, seed, minter), binding, True, closed)
     _check_fit(binding, existing, suspension.opened_at)
     expires_at = None if existing.kind is WaitpointKind.STANDING else suspension.timeout_at
     active = replace(existing, state=WaitpointState.ACTIVE, suspension=suspension.number, expires_at=expires_at)
-    return _BoundWaitpoint(active, False, after=binding.after if isinstance(binding, StandingWaitpoint) else 0)
+    return _BoundWaitpoint(active, binding, False)
 
 
 def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed, minter: Minter) -> Waitpoint:
@@ -341,7 +365,7 @@ def _check_places(execution: Execution, bindings: tuple[Bound, ...]) -> None:
     """Raise if `after` of a binding is larger than the last sequence number, since it would ignore future signals."""
     last = execution.signal_seq
     for binding in bindings:
-        if isinstance(binding, StandingWaitpoint) and binding.after > last:
+        if isinstance(binding, StandingWaitpoint) and binding.after is not None and binding.after > last:
             message = f"after of {binding.key!r} is {binding.after}, but the last signal is {last}; use that or less"
             raise InvalidRequest("out_of_range", message, field="after", minimum=0, maximum=last)
 
@@ -366,6 +390,7 @@ def _satisfy_immediately(
     bound: list[_BoundWaitpoint],
     counting: tuple[SignalFacts, ...],
     arrived: list[StoredSignal],
+    inputs: SuspendInputs,
 ) -> Decision[Satisfied]:
     now = suspension.opened_at
     used = satisfied_keys(suspension.condition, counting)
@@ -375,6 +400,7 @@ def _satisfy_immediately(
         **_split_by_age(bound, end.moved),
         received=tuple(arrived),
         bound=_bind_signals(suspension, bound, counting),
+        observed=_observe_signals(suspension, bound, counting, inputs),
         unbound=end.unbound,
     )
     after = apply_transition(
@@ -393,22 +419,29 @@ def _satisfy_immediately(
 def _bind_signals(
     suspension: Suspension, bound: list[_BoundWaitpoint], counting: tuple[SignalFacts, ...]
 ) -> tuple[SignalBinding, ...]:
-    """Bind the signals that arrived earlier to the suspension; at standing waitpoints, only the ones that count."""
-    groups: dict[bool, list[Waitpoint]] = {False: [], True: []}
-    for item in bound:
-        if not item.is_new:
-            groups[item.waitpoint.kind is WaitpointKind.STANDING].append(item.waitpoint)
-    return tuple(
-        SignalBinding(
-            suspension.execution_id,
-            suspension.number,
-            tuple(item.id for item in group),
-            tuple(facts.order for facts in counting if facts.waitpoint in {item.key for item in group}),
-            standing,
-        )
-        for standing, group in groups.items()
-        if group
+    """Bind the signals that arrived earlier at addressed waitpoints to the suspension."""
+    waitpoints = [item.waitpoint for item in bound if not item.is_new and not item.is_standing]
+    if not waitpoints:
+        return ()
+    keys = {waitpoint.key for waitpoint in waitpoints}
+    orders = tuple(facts.order for facts in counting if facts.waitpoint in keys)
+    ids = tuple(waitpoint.id for waitpoint in waitpoints)
+    return (SignalBinding(suspension.execution_id, suspension.number, ids, orders),)
+
+
+def _observe_signals(
+    suspension: Suspension, bound: list[_BoundWaitpoint], counting: tuple[SignalFacts, ...], inputs: SuspendInputs
+) -> tuple[SignalObservation, ...]:
+    """Bind the signals that count at standing waitpoints. The others stay in the queues, also observed ones."""
+    standing = [item for item in bound if item.is_standing]
+    keys = {item.waitpoint.key for item in standing}
+    orders = tuple(facts.order for facts in counting if facts.waitpoint in keys)
+    released = tuple(
+        facts.order for item in standing for facts in item.observed(inputs) if facts.order not in set(orders)
     )
+    if not orders and not released:
+        return ()
+    return (SignalObservation(suspension.execution_id, suspension.number, orders, released),)
 
 
 def _split_by_age(bound: list[_BoundWaitpoint], waitpoints: Sequence[Waitpoint]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Accepted
 from flowfabric.core.executions.records import Execution
+from flowfabric.core.waits.bindings import Bound, StandingWaitpoint
 from flowfabric.core.waits.records import StoredSignal, Suspension, Waitpoint, WaitpointState
 from flowfabric.core.waits.resume import OpenWait
 from flowfabric.core.waits.signals import SignalRequest, decide_signal
@@ -57,21 +58,24 @@ def join_open_waits(
 
 
 async def load_suspend_inputs(
-    tx: Transaction, waitpoints: Mapping[UUID, Sequence[Waitpoint]], bound_keys: Mapping[UUID, Collection[str]]
+    tx: Transaction, waitpoints: Mapping[UUID, Sequence[Waitpoint]], bindings: Mapping[UUID, Sequence[Bound]]
 ) -> dict[UUID, SuspendInputs]:
     """Return the inputs of a new suspension for each execution.
 
-    The inputs are its open waitpoints. For waitpoints in `bound_keys`, they include the signals that no wait has used.
+    The inputs are its open waitpoints. For waitpoints in `bindings`, they include the signals that no wait has used.
     """
-    bound = [
-        waitpoint.id
-        for id_, group in waitpoints.items()
-        for waitpoint in group
-        if waitpoint.key in bound_keys.get(id_, ())
-    ]
-    unused_signals = await tx.waits.unused_signals(bound) if bound else {}
+    bound, positioned = list[UUID](), list[UUID]()
+    for id_, group in waitpoints.items():
+        by_key = {binding.key: binding for binding in bindings.get(id_, ())}
+        for waitpoint in group:
+            binding = by_key.get(waitpoint.key)
+            if binding is not None:
+                bound.append(waitpoint.id)
+            if isinstance(binding, StandingWaitpoint) and binding.after is not None:
+                positioned.append(waitpoint.id)
+    unused, observed = await tx.waits.available_signals(bound, positioned) if bound else ({}, {})
     return {
-        id_: SuspendInputs({waitpoint.key: waitpoint for waitpoint in group}, unused_signals)
+        id_: SuspendInputs({waitpoint.key: waitpoint for waitpoint in group}, unused, observed)
         for id_, group in waitpoints.items()
     }
 

@@ -8,8 +8,9 @@ suspend ──> locked_batch      rows that are free, many in one transaction
                          └──> locked_single
 ```
 
-A repeated call returns the outcome of the first call. The repeat is recognized by its key, or without a key by equal
-content under the same lease. If a later lease uses the same key, the outcome names the end of the first suspension.
+A repeated call returns the outcome of the first call, also if the first call kept the lease and consumed signals. The
+repeat is recognized by its key or by its suspension id. A call that gave up the lease is also recognized by equal
+content under that lease. If a later lease uses the same key or id, the outcome names the end of the first suspension.
 
 A suspension may wait for the end of other executions. While its flow is locked, its own children cannot end. The row of
 any other execution is locked, and becomes linked, so that its end signals the waiting executions. An execution for
@@ -41,6 +42,7 @@ from flowfabric.ops.leases.checkpoint import record_steps_of
 from flowfabric.ops.operation import BatchOperation, BatchRejected
 from flowfabric.ops.waits.load import load_signals, load_signals_of, load_suspend_inputs
 from flowfabric.ops.write_set import store
+from flowfabric.store.records import SuspensionName
 from flowfabric.store.transaction import Transaction
 
 SuspendOutcome = Suspended | Satisfied
@@ -107,12 +109,12 @@ def make_suspend(keys: KeySource) -> SuspendExecution:
 class _SuspendContext:
     """The state that was read after the executions were locked.
 
-    `waitpoints` are open. `by_key` holds the suspensions that were opened under the keys of the requests. `ring` is
-    None if tokens must be minted and the key ring has no usable key.
+    `waitpoints` are open. `existing` holds the suspensions that were opened under the keys or the ids of the requests.
+    `ring` is None if tokens must be minted and the key ring has no usable key.
     """
 
     waitpoints: dict[UUID, list[Waitpoint]]
-    by_key: dict[UUID, Suspension]
+    existing: dict[UUID, Suspension]
     ring: KeyRing | None
 
 
@@ -122,14 +124,15 @@ async def _load_context(
     """Read the context by one statement. Skip standalone executions, which have no waitpoints or suspensions."""
     linked = [request for request in requests if not executions[request.fence.execution_id].is_standalone]
     ids = [request.fence.execution_id for request in linked]
-    keyed = [
-        (id_, executions[id_].generation, request.key) for id_, request in zip(ids, linked, strict=True) if request.key
+    names = [
+        SuspensionName(id_, request.suspension_id, executions[id_].generation, request.key)
+        for id_, request in zip(ids, linked, strict=True)
     ]
     mints = any(isinstance(binding, NewWaitpoint) for request in requests for binding in request.bindings)
-    waitpoints, by_key, ring = await tx.waits.read_for_suspend(ids, keyed, minting=mints)
+    waitpoints, existing, ring = await tx.waits.read_for_suspend(names, minting=mints)
     if ring is not None:
         ring = usable_ring(ring, keys) if mints else complete_ring(ring, keys)
-    return _SuspendContext(waitpoints, by_key, ring)
+    return _SuspendContext(waitpoints, existing, ring)
 
 
 async def _suspend(
@@ -142,8 +145,8 @@ async def _suspend(
     *,
     is_shared: bool,
 ) -> dict[UUID, SuspendOutcome | FlowFabricError]:
-    bound_keys = {request.fence.execution_id: {binding.key for binding in request.bindings} for request in requests}
-    inputs = await load_suspend_inputs(tx, context.waitpoints, bound_keys)
+    bindings = {request.fence.execution_id: request.bindings for request in requests}
+    inputs = await load_suspend_inputs(tx, context.waitpoints, bindings)
     facts = await _awaited_facts(tx, requests)
     if is_shared:
         # A wait for an execution that is no child must lock both in id order, which a batch cannot do.
@@ -153,7 +156,7 @@ async def _suspend(
     for request in requests:
         execution = executions[request.fence.execution_id]
         try:
-            existing = context.by_key.get(execution.id) or await _find_repeated(tx, execution, request)
+            existing = context.existing.get(execution.id) or await _find_repeated(tx, execution, request)
             if existing is None:
                 own_inputs = inputs.get(execution.id, NO_INPUTS)
                 own_inputs = _with_awaited(own_inputs, execution, request, facts, executions)
@@ -227,14 +230,13 @@ async def _repeat(
 async def _first_outcome(
     tx: Transaction, minter: Minter, execution: Execution, existing: Suspension, request: Suspend
 ) -> SuspendOutcome:
-    if existing.digest != request.digest():
-        message = (
-            f"suspension {existing.id} was opened under the key {request.key!r} with other content; use another key"
-        )
-        raise Conflict("idempotency_mismatch", message, execution_id=execution.id, suspension_id=existing.id)
     signals = await load_signals(tx, existing) if existing.closed_by is Trigger.SIGNALS else ()
-    if signals and all(signal.effect is not Effect.SATISFIED for signal in signals):
-        # All signals arrived before the suspension was opened, so it was satisfied immediately.
+    is_kept = execution.lease is not None and execution.lease.id == existing.lease_id
+    # If all signals arrived before the suspension was opened, it was satisfied immediately.
+    is_immediate = is_kept or (bool(signals) and all(signal.effect is not Effect.SATISFIED for signal in signals))
+    if existing.digest != request.digest():
+        raise _other_content(existing, request, is_suspended=not is_immediate)
+    if is_immediate:
         return Satisfied(existing.id, Trigger.SIGNALS, signals)
     bound = await tx.waits.bound_waitpoints(execution.id, existing.number)
     by_key = {waitpoint.key: _as_bound(waitpoint, existing) for waitpoint in bound}
@@ -246,6 +248,14 @@ async def _first_outcome(
     return Suspended(
         existing.id, tuple(make_open_waitpoint(by_key[binding.key], minter) for binding in request.bindings)
     )
+
+
+def _other_content(existing: Suspension, request: Suspend, *, is_suspended: bool) -> Conflict:
+    name = f"id {existing.id}" if existing.id == request.suspension_id else f"key {request.key!r}"
+    outcome = "suspended" if is_suspended else "satisfied"
+    message = f"a suspension with other content was opened under the {name} ({outcome}); use another"
+    fields = {"execution_id": existing.execution_id, "suspension_id": existing.id, "outcome": outcome}
+    return Conflict("idempotency_mismatch", message, **fields)
 
 
 def _as_bound(waitpoint: Waitpoint, existing: Suspension) -> Waitpoint:

@@ -24,7 +24,7 @@ from flowfabric.runtime.durable_call import DurableCall, T_co
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.run import FINAL_MARK
 from flowfabric.runtime.signals import Signal
-from flowfabric.runtime.waits import DueTimeReached, SignalsArrived, Verdict, Wait
+from flowfabric.runtime.waits import ConsumedSignals, DueTimeReached, SignalsArrived, Verdict, Wait
 from flowfabric.values import ValueCodec
 from flowfabric.values.aliases import Durable, Duration, T
 from flowfabric.values.errors import PermanentError, WaitOverridden
@@ -63,9 +63,14 @@ class WaitCall(DurableCall[T_co]):
 
     async def execute(self) -> Any:
         is_old = self.record is not None
-        verdict = await self.await_verdict(self.make_wait(self.open_wait(self.timeout), is_old=is_old))
-        record = self.decide(verdict)
-        self.run.record_writer.enqueue(record)
+        wait, signals = self.make_wait(self.open_wait(self.timeout), is_old=is_old), self.run.calls.signals
+        try:
+            record = self.decide(await self.await_verdict(wait))
+            self.run.record_writer.enqueue(record)
+        except BaseException:
+            signals.release(wait.reserved)
+            raise
+        signals.consume(wait.reserved)
         return self.replay(record)
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
@@ -117,7 +122,7 @@ class SignalCall(WaitCall[Any]):
 
     def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
         [signal] = signals
-        used: dict[str, Any] = {"used": {self.signal.name: signal.seq}} if self.is_standing else {}
+        used = self.run.calls.signals.facts(signals) if self.is_standing else {}
         return self.call_id.record(StepStatus.OK, signals=[to_facts(signal)], **used)
 
     def decode(self, record: Record) -> Any:
@@ -139,8 +144,8 @@ class ConditionCall(WaitCall[Any]):
         return ConditionWait(self, self.condition, declared, due, is_old=is_old)
 
     def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
-        used = {signal.waitpoint: signal.seq for signal in signals}
-        return self.call_id.record(StepStatus.OK, signals=[to_facts(signal) for signal in signals], used=used)
+        used = self.run.calls.signals.facts(signals)
+        return self.call_id.record(StepStatus.OK, signals=[to_facts(signal) for signal in signals], **used)
 
     def decode(self, record: Record) -> ConditionMet:
         return ConditionMet(tuple(from_facts(record.facts["signals"])))
@@ -161,28 +166,28 @@ class SignalWait(Wait):
         is_old: bool = False,
     ) -> None:
         super().__init__(call, due, is_old=is_old)
-        self._key, self._is_standing = key, is_standing
+        self._key, self._is_standing, self._signals = key, is_standing, call.run.calls.signals
 
     def keys(self) -> Mapping[str, int]:
-        return {self._key: self._consumed()}
+        return {self._key: self._signals.position(self._key) if self._is_standing else 0}
 
     def bindings(self) -> Sequence[Bound]:
         if self._is_standing:
-            return (StandingWaitpoint(self._key, self._consumed()),)
+            return (_standing(self._key, self._signals),)
         return (NewWaitpoint(self._key, ends_at=self.due),)
 
     def condition(self) -> Condition:
         return Single(self._key)
 
-    def _consumed(self) -> int:
-        return self.call.run.calls.consumed.get(self._key, 0) if self._is_standing else 0
-
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
-        used = self._consumed()
-        for signal in snapshot.signals:
-            if signal.waitpoint == self._key and signal.seq > used and self._is_in_time(signal):
+        available = [signal for signal in snapshot.signals if signal.waitpoint == self._key]
+        if self._is_standing:
+            available = [signal for signal in available if self._signals.is_available(signal)]
+        for signal in available:
+            if self._is_in_time(signal):
                 if self._is_standing:
-                    self.call.run.calls.consumed[self._key] = signal.seq
+                    self.reserved = (signal,)
+                    self._signals.reserve(self.reserved, available)
                 return SignalsArrived((signal,))
         return snapshot.overridden.get(self._key)
 
@@ -196,35 +201,37 @@ class ConditionWait(Wait):
         self, call: DurableCall[Any], condition: Condition, declared: set[str], due: datetime | None, *, is_old: bool
     ) -> None:
         super().__init__(call, due, is_old=is_old)
-        self._condition, self._declared = condition, declared
+        self._condition, self._declared, self._signals = condition, declared, call.run.calls.signals
+        # An earlier wait for an undeclared signal may have observed signals at a waitpoint that is closed now.
+        self.needs_read = is_old or not declared.issuperset(waitpoint_keys(condition))
 
     def keys(self) -> Mapping[str, int]:
-        consumed = self.call.run.calls.consumed
-        return {key: consumed.get(key, 0) for key in waitpoint_keys(self._condition)}
+        return {key: self._signals.position(key) for key in waitpoint_keys(self._condition)}
 
     def bindings(self) -> Sequence[Bound]:
         return [
-            StandingWaitpoint(key, after) if key in self._declared else NewWaitpoint(key)
-            for key, after in self.keys().items()
+            _standing(key, self._signals) if key in self._declared else NewWaitpoint(key)
+            for key in waitpoint_keys(self._condition)
         ]
 
     def condition(self) -> Condition:
         return self._condition
 
     def find_verdict(self, snapshot: WaitSnapshot) -> Verdict | None:
-        after = self.keys()
-        signals = {
-            signal.id: signal
-            for signal in snapshot.signals
-            if signal.seq > after.get(signal.waitpoint, signal.seq) and self._is_in_time(signal)
-        }
+        keys = waitpoint_keys(self._condition)
+        available = [one for one in snapshot.signals if one.waitpoint in keys and self._signals.is_available(one)]
+        signals = {signal.id: signal for signal in available if self._is_in_time(signal)}
         counting = counting_signals(self._condition, [signal.facts for signal in signals.values()])
         if is_satisfied(self._condition, counting):
-            arrived = tuple(signals[facts.id] for facts in counting)
-            for signal in arrived:
-                self.call.run.calls.consumed[signal.waitpoint] = signal.seq
-            return SignalsArrived(arrived)
-        return next((snapshot.overridden[key] for key in after if key in snapshot.overridden), None)
+            self.reserved = tuple(signals[facts.id] for facts in counting)
+            self._signals.reserve(self.reserved, available)
+            return SignalsArrived(self.reserved)
+        return next((snapshot.overridden[key] for key in keys if key in snapshot.overridden), None)
+
+
+def _standing(key: str, signals: ConsumedSignals) -> StandingWaitpoint:
+    """Return the binding of a declared signal. The records of this execution decide which signals are used."""
+    return StandingWaitpoint(key, signals.position(key), signals.skipped(key))
 
 
 def decode_received(record: Record, codec: ValueCodec[T]) -> Received[T]:

@@ -70,13 +70,21 @@ SELECT
                 LIMIT 1
             ) IS NOT NULL
     ) AS work,
-    COALESCE(:now, CURRENT_TIMESTAMP) AS now
+    {time_of_look} AS now
 
 -- name: due_for_lease_expiry
 SELECT e.id
 FROM ff.execution AS e
 WHERE e.lease_check_at <= :now
 ORDER BY e.lease_check_at
+LIMIT :limit
+
+-- name: due_for_lease_terms
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.lease_check_at > :now
+    AND e.lease_expires_at > {lease_term_from_now}
+ORDER BY e.lease_check_at DESC
 LIMIT :limit
 
 -- name: due_for_delayed_work

@@ -44,6 +44,14 @@ JOIN ff.signal AS g
 WHERE found.place <= :most
 UNION ALL
 SELECT
+    'signal',
+    {signal}
+FROM mine
+JOIN ff.signal AS g
+    ON g.execution_id = mine.id
+    AND g.seq IN :skipped
+UNION ALL
+SELECT
     'child', e.id, mine.id, NULL, NULL, NULL, NULL, NULL, e.state, e.failure_category, e.failure_message,
     e.cancelled_by, e.cancel_reason, NULL, COALESCE(a.result, a.failure_detail), a.encoding, NULL, NULL, e.ended_at, NULL
 FROM mine

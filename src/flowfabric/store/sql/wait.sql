@@ -35,6 +35,12 @@ SELECT
 FROM ff.suspension AS s
 WHERE s.execution_id IN :execution_ids
     AND s.key IN :keys
+UNION ALL
+SELECT
+{suspension}
+FROM ff.suspension AS s
+WHERE s.execution_id IN :execution_ids
+    AND s.id IN :ids
 
 -- name: open_suspension
 WITH item (
@@ -221,7 +227,14 @@ SET
     counts = seq IN :counting
 WHERE waitpoint_id IN :waitpoint_ids
     AND suspension IS NULL
-    AND (NOT :only_counting OR seq IN :counting)
+
+-- name: observe_signals
+UPDATE ff.signal
+SET
+    suspension = CASE WHEN seq IN :counting THEN CAST(:number AS INTEGER) END,
+    counts = seq IN :counting
+WHERE execution_id = :execution_id
+    AND seq IN :touched
 
 -- name: unbind_signals
 UPDATE ff.signal
@@ -232,12 +245,22 @@ WHERE execution_id = :execution_id
     AND suspension = :number
     AND waitpoint_id IN :waitpoint_ids
 
--- name: unused_signals
-SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq
+-- name: available_signals
+SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq, FALSE AS observed
 FROM ff.signal AS g
 WHERE g.waitpoint_id IN :waitpoint_ids
     AND g.suspension IS NULL
-ORDER BY g.seq
+UNION ALL
+-- No earlier suspension has signals that the worker has not used: each suspension takes over those of the last one.
+SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq, TRUE
+FROM ff.waitpoint AS w
+JOIN ff.signal AS g
+    ON g.execution_id = w.execution_id
+    AND g.suspension = w.suspension
+    AND g.waitpoint_id = w.id
+    AND g.counts
+WHERE w.id IN :positioned_ids
+ORDER BY seq
 
 -- name: counting_and_accepted_signals
 SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key, g.name, g.source, g.seq, TRUE AS counting

@@ -16,3 +16,9 @@ CREATE TABLE ff.era (
     start_id BIGINT NOT NULL,
     noted_at TIMESTAMPTZ NOT NULL
 );
+
+-- The id of a suspension recognizes a repeated suspend, also one that kept its lease.
+CREATE UNIQUE INDEX suspension_id ON ff.suspension (execution_id, id);
+
+-- True if a testing kit created the store, so that its time may move as a test demands.
+ALTER TABLE ff.store ADD COLUMN is_test BOOLEAN NOT NULL DEFAULT FALSE;

@@ -1,4 +1,4 @@
--- Only the conversion of parallel lists to rows differs from the shared statement.
+-- Fragments of shared statements: lists as rows, and times.
 
 -- fragment: wanted
 SELECT wanted.key, wanted.place
@@ -6,3 +6,6 @@ FROM unnest(CAST(:keys AS TEXT[]), CAST(:places AS BIGINT[])) AS wanted (key, pl
 
 -- fragment: time_of_look
 COALESCE(:now, clock_timestamp())
+
+-- fragment: lease_term_from_now
+CAST(:now AS TIMESTAMPTZ) + e.lease_ttl_us * INTERVAL '1 microsecond'

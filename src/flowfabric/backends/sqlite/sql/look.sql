@@ -1,4 +1,4 @@
--- Only the conversion of parallel lists to rows differs from the shared statement.
+-- Fragments of shared statements: lists as rows, and times.
 
 -- fragment: wanted
 SELECT keys.value AS key, places.value AS place
@@ -8,3 +8,6 @@ JOIN json_each(:places) AS places
 
 -- fragment: time_of_look
 :now
+
+-- fragment: lease_term_from_now
+:now + e.lease_ttl_us

@@ -1,0 +1,79 @@
+"""Faults planted in the repeats of calls and in the pool of connections."""
+
+from __future__ import annotations
+
+from tests.faults.planted_fault import Edit, PlantedFault
+
+REPEATS, BATCHER, POOL = "engine/repeats.py", "engine/batcher.py", "backends/postgres/pool.py"
+CALLS, CONNECTIONS = "../conformance/test_repeats.py", "../adversity/test_connections.py"
+UNSAFE = f"{CALLS}::test_call_that_is_not_safe_to_repeat_is_left_to_the_caller"
+USERS = "../end_to_end/client/test_repeats.py"
+
+PLANTED_IN_CONNECTIONS = (
+    PlantedFault(
+        "lost reply is not repeated",
+        f"{CALLS}::test_submit_whose_reply_is_lost_stores_one_execution[sqlite]",
+        Edit(REPEATS, "if not self._can_repeat(error):", "if True:"),
+    ),
+    PlantedFault(
+        "calls are repeated without a limit",
+        f"{CALLS}::test_calls_that_wait_behind_a_lost_batch_are_not_delayed_by_every_batch[sqlite]",
+        Edit(BATCHER, "if error.code in LOST_CODES:", "if False:"),
+    ),
+    PlantedFault(
+        "statement timeout is repeated",
+        f"{CALLS}::test_other_errors_of_the_store_are_not_repeated[sqlite-statement_timeout]",
+        Edit(REPEATS, 'frozenset({"connection_lost",', 'frozenset({"statement_timeout", "connection_lost",'),
+    ),
+    PlantedFault(
+        "error does not carry the id of the call",
+        f"{CALLS}::test_error_carries_the_id_with_which_the_call_can_be_repeated[sqlite-reply-send]",
+        Edit(REPEATS, "**{**error.fields, **ids}", "**error.fields"),
+    ),
+    PlantedFault(
+        "repeated task submit gets a new id",
+        f"{USERS}::test_submit_repeated_with_the_id_of_its_error_stores_one_execution[sqlite-reply]",
+        Edit("app/task.py", "            id=options.id,\n", ""),
+    ),
+    PlantedFault(
+        "lost claim is repeated",
+        f"{CALLS}::test_claim_whose_reply_is_lost_is_left_to_the_caller[postgres]",
+        Edit("ops/leases/claim.py", "single_statement=True, can_repeat=False", "single_statement=True"),
+    ),
+    PlantedFault(
+        "lost claim by id is repeated",
+        f"{UNSAFE}[sqlite-claim by id]",
+        Edit("ops/leases/claim.py", "@operation(can_repeat=False)", "@operation()"),
+    ),
+    PlantedFault(
+        "replay of any generation is repeated",
+        f"{UNSAFE}[sqlite-replay of any generation]",
+        Edit("ops/operator/replay.py", "@operation(can_repeat=_names_a_generation)", "@operation()"),
+    ),
+    PlantedFault(
+        "revocation of any lease is repeated",
+        f"{UNSAFE}[sqlite-revocation of any lease]",
+        Edit("ops/leases/reclaim.py", "@operation(can_repeat=_names_a_lease)", "@operation()"),
+    ),
+    PlantedFault(
+        "resume of any suspension is repeated",
+        f"{UNSAFE}[sqlite-resume of any suspension]",
+        Edit("ops/waits/resume.py", "@operation(can_repeat=_names_a_suspension)", "@operation()"),
+    ),
+    PlantedFault(
+        "user code is repeated after it has run",
+        f"{CALLS}::test_user_code_is_not_repeated_after_it_has_run[postgres]",
+        Edit("ops/leases/checkpoint.py", "runs_user_code=True, can_repeat=False", "runs_user_code=True"),
+    ),
+    PlantedFault(
+        "caller does not wait for a connection of the pool",
+        f"{CONNECTIONS}::test_calls_wait_for_a_connection_of_the_pool_if_the_server_has_no_free_one",
+        Edit(POOL, "                if not self._connections:\n                    raise\n", "                raise\n"),
+        Edit(REPEATS, ', "too_many_connections"})', "})"),
+    ),
+    PlantedFault(
+        "withheld capacity is lost",
+        f"{CONNECTIONS}::test_pool_opens_more_connections_when_the_server_has_free_ones_again",
+        Edit(POOL, "        if self._withheld_capacity and not self._is_closed:\n", "        if False:\n"),
+    ),
+)
