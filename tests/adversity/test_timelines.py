@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from flowfabric.core.events.cursor import write_cursor
 from flowfabric.engine import Engine, Unavailable
+from tests.conformance.test_eras import current_position
 from tests.expectations import refused
 from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted
@@ -72,10 +74,13 @@ async def test_era_starts_at_the_last_position_that_was_noted(store: PostgresTes
     async with opened(store) as engine:
         await engine.leases.complete((await leased(engine, kind="old")).fence)
         lease = await leased(engine, kind="new")
-        cursor = await engine.events.cursor()
+        await engine.events.cursor()
         await change_timeline(store)
-        # A write does not begin an era, so the era begins after this event.
+        # A write does not begin an era, so the era begins after this event. The cursor was read in the old timeline,
+        # and its number was used again.
         await engine.leases.complete(lease.fence)
+        read = await current_position(engine)
+        cursor = write_cursor(read.scope, read.position)
         async with engine.events.subscribe(["completion"], cursor=cursor, follow=False) as events:
             assert [event.kind async for event in events] == ["new"]
 
