@@ -9,8 +9,9 @@ from typing import Any
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions import requests
+from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, HoldRequest
 from flowfabric.core.executions.records import Fence
-from flowfabric.core.executions.requests import Claim, Completion, DelayRequest, FailureReport, Step
+from flowfabric.core.executions.requests import Claim, Completion, DelayRequest, FailureReport, Progress, Step
 from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import FailureClass
@@ -70,6 +71,25 @@ def delay_request(fence: object, until: object, after: object, steps: object) ->
         until=None if until is None else validation.timestamp(until, "until"),
         after=None if after is None else validation.duration(after, "after"),
         steps=requests.parse_steps(steps),
+    )
+
+
+def hold_request(fence: object, reason: object, report: object, steps: object) -> HoldRequest:
+    """Validate the reason and the report of a hold, and return its request."""
+    return HoldRequest(
+        fence=requests.parse_fence(fence),
+        reason=validation.text(reason, "reason"),
+        report=validation.text(report, "report", MAX_REPORT_BYTES),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def progress_report(fence: object, percent: object, message: object) -> Progress:
+    """Validate a progress report, and return the request."""
+    return Progress(
+        fence=requests.parse_fence(fence),
+        percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
+        message=None if message is None else validation.text(message, "message"),
     )
 
 

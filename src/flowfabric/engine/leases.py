@@ -14,7 +14,7 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.executions import requests
-from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
+from flowfabric.core.executions.attempts import Continuation
 from flowfabric.core.executions.outcomes import (
     Continued,
     Delayed,
@@ -34,7 +34,6 @@ from flowfabric.core.executions.requests import (
     Checkpoint,
     DelayRequest,
     LeaseTerms,
-    Progress,
     Step,
 )
 from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
@@ -192,12 +191,7 @@ class Leases:
 
         If `percent` or `message` is not passed, its stored value stays unchanged.
         """
-        report = Progress(
-            fence=requests.parse_fence(fence),
-            percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
-            message=None if message is None else validation.text(message, "message"),
-        )
-        await self._context.call(PROGRESS, report)
+        await self._context.call(PROGRESS, lease_requests.progress_report(fence, percent, message))
 
     # Recording steps.
 
@@ -444,13 +438,7 @@ class Leases:
         The report describes the problem for the operator. The report is shown with the execution and kept in the
         execution's history. `operator.unhold_all` can select executions by their hold reason.
         """
-        request = HoldRequest(
-            fence=requests.parse_fence(fence),
-            reason=validation.text(reason, "reason"),
-            report=validation.text(report, "report", MAX_REPORT_BYTES),
-            steps=requests.parse_steps(steps),
-        )
-        return await self._context.call(hold_own, request)
+        return await self._context.call(hold_own, lease_requests.hold_request(fence, reason, report, steps))
 
     async def continue_with(
         self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()
