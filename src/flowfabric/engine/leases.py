@@ -32,7 +32,6 @@ from flowfabric.core.executions.records import Fence, Grant, RecordedStep, Worke
 from flowfabric.core.executions.requests import (
     CancelOwnRequest,
     Checkpoint,
-    Claim,
     DelayRequest,
     LeaseTerms,
     Progress,
@@ -94,14 +93,7 @@ class Leases:
         Executions with the highest priority come first. At equal priority, resumed executions come before new
         executions, and older executions before younger executions.
         """
-        request = Claim(
-            lanes=validation.names(lanes, "lanes"),
-            worker=requests.parse_worker(worker),
-            capabilities=validation.capabilities(capabilities, "capabilities"),
-            limit=validation.integer(limit, "limit", 1, validation.MAX_BATCH),
-            lease_ttl=lease_requests.lease_ttl(lease_ttl),
-            kinds=None if kinds is None else validation.names(kinds, "kinds"),
-        )
+        request = lease_requests.claim_request(lanes, worker, capabilities, limit, lease_ttl, kinds)
         context = self._context
         if request.lease_ttl is not None:
             context.wakeups.note_lease_ttl(request.lease_ttl)
@@ -246,10 +238,7 @@ class Leases:
         refused with `step_already_recorded`, and everything is rolled back. A call that is repeated because its reply
         was lost passes the name of its step as `repeated_step`. It is then refused before `body` runs.
         """
-        for name, function in (("body", body), ("record", record)):
-            if not callable(function):
-                message = f"{name} must be a function, not {type(function).__name__}"
-                raise InvalidRequest("invalid_type", message, field=name)
+        lease_requests.check_functions(body=body, record=record)
         fence = requests.parse_fence(fence)
         step = None if repeated_step is None else validation.name(repeated_step, "repeated_step")
         with self._context.lease_locks.watch(fence.lease_id) as lock:
@@ -378,16 +367,8 @@ class Leases:
         steps: Sequence[Step] = (),
     ) -> RetryScheduled | Ended:
         """Fail the attempt. The execution's stored policy decides whether and when another attempt starts."""
-        kind = validation.parse_choice(FailureClass, failure_class, "failure_class")
-        report = requests.FailureReport(
-            fence=requests.parse_fence(fence),
-            message=validation.text(message, "message"),
-            failure_class=kind,
-            category=validation.name(kind.value if category is None else category, "category"),
-            chance=self._context.chance(),
-            steps=requests.parse_steps(steps),
-            detail=None if detail is None else validation.payload(detail, "detail"),
-        )
+        chance = self._context.chance()
+        report = lease_requests.failure_report(fence, message, failure_class, category, detail, steps, chance=chance)
         outcome = await self._context.call(fail, report)
         if isinstance(outcome, RetryScheduled):
             self._context.due_at(outcome.at)
@@ -402,15 +383,7 @@ class Leases:
         steps: Sequence[Step] = (),
     ) -> Delayed:
         """Give up the lease. The same attempt continues at the time `until`, or after the duration `after`."""
-        if (until is None) == (after is None):
-            raise InvalidRequest("invalid_request", "give until or after, one of the two")
-        request = DelayRequest(
-            fence=requests.parse_fence(fence),
-            until=None if until is None else validation.timestamp(until, "until"),
-            after=None if after is None else validation.duration(after, "after"),
-            steps=requests.parse_steps(steps),
-        )
-        outcome = await self._context.call(delay, request)
+        outcome = await self._context.call(delay, lease_requests.delay_request(fence, until, after, steps))
         assert isinstance(outcome, Delayed), "a request with a time is a delay"
         self._context.due_at(outcome.until)
         return outcome

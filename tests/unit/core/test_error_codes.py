@@ -69,13 +69,14 @@ TABLE = {
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
         storage_log_mismatch storage_refused storage_replaced storage_without_locks
         storage_without_wal store_closed store_forked too_many_connections
+        storage_refused storage_without_wal store_closed store_forked too_many_connections other_event_loop
     """,
 }
 # The error class and code of each call whose code is not a literal, by file.
 INDIRECT: dict[str, set[tuple[str, str]]] = {
     "engine/batcher.py": set(),  # Raises the same error again for each caller of a batch.
-    "engine/executions.py": set(),  # Raises the same error again with the generated id.
-    "engine/flows.py": set(),  # Raises the same error again with the generated id.
+    "engine/repeats.py": set(),  # Raises the same error again, with the ids of the call.
+    "backends/postgres/user_connections.py": set(),  # Raises the same error again, if no user code has run.
     "core/waits/condition_json.py": set(),  # Raises the same error again with its path in the condition.
     "core/executions/requests.py": {
         ("Refused", "lease_expired"),
@@ -88,7 +89,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
     "core/waits/resume.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/waits/signals.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "backends/postgres/errors.py": {("Unavailable", code) for _, code, _ in postgres_errors._MEANING},
-    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors.MEANINGS},
+    "backends/sqlite/errors.py": {("Unavailable", code) for code, _ in sqlite_errors._MEANING.values()},
 }
 
 

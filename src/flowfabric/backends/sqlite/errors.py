@@ -25,36 +25,38 @@ _MEANING = {
         "storage_without_locks",
         "the file system has no working locks; use a local disk or PostgreSQL",
     ),
-    sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
-}
-
-
-_NO_LOCKS = _MEANING[sqlite3.SQLITE_PROTOCOL]
-# Results of SQLite that say more than their primary code.
-_EXTENDED_MEANING = {
-    sqlite3.SQLITE_IOERR_LOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_UNLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_RDLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_SHMLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK: _NO_LOCKS,
     sqlite3.SQLITE_IOERR_SHORT_READ: (
         "storage_log_mismatch",
         "the log was deleted while other processes use the file; stop all of them, then start them again",
     ),
+    sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
 }
-MEANINGS = (*_MEANING.values(), *_EXTENDED_MEANING.values())
+
+
+# These results of SQLite say more than their primary code.
+_MEANING |= dict.fromkeys(
+    (
+        sqlite3.SQLITE_IOERR_LOCK,
+        sqlite3.SQLITE_IOERR_UNLOCK,
+        sqlite3.SQLITE_IOERR_RDLOCK,
+        sqlite3.SQLITE_IOERR_SHMLOCK,
+        sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+    ),
+    _MEANING[sqlite3.SQLITE_PROTOCOL],
+)
 
 
 def translate(error: BaseException) -> BaseException:
     """Return our error for a driver error, and other errors unchanged."""
     if isinstance(error, OSError) and error.errno in _LOCK_ERRORS:
-        ours = Unavailable(_NO_LOCKS[0], f"{_NO_LOCKS[1]} ({error})")
+        message = f"the file system has no working locks ({error}); use a local disk or PostgreSQL"
+        ours = Unavailable("storage_without_locks", message)
     elif isinstance(error, OSError):
         ours = Unavailable("storage_read_only", f"a file next to the database cannot be used ({error})")
     elif isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
-        refused = ("storage_refused", "the database rejected a statement")
-        name, advice = _EXTENDED_MEANING.get(code) or _MEANING.get(code & _PRIMARY_CODE, refused)
+        code = code if code in _MEANING else code & _PRIMARY_CODE
+        name, advice = _MEANING.get(code, ("storage_refused", "the database rejected a statement"))
         ours = Unavailable(name, f"{advice} (SQLite: {error})")
     else:
         return error
