@@ -51,8 +51,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 @pytest.fixture
 def file() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute("CREATE TABLE ff_clock (newest_at INTEGER, boot_id TEXT, boot_offset_us INTEGER)")
-        connection.execute("INSERT INTO ff_clock VALUES (0, '', 0)")
+        connection.execute(
+            "CREATE TABLE ff_clock (newest_at INTEGER, boot_id TEXT, boot_offset_us INTEGER, previous_at INTEGER)"
+        )
+        connection.execute("INSERT INTO ff_clock VALUES (0, '', 0, 0)")
         yield connection
 
 
