@@ -13,6 +13,8 @@ from tests.faults.rows import (
     killed_workers,
     lent_connections,
     ownership,
+    random_signals,
+    replaced_files,
     server_outages,
 )
 from tests.faults.rows.row import Row
@@ -29,5 +31,7 @@ _SUITES = (
     emptied_tables,
     blocked_leases,
     lent_connections,
+    random_signals,
+    replaced_files,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

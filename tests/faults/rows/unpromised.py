@@ -10,8 +10,9 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from flowfabric import App, current, step
@@ -23,6 +24,7 @@ from tests.faults import stepping_worker
 from tests.faults.fork_server import fork_server
 from tests.faults.kit.ledgers import Run
 from tests.faults.kit.link import Link
+from tests.faults.rows.failovers import run_failovers
 from tests.faults.rows.row import BOTH, Backend, Trial
 from tests.stores import PostgresTestStore, opened
 
@@ -50,7 +52,7 @@ class Measurement:
 
     name: str
     unit: str
-    measure: Callable[[Trial], Awaitable[Measured]]
+    measure: Callable[[Trial], Coroutine[Any, Any, Measured]]
     size: int
     short_size: int
     backends: tuple[Backend, ...] = BOTH
@@ -146,6 +148,15 @@ async def measure_repeated_effects(trial: Trial) -> Measured:
     return Measured([rate], f"{rate:,.0f} ({repeated} in {trial.faults} kills, {workload})")
 
 
+async def measure_lost_executions(trial: Trial) -> Measured:
+    """Fail over to an asynchronous standby, and return how many acknowledged executions it did not have."""
+    report = await run_failovers(trial.faults)
+    share = (
+        f"{report.lost_by_failover} of {report.acknowledged_before} that were acknowledged after the standby stopped"
+    )
+    return Measured([report.lost_by_failover], f"{share} receiving, in {trial.faults} failovers")
+
+
 async def _becomes(condition: Callable[[], bool]) -> None:
     stop_at = time.monotonic() + PATIENCE_S
     while not condition():
@@ -164,5 +175,13 @@ MEASUREMENTS = (
         measure_repeated_effects,
         size=150,
         short_size=10,
+    ),
+    Measurement(
+        "Acknowledged executions lost because a standby had not received them",
+        "executions",
+        measure_lost_executions,
+        size=10,
+        short_size=1,
+        backends=("postgres",),
     ),
 )
