@@ -278,8 +278,8 @@ def check_notifications(context: DoctorContext) -> Iterator[DoctorFinding]:
     era, era_since = context.status.era, context.status.era_since
     if era_since is not None and context.now - era_since < _ERA_WARNING:
         text = (
-            f"the store went back to an earlier state, which was noticed at {format_time(era_since)} (era {era}); the "
-            "last transactions before it are lost, and subscribers received some events again"
+            f"the store went back to an earlier state, noticed at {format_time(era_since)} (era {era}), so the last "
+            "transactions before it are lost, and subscribers received some events again"
         )
         yield DoctorFinding("era", "warning", text, "use synchronous replication; see docs/guides/failover.md")
 
